@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clawk_plan::{Defaults, Limits, Plan};
-use clawk_sandbox::{Launcher, Spec, Warm};
+use clawk_plan::{Limits, Plan, PlanDefaults};
+use clawk_sandbox::{Launcher, Spec, WarmPoolLimits};
 use serde_json::{Value, json};
 
 /// The program in every box.
@@ -46,7 +46,7 @@ const BUBBLEWRAP: &[&str] = &[
     TRUE,
 ];
 
-/// Boxes of one configuration that wait when calls come together ([`Warm`]'s default), and of which the mean is taken: what of the program
+/// Boxes of one configuration that wait when calls come together ([`WarmPoolLimits`]'s default), and of which the mean is taken: what of the program
 /// only boxes use is in memory once for all of them.
 const WAITING: usize = 4;
 
@@ -113,8 +113,8 @@ struct Boxes {
 impl Boxes {
     async fn make(ways: &[&str]) -> Result<Self> {
         let alone = Launcher::default();
-        let cold = Launcher::default().with_warm(Warm::default());
-        let warm = Launcher::default().with_warm(Warm::default());
+        let cold = Launcher::default().with_warm(WarmPoolLimits::default());
+        let warm = Launcher::default().with_warm(WarmPoolLimits::default());
         for launcher in [&alone, &cold, &warm] {
             boxed(launcher).await?;
         }
@@ -164,7 +164,7 @@ impl Boxes {
 /// No box waits in time.
 pub(crate) fn waiting_kib() -> Result<String> {
     local(async {
-        let launcher = Launcher::default().with_warm(Warm::default());
+        let launcher = Launcher::default().with_warm(WarmPoolLimits::default());
         together(&launcher).await?;
         tokio::time::sleep(Duration::from_millis(200)).await;
         let nursery = children(std::process::id());
@@ -270,7 +270,7 @@ impl Guest {
 
     async fn run(&self, launcher: &Launcher) -> Result<()> {
         let given = serde_json::from_value(json!({"name": "b", "level": "wasm"}))?;
-        let plan = Arc::new(Plan::compile(Some(&given), &Defaults::default()));
+        let plan = Arc::new(Plan::compile(Some(&given), &PlanDefaults::default()));
         let name = self.0.to_str().context("a file whose name is text")?;
         let outcome = launcher.launch(&Spec::new(name, plan)).await?;
         ensure!(outcome.success(), "{outcome:?}");
@@ -293,7 +293,7 @@ pub(crate) fn after_deadline(rounds: usize) -> Result<String> {
     const DEADLINE_MS: u64 = 150;
     local(async {
         let launcher = Launcher::default();
-        let mut spec = Spec::new("/bin/sh", Arc::new(Plan::compile(None, &Defaults::default())));
+        let mut spec = Spec::new("/bin/sh", Arc::new(Plan::compile(None, &PlanDefaults::default())));
         let script = "trap '' TERM; (setsid sh -c \"trap '' TERM; while :; do sleep 9; done\" &); while :; do sleep 9; done";
         spec.args = vec!["-c".to_owned(), script.to_owned()];
         spec.timeout_ms = Some(DEADLINE_MS);
@@ -475,7 +475,7 @@ fn groups(folder: &Path, depth: usize) -> usize {
 /// Something is left.
 pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
     local(async {
-        let launcher = Launcher::default().with_warm(Warm::default());
+        let launcher = Launcher::default().with_warm(WarmPoolLimits::default());
         together(&launcher).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = Left::now()?;
@@ -532,7 +532,7 @@ fn plain(words: &[&str]) -> Result<()> {
 
 async fn contained(launcher: &Launcher) -> Result<()> {
     let given = serde_json::from_value(json!({"name": "b", "level": "container"}))?;
-    let plan = Arc::new(Plan::compile(Some(&given), &Defaults::default()));
+    let plan = Arc::new(Plan::compile(Some(&given), &PlanDefaults::default()));
     let outcome = launcher.launch(&Spec::new(TRUE, plan)).await?;
     ensure!(outcome.success(), "{outcome:?}");
     Ok(())
@@ -547,9 +547,9 @@ async fn configured(launcher: &Launcher, memory_mb: u64) -> Result<()> {
         memory_mb,
         ..Limits::default()
     };
-    let defaults = Defaults {
+    let defaults = PlanDefaults {
         limits,
-        ..Defaults::default()
+        ..PlanDefaults::default()
     };
     let plan = Arc::new(Plan::compile(None, &defaults));
     let outcome = launcher.launch(&Spec::new(TRUE, plan)).await?;

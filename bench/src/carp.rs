@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use clawk_carp::execute::{Issued, check};
-use clawk_carp::message::{self, Shape};
+use clawk_carp::execute::{IssuedResolution, check};
+use clawk_carp::message::{self, RequestShape};
 use clawk_carp::replay::{Event, replay};
-use clawk_carp::resolve::{Ids, Resolved, resolve};
-use clawk_carp::{Atlas, AtlasSet, Ledger, Options};
+use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
 use clawk_kernel::carp::resolution_events;
 use clawk_proto::SessionId;
-use clawk_proto::carp::{Execution, Request, Requester};
+use clawk_proto::carp::{CarpExecution, CarpRequester, Request};
 use clawk_proto::trace::TraceEvent;
-use clawk_trace::chain::{Chain, Draft, Scratch};
+use clawk_trace::chain::{Draft, HashBuffer, SessionChain};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -101,11 +101,11 @@ fn request() -> Result<Request> {
         "requester": { "agent_id": "agent-3x", "session_id": SESSION },
         "task": { "goal": "measure" }, "context": { "env": "env7" },
     });
-    Ok(message::read(&request, Shape::Schema)?)
+    Ok(message::read(&request, RequestShape::Schema)?)
 }
 
-const fn ids(n: u128) -> Ids {
-    Ids {
+const fn ids(n: u128) -> ResolutionIds {
+    ResolutionIds {
         resolution: Uuid::from_u128(n << 32 | 3),
         approval: Uuid::from_u128(4),
         trace: SESSION,
@@ -118,9 +118,9 @@ const fn ids(n: u128) -> Ids {
 /// The Atlas is not what the resolver takes.
 pub(crate) fn resolve_us(count: u32) -> Result<f64> {
     let set = AtlasSet::compile(vec![Arc::new(atlas(count)?)], Options::default())?;
-    let (request, now, ledger) = (request()?, BEGAN.parse()?, Ledger::new());
-    let mut chain = Chain::new(SessionId(SESSION), SESSION);
-    let mut scratch = Scratch::default();
+    let (request, now, ledger) = (request()?, BEGAN.parse()?, RateLedger::new());
+    let mut chain = SessionChain::new(SessionId(SESSION), SESSION);
+    let mut scratch = HashBuffer::default();
     let mut times = Vec::new();
     for _ in 0..(2_000_000 / count.max(1)).clamp(50, 5_000) {
         let start = Instant::now();
@@ -135,9 +135,9 @@ pub(crate) fn resolve_us(count: u32) -> Result<f64> {
 
 fn chained(
     request: &Request,
-    resolved: &Resolved,
-    chain: &mut Chain,
-    scratch: &mut Scratch,
+    resolved: &ExplainedResolution,
+    chain: &mut SessionChain,
+    scratch: &mut HashBuffer,
 ) -> Result<usize> {
     let events = resolution_events((request, 0), &resolved.resolution, &resolved.evaluations, &[]);
     for (n, (kind, payload)) in (0u128..).zip(&events) {
@@ -157,8 +157,8 @@ fn chained(
 /// A record of one session under an Atlas of ten actions: a request, its events, then four executions, again and again.
 struct Record {
     out: BufWriter<File>,
-    chain: Chain,
-    scratch: Scratch,
+    chain: SessionChain,
+    scratch: HashBuffer,
     now: Timestamp,
     span: Uuid,
     written: u64,
@@ -182,13 +182,13 @@ impl Record {
 
     fn execution(
         &mut self,
-        (set, requester): (&AtlasSet, &Requester),
-        issued: &Issued,
-        ledger: &mut Ledger,
+        (set, requester): (&AtlasSet, &CarpRequester),
+        issued: &IssuedResolution,
+        ledger: &mut RateLedger,
         action: &str,
     ) -> Result<()> {
         self.span = Uuid::from_u128(u128::from(self.written) << 8 | 1);
-        let execution = Execution {
+        let execution = CarpExecution {
             resolution_id: issued.resolution_id,
             action_id: action.to_owned(),
             parameters: Map::from_iter([("id".to_owned(), json!("x"))]),
@@ -214,11 +214,11 @@ impl Record {
 /// The file can't be written.
 pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
     let set = AtlasSet::compile(vec![Arc::new(atlas(10)?)], Options::default())?;
-    let (request, mut ledger) = (request()?, Ledger::new());
+    let (request, mut ledger) = (request()?, RateLedger::new());
     let mut record = Record {
         out: BufWriter::with_capacity(1 << 20, File::create(file)?),
-        chain: Chain::new(SessionId(SESSION), SESSION),
-        scratch: Scratch::default(),
+        chain: SessionChain::new(SessionId(SESSION), SESSION),
+        scratch: HashBuffer::default(),
         now: BEGAN.parse()?,
         span: SESSION,
         written: 0,
@@ -236,7 +236,7 @@ pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
         {
             record.note(kind, payload.get())?;
         }
-        let issued = Issued::new(&request, &resolved.resolution, record.now);
+        let issued = IssuedResolution::new(&request, &resolved.resolution, record.now);
         for action in resolved.resolution.allowed_actions.iter().take(4) {
             record.execution(
                 (&set, &request.requester),

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clawk_egress::proxy::Options;
-use clawk_egress::{Names, Proxy, Rules};
-use clawk_secrets::Env;
+use clawk_egress::{HostAllowList, NameResolver, Proxy};
+use clawk_secrets::EnvironmentSource;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
 
@@ -53,17 +53,17 @@ fn serve() -> Result<SocketAddr> {
 
 fn proxy(place: &str) -> Result<SocketAddr> {
     let options = Options {
-        rules: Rules {
+        rules: HostAllowList {
             allow_private: vec![place.to_owned().try_into()?],
-            ..Rules::default()
+            ..HostAllowList::default()
         },
-        names: Names::Fixed(BTreeMap::from([(
+        names: NameResolver::Fixed(BTreeMap::from([(
             "ok.test".to_owned(),
             vec![[127, 0, 0, 1].into()],
         )])),
         ..Options::default()
     };
-    let call = Proxy::new(options, &Env::fixed([("A", "")]))?.call(&[])?;
+    let call = Proxy::new(options, &EnvironmentSource::fixed([("A", "")]))?.call(&[])?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;

@@ -11,9 +11,9 @@ use clawk_carp::Atlas;
 use clawk_kernel::carp::NewSession;
 use clawk_kernel::testing::{Rig, manifest};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Atlases, Cra, Kernel};
+use clawk_kernel::{AtlasSettings, CraHandle, Kernel};
 use clawk_proto::SessionId;
-use clawk_proto::carp::{Execution, ExecutionStatus, Operation, Request, Requester, Task};
+use clawk_proto::carp::{CarpExecution, CarpOperation, CarpRequester, CarpTask, ExecutionStatus, Request};
 use clawk_store::{Options, StateDir};
 use serde_json::{Map, json};
 use uuid::Uuid;
@@ -56,11 +56,11 @@ pub(crate) fn per_second(folder: &Path, executions: u32, pure: bool) -> Result<f
         let mut rig = Rig::new(manifest(
             json!({ "tools": [{ "name": "echo" }], "policies": rules }),
         ));
-        rig.atlases = Atlases {
+        rig.atlases = AtlasSettings {
             loaded: vec![Arc::new(atlas()?)],
             clock_skew_ms: None,
             served: true,
-            ..Atlases::default()
+            ..AtlasSettings::default()
         };
         if pure {
             rig.runner.read_only("echo");
@@ -79,7 +79,7 @@ pub(crate) fn per_second(folder: &Path, executions: u32, pure: bool) -> Result<f
     })
 }
 
-async fn flood(cra: &Cra, executions: u32) -> Result<()> {
+async fn flood(cra: &CraHandle, executions: u32) -> Result<()> {
     let left = Arc::new(AtomicU32::new(executions));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..IN_FLIGHT {
@@ -124,20 +124,20 @@ fn request(session: SessionId, resolution: Option<Uuid>) -> Request {
         request_id: fresh(),
         timestamp: "2026-01-02T03:04:05Z".to_owned(),
         operation: if resolution.is_some() {
-            Operation::Execute
+            CarpOperation::Execute
         } else {
-            Operation::Resolve
+            CarpOperation::Resolve
         },
-        requester: Requester {
+        requester: CarpRequester {
             agent_id: "desk-1".to_owned(),
             session_id: session,
             parent_session_id: None,
         },
-        task: Some(Task {
+        task: Some(CarpTask {
             goal: "measure".to_owned(),
-            ..Task::default()
+            ..CarpTask::default()
         }),
-        execution: resolution.map(|resolution_id| Execution {
+        execution: resolution.map(|resolution_id| CarpExecution {
             resolution_id,
             action_id: "note.say".to_owned(),
             parameters: Map::from_iter([("text".to_owned(), json!("hello"))]),

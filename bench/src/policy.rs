@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clawk_manifest::model::Policy;
-use clawk_policy::{Effect, Engine, Subject, UsageView};
+use clawk_policy::{Effect, Engine, PolicySubject, UsageView};
 use serde_json::{Map, Value, json};
 
 /// Decisions per round; the best round counts, since others use this machine, too.
@@ -24,7 +24,7 @@ pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
     let labels = BTreeMap::from([("category".to_owned(), "files".to_owned())]);
     let arguments = Map::from_iter([("path".to_owned(), json!("src/main.rs"))]);
     let annotations = Map::new();
-    let subject = Subject {
+    let subject = PolicySubject {
         values: None,
         tool: &tool,
         labels: &labels,

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use clawk_recall::packed::{Matrix, pack};
+use clawk_recall::packed::{PackedVectors, pack};
 
 /// Scans and reads; the best of them counts.
 const ROUNDS: u32 = 15;
@@ -23,7 +23,7 @@ pub(crate) fn milliseconds(dimensions: usize, rows: usize) -> String {
     };
     let mut vector = move || (0..dimensions).map(|_| value()).collect::<Vec<f32>>();
     let packed: Vec<Vec<u8>> = (0..DIFFERENT).map(|_| pack(&vector())).collect();
-    let mut matrix = Matrix::default();
+    let mut matrix = PackedVectors::default();
     for (n, vector) in (0..).zip(packed.iter().cycle().take(rows)) {
         matrix.add(n, 0, vector);
     }

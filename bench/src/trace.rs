@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clawk_proto::SessionId;
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -18,8 +18,8 @@ use uuid::Uuid;
 /// The file can't be written.
 pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
     let session = Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0001);
-    let mut chain = Chain::new(SessionId(session), session);
-    let mut scratch = Scratch::default();
+    let mut chain = SessionChain::new(SessionId(session), session);
+    let mut scratch = HashBuffer::default();
     let file = File::create(file).with_context(|| format!("can't make `{}`", file.display()))?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     for n in 0..events {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clawk_client::folder::{INBOX, OUTBOX, Watch, list, put, read};
-use clawk_client::{Client, Options, Target, Wire};
+use clawk_client::folder::{FolderWatcher, INBOX, OUTBOX, list, put, read};
+use clawk_client::{AgentAddress, AgentClient, OpenTransport, Options};
 use futures::{SinkExt as _, StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -29,7 +29,7 @@ pub(crate) fn measure(target: &str, requests: usize, folder: &Path) -> Result<St
             Some(which) => echo(which, folder, &tasks).await?,
             None => target.to_owned(),
         };
-        let client = Client::connect(Target::parse(&url)?, Options::named("bench")).await?;
+        let client = AgentClient::connect(AgentAddress::parse(&url)?, Options::named("bench")).await?;
         let status = || async {
             let answer = client.call("claw.status", json!({})).await?;
             ensure!(answer.get("state").is_some(), "no state in {answer}");
@@ -64,7 +64,7 @@ pub(crate) fn idle(target: &str, connections: usize) -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let target = Target::parse(target)?;
+        let target = AgentAddress::parse(target)?;
         let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "claw.initialize", "params": {
             "protocolVersion": "0.3.0", "clientInfo": {"name": "idle", "version": "1"}, "capabilities": {},
             "manifest": {"kind": "Claw", "metadata": {"name": "any"}}}})
@@ -72,7 +72,7 @@ pub(crate) fn idle(target: &str, connections: usize) -> Result<()> {
         let open = |_| {
             let (target, hello) = (target.clone(), hello.clone());
             async move {
-                let mut wire = Wire::open(&target, "idle", None).await?;
+                let mut wire = OpenTransport::open(&target, "idle", None).await?;
                 wire.send(hello).await?;
                 let answer = wire.receive().await?;
                 ensure!(answer.contains("\"result\""), "{answer}");
@@ -181,7 +181,7 @@ async fn echo(which: &str, folder: &Path, tasks: &TaskTracker) -> Result<String>
             }
             let (inbox, outbox) = (at.join(INBOX), at.join(OUTBOX));
             tasks.spawn(async move {
-                let watch = Watch::new(&inbox);
+                let watch = FolderWatcher::new(&inbox);
                 loop {
                     // silent-ok: the folder is looked at again with the next change; the measurement waits for its answers
                     for file in list(&inbox, usize::MAX).unwrap_or_default() {

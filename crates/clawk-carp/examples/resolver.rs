@@ -14,13 +14,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_carp::execute::{self, Issued};
-use clawk_carp::message::{self, Shape};
-use clawk_carp::resolve::{Ids, Resolved, resolve};
-use clawk_carp::{Atlas, AtlasSet, Ledger, Options};
+use clawk_carp::execute::{self, IssuedResolution};
+use clawk_carp::message::{self, RequestShape};
+use clawk_carp::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use clawk_carp::{Atlas, AtlasSet, Options, RateLedger};
 use clawk_proto::SessionId;
-use clawk_proto::carp::{Execution, Request};
-use clawk_trace::chain::{Chain, Draft, Scratch};
+use clawk_proto::carp::{CarpExecution, Request};
+use clawk_trace::chain::{Draft, HashBuffer, SessionChain};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -89,7 +89,12 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-fn events(resolved: &Resolved, chain: &mut Chain, scratch: &mut Scratch, out: &mut Vec<u8>) {
+fn events(
+    resolved: &ExplainedResolution,
+    chain: &mut SessionChain,
+    scratch: &mut HashBuffer,
+    out: &mut Vec<u8>,
+) {
     for (n, evaluation) in (0u128..).zip(&resolved.evaluations) {
         out.clear();
         evaluation.write_payload(out);
@@ -120,20 +125,20 @@ fn measure(count: usize, hostile: bool) {
             "requester": {"agent_id": "agent-3x", "session_id": Uuid::from_u128(2)},
             "task": {"goal": "measure"}, "context": {"env": "env7"},
         }),
-        Shape::Schema,
+        RequestShape::Schema,
     )
     .unwrap();
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-    let ids = Ids {
+    let ids = ResolutionIds {
         resolution: Uuid::from_u128(3),
         approval: Uuid::from_u128(4),
         trace: Uuid::from_u128(5),
     };
-    let ledger = Ledger::new();
+    let ledger = RateLedger::new();
     let rounds = (2_000_000 / count).clamp(50, 5_000);
     let (mut plain, mut with_events) = (Vec::new(), Vec::new());
-    let mut chain = Chain::new(SessionId(Uuid::from_u128(2)), Uuid::from_u128(5));
-    let (mut scratch, mut out) = (Scratch::default(), Vec::new());
+    let mut chain = SessionChain::new(SessionId(Uuid::from_u128(2)), Uuid::from_u128(5));
+    let (mut scratch, mut out) = (HashBuffer::default(), Vec::new());
     let mut last = None;
     for _ in 0..rounds {
         let start = Instant::now();
@@ -157,12 +162,18 @@ fn measure(count: usize, hostile: bool) {
     executions(&set, &request, &resolved, ledger, now);
 }
 
-fn executions(set: &AtlasSet, request: &Request, resolved: &Resolved, mut ledger: Ledger, now: Timestamp) {
+fn executions(
+    set: &AtlasSet,
+    request: &Request,
+    resolved: &ExplainedResolution,
+    mut ledger: RateLedger,
+    now: Timestamp,
+) {
     let Some(action) = resolved.resolution.allowed_actions.first() else {
         return;
     };
-    let issued = Issued::new(request, &resolved.resolution, now);
-    let execution = Execution {
+    let issued = IssuedResolution::new(request, &resolved.resolution, now);
+    let execution = CarpExecution {
         resolution_id: resolved.resolution.resolution_id,
         action_id: action.action_id.to_string(),
         parameters: json!({"id": "x"}).as_object().cloned().unwrap(),

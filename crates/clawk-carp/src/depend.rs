@@ -51,7 +51,7 @@ pub enum DependError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum VisitState {
     Open,
     Done,
 }
@@ -100,16 +100,16 @@ fn cycles<'a>(
     known: &HashMap<&str, &'a Arc<Atlas>>,
     errors: &mut Vec<DependError>,
 ) {
-    let mut marks: HashMap<&str, Mark> = HashMap::new();
+    let mut marks: HashMap<&str, VisitState> = HashMap::new();
     for start in atlases {
         if marks.contains_key(&*start.id) {
             continue;
         }
-        marks.insert(&start.id, Mark::Open);
+        marks.insert(&start.id, VisitState::Open);
         let mut path = vec![(&*start.id, start.dependencies.keys())];
         while let Some((id, rest)) = path.last_mut() {
             let Some(next) = rest.next() else {
-                marks.insert(id, Mark::Done);
+                marks.insert(id, VisitState::Done);
                 path.pop();
                 continue;
             };
@@ -117,8 +117,8 @@ fn cycles<'a>(
                 continue;
             };
             match marks.get(next.as_str()) {
-                Some(Mark::Done) => {}
-                Some(Mark::Open) => {
+                Some(VisitState::Done) => {}
+                Some(VisitState::Open) => {
                     let ids = path
                         .iter()
                         .map(|(id, _)| *id)
@@ -128,7 +128,7 @@ fn cycles<'a>(
                     errors.push(DependError::Cycle(ids));
                 }
                 None => {
-                    marks.insert(&found.id, Mark::Open);
+                    marks.insert(&found.id, VisitState::Open);
                     path.push((&found.id, found.dependencies.keys()));
                 }
             }

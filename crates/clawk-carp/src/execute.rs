@@ -10,21 +10,23 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_proto::carp::{ConstraintType, Execution, Request, Requester, Resolution, RiskTier, Task};
+use clawk_proto::carp::{
+    CarpExecution, CarpRequester, CarpResolution, CarpTask, ConstraintType, Request, RiskTier,
+};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::atlas::{Action, Facts};
-use crate::fault::Faults;
-use crate::rate::{Ledger, Spend};
-use crate::resolve::{DEFAULT_POLICY, Evaluation, Outcome, Violation};
-use crate::set::{AtlasSet, Entry};
-use crate::verdict::{Deciding, Evaluator, Verdict};
+use crate::atlas::{AtlasAction, ConditionFacts};
+use crate::fault::InputFaults;
+use crate::rate::{BucketSpend, RateLedger};
+use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, PolicyOutcome, Violation};
+use crate::set::{ActionEntry, AtlasSet};
+use crate::verdict::{ActionVerdict, DecisionSource, PolicyEvaluator};
 
 /// A resolution that was handed out, as the runtime keeps it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Issued {
+pub struct IssuedResolution {
     /// Its id.
     pub resolution_id: Uuid,
     /// Whose session.
@@ -44,12 +46,12 @@ pub struct Issued {
     context: Map<String, Value>,
 }
 
-impl Issued {
+impl IssuedResolution {
     /// Keeps what execution will ask about. `at`: the moment of the resolution.
     #[must_use]
-    pub fn new(request: &Request, resolution: &Resolution, at: Timestamp) -> Self {
+    pub fn new(request: &Request, resolution: &CarpResolution, at: Timestamp) -> Self {
         let ttl = SignedDuration::from_secs(i64::from(resolution.ttl_seconds));
-        let none = Task::default();
+        let none = CarpTask::default();
         let task = request.task.as_ref().unwrap_or(&none);
         let gates: HashSet<&str> = resolution
             .constraints
@@ -111,20 +113,20 @@ impl Issued {
 
 /// The action may run, once the ledger has been charged.
 #[derive(Debug)]
-pub struct Grant<'s> {
+pub struct ExecutionGrant<'s> {
     /// What to run, and with which timeout.
-    pub action: &'s Action,
+    pub action: &'s AtlasAction,
     /// The cost to charge to the agent.
-    pub spends: Vec<Spend>,
+    pub spends: Vec<BucketSpend>,
     /// For the `policy.evaluated` event.
-    pub evaluation: Evaluation,
-    /// A person agreed to the run: call [`Issued::use_approval`].
+    pub evaluation: ActionEvaluation,
+    /// A person agreed to the run: call [`IssuedResolution::use_approval`].
     pub by_approval: bool,
 }
 
 /// The action does not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum ExecutionRefusal {
     /// No such resolution, or its time is over (404).
     #[error("the resolution is not known or no longer valid")]
     Expired,
@@ -147,19 +149,19 @@ pub enum Refusal {
         /// The policy that asks.
         policy_id: Arc<str>,
         /// For the `policy.evaluated` event.
-        evaluation: Evaluation,
+        evaluation: ActionEvaluation,
     },
     /// The parameters do not fit the action's schema (400).
     #[error("the parameters do not fit: {0}")]
     InvalidParameters(
         /// Pointers begin with `/execution/parameters`.
-        Faults,
+        InputFaults,
     ),
     /// Policy says no, now (403).
     #[error("denied: {}", .evaluation.reason.as_deref().unwrap_or("by policy"))]
     Denied {
         /// The deciding policy and its reason.
-        evaluation: Evaluation,
+        evaluation: ActionEvaluation,
         /// For the `policy.violated` event.
         violation: Violation,
         /// If a limit refused the call: when to try again.
@@ -167,7 +169,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl ExecutionRefusal {
     /// The violation that a `policy.violated` event records for this refusal; `None` if it records none.
     #[must_use]
     pub fn violation(&self) -> Option<Violation> {
@@ -188,31 +190,35 @@ impl Refusal {
 /// Why the action does not run.
 pub fn check<'s>(
     set: &'s AtlasSet,
-    issued: Option<&Issued>,
-    requester: &Requester,
-    task: Option<&Task>,
-    execution: &Execution,
+    issued: Option<&IssuedResolution>,
+    requester: &CarpRequester,
+    task: Option<&CarpTask>,
+    execution: &CarpExecution,
     now: Timestamp,
-    ledger: &Ledger,
-) -> Result<Grant<'s>, Refusal> {
+    ledger: &RateLedger,
+) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
     let issued = live(issued, requester, execution, now)?;
     let entry = offered(set, issued, &execution.action_id)?;
     let fits = entry
         .action
         .parameters
         .check(&execution.parameters, "/execution/parameters");
-    fits.map_err(Refusal::InvalidParameters)?;
+    fits.map_err(ExecutionRefusal::InvalidParameters)?;
     judge(set, issued, task, execution, now, ledger)
 }
 
 /// The action, if the resolution knows it.
-fn offered<'s>(set: &'s AtlasSet, issued: &Issued, action_id: &str) -> Result<&'s Entry, Refusal> {
+fn offered<'s>(
+    set: &'s AtlasSet,
+    issued: &IssuedResolution,
+    action_id: &str,
+) -> Result<&'s ActionEntry, ExecutionRefusal> {
     let known = issued.approved.contains_key(action_id)
         || issued.waiting.contains_key(action_id)
         || issued.allowed.contains(action_id);
     // The set may have been loaded anew since.
     let entry = set.entry(action_id).filter(|_| known);
-    entry.ok_or_else(|| Refusal::NotAllowed {
+    entry.ok_or_else(|| ExecutionRefusal::NotAllowed {
         action_id: action_id.to_owned(),
         policy_id: issued.denied.get(action_id).cloned(),
     })
@@ -221,17 +227,17 @@ fn offered<'s>(set: &'s AtlasSet, issued: &Issued, action_id: &str) -> Result<&'
 /// The policies' verdict on an execution whose resolution is alive and whose parameters fit.
 pub(crate) fn judge<'s>(
     set: &'s AtlasSet,
-    issued: &Issued,
-    task: Option<&Task>,
-    execution: &Execution,
+    issued: &IssuedResolution,
+    task: Option<&CarpTask>,
+    execution: &CarpExecution,
     now: Timestamp,
-    ledger: &Ledger,
-) -> Result<Grant<'s>, Refusal> {
+    ledger: &RateLedger,
+) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
     let action_id = execution.action_id.as_str();
     let entry = offered(set, issued, action_id)?;
     let approved = issued.approved.contains_key(action_id);
     let waits = issued.waiting.get(action_id);
-    let facts = Facts {
+    let facts = ConditionFacts {
         agent: &issued.agent_id,
         capabilities: &issued.capabilities,
         context: &issued.context,
@@ -239,15 +245,15 @@ pub(crate) fn judge<'s>(
     };
     let asked = task.map_or(RiskTier::Low, |task| task.risk_tier);
     let tier = issued.risk_tier.max(asked).max(entry.action.shown.risk_tier);
-    let mut evaluator = Evaluator::new(set, facts, ledger.of(&issued.agent_id));
+    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.of(&issued.agent_id));
     let deciding = evaluator.decide(entry, tier, approved, None);
     let (verdict, policy_id, reason) = evaluator.meaning(deciding);
     // What waited when it was resolved, waits: an hour that has struck since is no consent.
     let (verdict, policy_id) = match (verdict, waits) {
-        (Verdict::Allow, Some(policy)) => (Verdict::Approval, Some(Arc::clone(policy))),
+        (ActionVerdict::Allow, Some(policy)) => (ActionVerdict::Approval, Some(Arc::clone(policy))),
         unchanged => (unchanged.0, policy_id),
     };
-    let evaluation = |outcome, violation| Evaluation {
+    let evaluation = |outcome, violation| ActionEvaluation {
         action_id: Arc::clone(&entry.action.shown.action_id),
         policy_id: policy_id.clone(),
         outcome,
@@ -255,34 +261,34 @@ pub(crate) fn judge<'s>(
         violation,
     };
     let violation = match verdict {
-        Verdict::Allow => {
-            let passes = deciding == Deciding::Pass;
+        ActionVerdict::Allow => {
+            let passes = deciding == DecisionSource::Pass;
             let outcome = if passes {
-                Outcome::NotApplicable
+                PolicyOutcome::NotApplicable
             } else {
-                Outcome::Allow
+                PolicyOutcome::Allow
             };
-            return Ok(Grant {
+            return Ok(ExecutionGrant {
                 action: &entry.action,
                 spends: evaluator.spends(entry, tier),
                 evaluation: evaluation(outcome, None),
                 by_approval: approved,
             });
         }
-        Verdict::Approval => {
-            return Err(Refusal::PendingApproval {
+        ActionVerdict::Approval => {
+            return Err(ExecutionRefusal::PendingApproval {
                 action_id: action_id.to_owned(),
                 policy_id: policy_id.clone().unwrap_or_else(|| DEFAULT_POLICY.into()),
-                evaluation: evaluation(Outcome::Deny, None),
+                evaluation: evaluation(PolicyOutcome::Deny, None),
             });
         }
-        Verdict::Deny => Violation::DeniedAction,
-        Verdict::Rate => Violation::RateLimit,
-        Verdict::Budget => Violation::Budget,
+        ActionVerdict::Deny => Violation::DeniedAction,
+        ActionVerdict::Rate => Violation::RateLimit,
+        ActionVerdict::Budget => Violation::Budget,
     };
     let retry_after_ms = evaluator.retry_after_ms(entry, tier, violation);
-    Err(Refusal::Denied {
-        evaluation: evaluation(Outcome::Deny, Some(violation)),
+    Err(ExecutionRefusal::Denied {
+        evaluation: evaluation(PolicyOutcome::Deny, Some(violation)),
         violation,
         retry_after_ms,
     })
@@ -290,20 +296,20 @@ pub(crate) fn judge<'s>(
 
 /// The resolution, if it is the one named, alive, and the caller's own.
 fn live<'i>(
-    issued: Option<&'i Issued>,
-    requester: &Requester,
-    execution: &Execution,
+    issued: Option<&'i IssuedResolution>,
+    requester: &CarpRequester,
+    execution: &CarpExecution,
     now: Timestamp,
-) -> Result<&'i Issued, Refusal> {
+) -> Result<&'i IssuedResolution, ExecutionRefusal> {
     match issued {
         Some(issued) if issued.resolution_id == execution.resolution_id && now < issued.expires => {
             let own = issued.session_id == requester.session_id && issued.agent_id == requester.agent_id;
             if own {
                 Ok(issued)
             } else {
-                Err(Refusal::Unauthorized)
+                Err(ExecutionRefusal::Unauthorized)
             }
         }
-        _ => Err(Refusal::Expired),
+        _ => Err(ExecutionRefusal::Expired),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use clawk_proto::carp::Fault;
+pub use clawk_proto::carp::CarpFault;
 use serde_json::{Map, Value};
 
 /// More are counted, not kept.
@@ -10,14 +10,14 @@ const MAX_KEPT: usize = 200;
 
 /// Everything that is wrong with one input; never empty as an error.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
-pub struct Faults {
+pub struct InputFaults {
     /// In the order of the input; at most 200.
-    pub errors: Vec<Fault>,
+    pub errors: Vec<CarpFault>,
     /// Faults beyond those kept.
     pub left_out: usize,
 }
 
-impl Faults {
+impl InputFaults {
     /// One fault.
     pub(crate) fn one(path: &str, code: &'static str, message: String) -> Self {
         let mut faults = Self::default();
@@ -28,7 +28,7 @@ impl Faults {
     pub(crate) fn push(&mut self, path: String, code: &'static str, message: String) {
         if self.errors.len() < MAX_KEPT {
             let code = code.to_owned();
-            self.errors.push(Fault { path, code, message });
+            self.errors.push(CarpFault { path, code, message });
         } else {
             self.left_out += 1;
         }
@@ -47,7 +47,7 @@ impl Faults {
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for InputFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, fault) in self.errors.iter().enumerate() {
             if at > 0 {
@@ -67,19 +67,19 @@ impl fmt::Display for Faults {
 
 /// Where in the input; becomes a JSON Pointer only when something is wrong there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum At<'p> {
+pub(crate) enum InputPath<'p> {
     Root,
-    Key(&'p At<'p>, &'p str),
-    Index(&'p At<'p>, usize),
+    Key(&'p InputPath<'p>, &'p str),
+    Index(&'p InputPath<'p>, usize),
 }
 
-impl<'p> At<'p> {
-    pub(crate) fn key(&'p self, key: &'p str) -> At<'p> {
-        At::Key(self, key)
+impl<'p> InputPath<'p> {
+    pub(crate) fn key(&'p self, key: &'p str) -> InputPath<'p> {
+        InputPath::Key(self, key)
     }
 
-    pub(crate) fn index(&'p self, index: usize) -> At<'p> {
-        At::Index(self, index)
+    pub(crate) fn index(&'p self, index: usize) -> InputPath<'p> {
+        InputPath::Index(self, index)
     }
 
     pub(crate) fn pointer(&self) -> String {
@@ -100,23 +100,23 @@ impl<'p> At<'p> {
 
 /// Bounds of a text, in characters.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Length(pub(crate) usize, pub(crate) usize);
+pub(crate) struct LengthBounds(pub(crate) usize, pub(crate) usize);
 
 /// Reads values and keeps what is wrong with them.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    pub(crate) faults: Faults,
-    pub(crate) warnings: Vec<Fault>,
+pub(crate) struct FaultCollector {
+    pub(crate) faults: InputFaults,
+    pub(crate) warnings: Vec<CarpFault>,
 }
 
-impl Report {
-    pub(crate) fn fault(&mut self, at: &At<'_>, code: &'static str, message: impl Into<String>) {
+impl FaultCollector {
+    pub(crate) fn fault(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
         self.faults.push(at.pointer(), code, message.into());
     }
 
-    pub(crate) fn warn(&mut self, at: &At<'_>, code: &'static str, message: impl Into<String>) {
+    pub(crate) fn warn(&mut self, at: &InputPath<'_>, code: &'static str, message: impl Into<String>) {
         if self.warnings.len() < MAX_KEPT {
-            self.warnings.push(Fault {
+            self.warnings.push(CarpFault {
                 path: at.pointer(),
                 code: code.to_owned(),
                 message: message.into(),
@@ -124,7 +124,7 @@ impl Report {
         }
     }
 
-    fn expected(&mut self, at: &At<'_>, what: &str, found: &Value) {
+    fn expected(&mut self, at: &InputPath<'_>, what: &str, found: &Value) {
         self.fault(at, "type", format!("expected {what}, found {}", kind(found)));
     }
 
@@ -132,7 +132,7 @@ impl Report {
     pub(crate) fn object<'v>(
         &mut self,
         value: &'v Value,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         known: &[&str],
     ) -> Option<&'v Map<String, Value>> {
         let map = self.map(value, at)?;
@@ -152,7 +152,7 @@ impl Report {
     }
 
     /// An object with any members.
-    pub(crate) fn map<'v>(&mut self, value: &'v Value, at: &At<'_>) -> Option<&'v Map<String, Value>> {
+    pub(crate) fn map<'v>(&mut self, value: &'v Value, at: &InputPath<'_>) -> Option<&'v Map<String, Value>> {
         let map = value.as_object();
         if map.is_none() {
             self.expected(at, "an object", value);
@@ -164,7 +164,7 @@ impl Report {
     pub(crate) fn required<'v>(
         &mut self,
         map: &'v Map<String, Value>,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         key: &str,
     ) -> Option<&'v Value> {
         let value = map.get(key);
@@ -174,12 +174,17 @@ impl Report {
         value
     }
 
-    pub(crate) fn text<'v>(&mut self, value: &'v Value, at: &At<'_>, length: Length) -> Option<&'v str> {
+    pub(crate) fn text<'v>(
+        &mut self,
+        value: &'v Value,
+        at: &InputPath<'_>,
+        length: LengthBounds,
+    ) -> Option<&'v str> {
         let Some(text) = value.as_str() else {
             self.expected(at, "a text", value);
             return None;
         };
-        let Length(least, most) = length;
+        let LengthBounds(least, most) = length;
         // Bytes bound characters from above, so most texts need not be counted.
         let count = if text.len() <= most && text.len() >= least * 4 {
             least
@@ -201,9 +206,9 @@ impl Report {
     pub(crate) fn required_text<'v>(
         &mut self,
         map: &'v Map<String, Value>,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         key: &str,
-        length: Length,
+        length: LengthBounds,
     ) -> Option<&'v str> {
         let value = self.required(map, at, key)?;
         self.text(value, &at.key(key), length)
@@ -213,15 +218,15 @@ impl Report {
     pub(crate) fn optional_text<'v>(
         &mut self,
         map: &'v Map<String, Value>,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         key: &str,
-        length: Length,
+        length: LengthBounds,
     ) -> Option<&'v str> {
         let value = map.get(key)?;
         self.text(value, &at.key(key), length)
     }
 
-    pub(crate) fn flag(&mut self, map: &Map<String, Value>, at: &At<'_>, key: &str) -> bool {
+    pub(crate) fn flag(&mut self, map: &Map<String, Value>, at: &InputPath<'_>, key: &str) -> bool {
         match map.get(key) {
             None => false,
             Some(Value::Bool(flag)) => *flag,
@@ -232,7 +237,13 @@ impl Report {
         }
     }
 
-    pub(crate) fn integer(&mut self, value: &Value, at: &At<'_>, least: u64, most: u64) -> Option<u64> {
+    pub(crate) fn integer(
+        &mut self,
+        value: &Value,
+        at: &InputPath<'_>,
+        least: u64,
+        most: u64,
+    ) -> Option<u64> {
         match value.as_u64() {
             Some(number) if (least..=most).contains(&number) => Some(number),
             Some(number) => {
@@ -254,9 +265,9 @@ impl Report {
     pub(crate) fn list<'v>(
         &mut self,
         value: &'v Value,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         most: usize,
-        mut each: impl FnMut(&mut Self, &'v Value, &At<'_>),
+        mut each: impl FnMut(&mut Self, &'v Value, &InputPath<'_>),
     ) {
         let Some(items) = value.as_array() else {
             self.expected(at, "a list", value);
@@ -279,10 +290,10 @@ impl Report {
     pub(crate) fn texts(
         &mut self,
         map: &Map<String, Value>,
-        at: &At<'_>,
+        at: &InputPath<'_>,
         key: &str,
         most: usize,
-        length: Length,
+        length: LengthBounds,
     ) -> Vec<String> {
         let mut out = Vec::new();
         if let Some(value) = map.get(key) {
@@ -294,8 +305,13 @@ impl Report {
     }
 
     /// One of a closed set of words.
-    pub(crate) fn word<T: Copy>(&mut self, value: &Value, at: &At<'_>, words: &[(&str, T)]) -> Option<T> {
-        let text = self.text(value, at, Length(0, 10_000))?;
+    pub(crate) fn word<T: Copy>(
+        &mut self,
+        value: &Value,
+        at: &InputPath<'_>,
+        words: &[(&str, T)],
+    ) -> Option<T> {
+        let text = self.text(value, at, LengthBounds(0, 10_000))?;
         let found = words
             .iter()
             .find(|(word, _)| *word == text)

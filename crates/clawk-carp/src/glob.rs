@@ -19,7 +19,7 @@ pub(crate) enum Pattern {
     /// `*text`.
     Suffix(Box<str>),
     /// Anything else.
-    General(Glob),
+    General(GlobPattern),
 }
 
 impl Pattern {
@@ -32,7 +32,7 @@ impl Pattern {
             (Some(""), _) => Self::All,
             (Some(head), _) if plain(head) => Self::Prefix(head.into()),
             (_, Some(tail)) if plain(tail) => Self::Suffix(tail.into()),
-            _ => Self::General(Glob::new(text)),
+            _ => Self::General(GlobPattern::new(text)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Pattern {
 
 /// A pattern cut at its stars.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Glob {
+pub(crate) struct GlobPattern {
     text: Box<str>,
     /// Before the first star.
     head: Box<str>,
@@ -89,7 +89,7 @@ pub(crate) struct Glob {
     tail: Option<Box<str>>,
 }
 
-impl Glob {
+impl GlobPattern {
     fn new(text: &str) -> Self {
         let mut parts = text.split('*');
         let head = parts.next().unwrap_or_default().into();

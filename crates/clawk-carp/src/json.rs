@@ -11,14 +11,14 @@ use serde_json::{Map, Number, Value};
 /// No JSON, something behind the value, a duplicate key; the message names line and column.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict.deserialize(&mut reader)?;
+    let value = StrictJsonSeed.deserialize(&mut reader)?;
     reader.end()?;
     Ok(value)
 }
 
-struct Strict;
+struct StrictJsonSeed;
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for StrictJsonSeed {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -26,7 +26,7 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for StrictJsonSeed {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +66,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(Strict)? {
+        while let Some(item) = items.next_element_seed(StrictJsonSeed)? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for Strict {
                 let shown: String = key.chars().take(64).collect();
                 return Err(A::Error::custom(format_args!("the key `{shown}` is given twice")));
             }
-            let value = entries.next_value_seed(Strict)?;
+            let value = entries.next_value_seed(StrictJsonSeed)?;
             map.insert(key, value);
         }
         Ok(Value::Object(map))

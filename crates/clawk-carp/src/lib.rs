@@ -34,7 +34,7 @@ pub mod window;
 mod tests;
 
 pub use atlas::Atlas;
-pub use fault::Faults;
-pub use rate::Ledger;
-pub use resolve::{Resolved, resolve};
+pub use fault::InputFaults;
+pub use rate::RateLedger;
+pub use resolve::{ExplainedResolution, resolve};
 pub use set::{AtlasSet, Options};

@@ -6,8 +6,8 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
-use crate::atlas::{Atlas, File, bounds};
-use crate::fault::{At, Faults, Report};
+use crate::atlas::{Atlas, ContextFileContent, bounds};
+use crate::fault::{FaultCollector, InputFaults, InputPath};
 
 /// An Atlas could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum LoadError {
         /// Which file.
         path: PathBuf,
         /// All that is wrong.
-        faults: Faults,
+        faults: InputFaults,
     },
 }
 
@@ -55,7 +55,7 @@ pub fn load(path: &Path) -> Result<Atlas, LoadError> {
     let mut left = bounds::CONTEXT_BYTES;
     let atlas = Atlas::read(&bytes, |name| match &root {
         Some(root) => context_file(root, name, &mut left),
-        None => File::Missing,
+        None => ContextFileContent::Missing,
     });
     let mut atlas = atlas.map_err(|faults| LoadError::Invalid {
         path: manifest.clone(),
@@ -69,7 +69,7 @@ pub fn load(path: &Path) -> Result<Atlas, LoadError> {
 
 /// Policies in files of their own are not in force: say so.
 fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
-    let mut report = Report::default();
+    let mut report = FaultCollector::default();
     for folder in ["policies", "actions"] {
         let holds_json = fs::read_dir(root.join(folder)).is_ok_and(|entries| {
             entries.flatten().any(|entry| {
@@ -80,7 +80,7 @@ fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
         });
         if holds_json {
             let message = format!("files in `{folder}/` are not read; what counts stands in `atlas.json`");
-            report.warn(&At::Root.key(folder), "not_read", message);
+            report.warn(&InputPath::Root.key(folder), "not_read", message);
         }
     }
     atlas.warnings.append(&mut report.warnings);
@@ -98,22 +98,22 @@ fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// A pack's file: as written from the Atlas's directory, else from `context/` in it.
-fn context_file(root: &Path, name: &str, left: &mut u64) -> File {
+fn context_file(root: &Path, name: &str, left: &mut u64) -> ContextFileContent {
     let relative = Path::new(name);
     let plain = relative
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !plain || name.contains(['\\', '\0']) {
-        return File::Refused("lies outside the Atlas's directory".to_owned());
+        return ContextFileContent::Refused("lies outside the Atlas's directory".to_owned());
     }
     for base in [root.to_owned(), root.join("context")] {
         match inside(&base, root, relative) {
             Ok(Some(path)) => return read_text(&path, left),
             Ok(None) => {}
-            Err(why) => return File::Refused(why),
+            Err(why) => return ContextFileContent::Refused(why),
         }
     }
-    File::Missing
+    ContextFileContent::Missing
 }
 
 /// The path, if a regular file is there; an error, if a link is on the way to it.
@@ -146,24 +146,24 @@ fn inside(base: &Path, root: &Path, relative: &Path) -> Result<Option<PathBuf>, 
     }
 }
 
-fn read_text(path: &Path, left: &mut u64) -> File {
+fn read_text(path: &Path, left: &mut u64) -> ContextFileContent {
     let bytes = match read_at_most(path, bounds::FILE_BYTES + 1) {
         Ok(bytes) => bytes,
-        Err(cause) => return File::Refused(format!("cannot be read: {cause}")),
+        Err(cause) => return ContextFileContent::Refused(format!("cannot be read: {cause}")),
     };
     let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if length > bounds::FILE_BYTES {
-        return File::Refused(format!("is larger than {} bytes", bounds::FILE_BYTES));
+        return ContextFileContent::Refused(format!("is larger than {} bytes", bounds::FILE_BYTES));
     }
     if length > *left {
-        return File::Refused(format!(
+        return ContextFileContent::Refused(format!(
             "exceeds the {} bytes of context that an Atlas may hold",
             bounds::CONTEXT_BYTES
         ));
     }
     *left -= length;
     match String::from_utf8(bytes) {
-        Ok(text) => File::Text(text),
-        Err(_) => File::Refused("is not UTF-8 text".to_owned()), // silent-ok: the position says nothing to the reader
+        Ok(text) => ContextFileContent::Text(text),
+        Err(_) => ContextFileContent::Refused("is not UTF-8 text".to_owned()), // silent-ok: the position says nothing to the reader
     }
 }

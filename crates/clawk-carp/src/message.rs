@@ -1,19 +1,21 @@
 //! CARP requests as they arrive: checked whole, with pointers.
 
 use clawk_proto::SessionId;
-use clawk_proto::carp::{CARP_VERSION, Execution, Operation, Request, Requester, RiskTier, Task};
+use clawk_proto::carp::{
+    CARP_VERSION, CarpExecution, CarpOperation, CarpRequester, CarpTask, Request, RiskTier,
+};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::fault::{At, Faults, Length, Report};
+use crate::fault::{FaultCollector, InputFaults, InputPath, LengthBounds};
 
 /// Entries of a request's lists.
 const MAX_ENTRIES: usize = 1000;
 
 /// Whether a request must have a `task`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum RequestShape {
     /// As the JSON Schema has it: always.
     Schema,
     /// As the protocol text has it: `execute` may leave it out.
@@ -24,10 +26,10 @@ pub enum Shape {
 ///
 /// # Errors
 /// All faults with their pointers; the path of a missing field ends in its name (R30).
-pub fn parse(bytes: &[u8], shape: Shape) -> Result<Request, Faults> {
+pub fn parse(bytes: &[u8], shape: RequestShape) -> Result<Request, InputFaults> {
     match crate::json::parse(bytes) {
         Ok(value) => read(&value, shape),
-        Err(cause) => Err(Faults::one("", "json", format!("no readable JSON: {cause}"))),
+        Err(cause) => Err(InputFaults::one("", "json", format!("no readable JSON: {cause}"))),
     }
 }
 
@@ -35,8 +37,8 @@ pub fn parse(bytes: &[u8], shape: Shape) -> Result<Request, Faults> {
 ///
 /// # Errors
 /// The same errors as [`parse`].
-pub fn read(value: &Value, shape: Shape) -> Result<Request, Faults> {
-    let mut report = Report::default();
+pub fn read(value: &Value, shape: RequestShape) -> Result<Request, InputFaults> {
+    let mut report = FaultCollector::default();
     let request = request(&mut report, value, shape);
     report.faults.or(request)
 }
@@ -45,10 +47,10 @@ pub fn read(value: &Value, shape: Shape) -> Result<Request, Faults> {
 ///
 /// # Errors
 /// The timestamp is not RFC 3339 with a zone.
-pub fn skew_ms(request: &Request, now: Timestamp) -> Result<u64, Faults> {
+pub fn skew_ms(request: &Request, now: Timestamp) -> Result<u64, InputFaults> {
     match timestamp(&request.timestamp) {
         Some(at) => Ok(at.as_millisecond().abs_diff(now.as_millisecond())),
-        None => Err(Faults::one(
+        None => Err(InputFaults::one(
             "/timestamp",
             "timestamp",
             TIMESTAMP_WANTED.to_owned(),
@@ -64,7 +66,7 @@ fn timestamp(text: &str) -> Option<Timestamp> {
     if shaped { text.parse().ok() } else { None }
 }
 
-fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> {
+fn request(report: &mut FaultCollector, value: &Value, shape: RequestShape) -> Option<Request> {
     let known = [
         "carp_version",
         "request_id",
@@ -76,9 +78,9 @@ fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> 
         "atlas_ids",
         "context",
     ];
-    let at = At::Root;
+    let at = InputPath::Root;
     let map = report.object(value, &at, &known)?;
-    let version = report.required_text(map, &at, "carp_version", Length(1, 64));
+    let version = report.required_text(map, &at, "carp_version", LengthBounds(1, 64));
     if let Some(version) = version.filter(|version| *version != CARP_VERSION) {
         report.fault(
             &at.key("carp_version"),
@@ -87,19 +89,23 @@ fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> 
         );
     }
     let request_id = id(report, map, &at, "request_id");
-    let time = report.required_text(map, &at, "timestamp", Length(1, 64));
+    let time = report.required_text(map, &at, "timestamp", LengthBounds(1, 64));
     if time.is_some_and(|text| timestamp(text).is_none()) {
         report.fault(&at.key("timestamp"), "timestamp", TIMESTAMP_WANTED);
     }
-    let operations =
-        [Operation::Resolve, Operation::Execute, Operation::Validate].map(|one| (one.name(), one));
+    let operations = [
+        CarpOperation::Resolve,
+        CarpOperation::Execute,
+        CarpOperation::Validate,
+    ]
+    .map(|one| (one.name(), one));
     let operation = report.required(map, &at, "operation");
     let operation = operation.and_then(|value| report.word(value, &at.key("operation"), &operations));
     let requester = report.required(map, &at, "requester");
     let requester = requester.and_then(|value| requester_of(report, value, &at.key("requester")));
     let task = match map.get("task") {
         Some(value) => task(report, value, &at.key("task")),
-        None if shape == Shape::Wire && operation == Some(Operation::Execute) => None,
+        None if shape == RequestShape::Wire && operation == Some(CarpOperation::Execute) => None,
         None => {
             report.required(map, &at, "task");
             None
@@ -107,7 +113,7 @@ fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> 
     };
     let execution = match map.get("execution") {
         Some(value) => execution(report, value, &at.key("execution")),
-        None if operation == Some(Operation::Execute) => {
+        None if operation == Some(CarpOperation::Execute) => {
             report.required(map, &at, "execution");
             None
         }
@@ -131,8 +137,8 @@ fn request(report: &mut Report, value: &Value, shape: Shape) -> Option<Request> 
     })
 }
 
-fn atlas_ids(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<String> {
-    let ids = report.texts(map, at, "atlas_ids", MAX_ENTRIES, Length(1, 255));
+fn atlas_ids(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<String> {
+    let ids = report.texts(map, at, "atlas_ids", MAX_ENTRIES, LengthBounds(1, 255));
     let at = at.key("atlas_ids");
     for (index, id) in ids
         .iter()
@@ -148,8 +154,8 @@ fn atlas_ids(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<
     ids
 }
 
-fn uuid(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Uuid> {
-    let text = report.text(value, at, Length(0, 255))?;
+fn uuid(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Uuid> {
+    let text = report.text(value, at, LengthBounds(0, 255))?;
     // Only the hyphenated form: the text may become part of a hash.
     let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36); // silent-ok: the fault says what is wanted
     if id.is_none() {
@@ -158,41 +164,47 @@ fn uuid(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Uuid> {
     id
 }
 
-fn id(report: &mut Report, map: &Map<String, Value>, at: &At<'_>, key: &str) -> Option<Uuid> {
+fn id(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>, key: &str) -> Option<Uuid> {
     let value = report.required(map, at, key)?;
     uuid(report, value, &at.key(key))
 }
 
-fn requester_of(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Requester> {
+fn requester_of(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpRequester> {
     let map = report.object(value, at, &["agent_id", "session_id", "parent_session_id"])?;
-    let agent_id = report.required_text(map, at, "agent_id", Length(1, 255));
+    let agent_id = report.required_text(map, at, "agent_id", LengthBounds(1, 255));
     let session_id = id(report, map, at, "session_id");
     let parent = match map.get("parent_session_id") {
         None | Some(Value::Null) => None,
         Some(value) => uuid(report, value, &at.key("parent_session_id")),
     };
-    Some(Requester {
+    Some(CarpRequester {
         agent_id: agent_id?.to_owned(),
         session_id: SessionId(session_id?),
         parent_session_id: parent.map(SessionId),
     })
 }
 
-fn task(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Task> {
+fn task(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpTask> {
     let map = report.object(
         value,
         at,
         &["goal", "risk_tier", "context_hints", "required_capabilities"],
     )?;
-    let goal = report.required_text(map, at, "goal", Length(1, 10_000));
+    let goal = report.required_text(map, at, "goal", LengthBounds(1, 10_000));
     let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
     let risk_tier = match map.get("risk_tier") {
         None => Some(RiskTier::Low),
         Some(value) => report.word(value, &at.key("risk_tier"), &tiers),
     };
-    let context_hints = report.texts(map, at, "context_hints", MAX_ENTRIES, Length(0, 1000));
-    let required_capabilities = report.texts(map, at, "required_capabilities", MAX_ENTRIES, Length(1, 255));
-    Some(Task {
+    let context_hints = report.texts(map, at, "context_hints", MAX_ENTRIES, LengthBounds(0, 1000));
+    let required_capabilities = report.texts(
+        map,
+        at,
+        "required_capabilities",
+        MAX_ENTRIES,
+        LengthBounds(1, 255),
+    );
+    Some(CarpTask {
         goal: goal?.to_owned(),
         risk_tier: risk_tier?,
         context_hints,
@@ -200,14 +212,14 @@ fn task(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Task> {
     })
 }
 
-fn execution(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Execution> {
+fn execution(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<CarpExecution> {
     let map = report.object(
         value,
         at,
         &["resolution_id", "action_id", "parameters", "idempotency_key"],
     )?;
     let resolution_id = id(report, map, at, "resolution_id");
-    let action_id = report.required_text(map, at, "action_id", Length(1, 255));
+    let action_id = report.required_text(map, at, "action_id", LengthBounds(1, 255));
     let parameters = match map.get("parameters") {
         None => Some(Map::new()),
         Some(value) => report.map(value, &at.key("parameters")).cloned(),
@@ -215,10 +227,10 @@ fn execution(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Executio
     let idempotency_key = match map.get("idempotency_key") {
         None | Some(Value::Null) => None,
         Some(value) => report
-            .text(value, &at.key("idempotency_key"), Length(1, 255))
+            .text(value, &at.key("idempotency_key"), LengthBounds(1, 255))
             .map(str::to_owned),
     };
-    Some(Execution {
+    Some(CarpExecution {
         resolution_id: resolution_id?,
         action_id: action_id?.to_owned(),
         parameters: parameters?,

@@ -17,7 +17,7 @@ pub const MAX_WINDOWS: usize = 100_000;
 
 /// A limit, and the window that counts for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Bucket {
+pub struct RateLimitBucket {
     /// `policy:ATLAS/POLICY` or `action:ACTION`.
     pub key: Arc<str>,
     /// The most calls, or millionths of cost.
@@ -28,9 +28,9 @@ pub struct Bucket {
 
 /// The amount that one execution takes from a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spend {
+pub struct BucketSpend {
     /// From where.
-    pub bucket: Bucket,
+    pub bucket: RateLimitBucket,
     /// How much: 1, or a cost in millionths.
     pub amount: u64,
 }
@@ -113,13 +113,13 @@ impl Window {
 
 /// All windows. Owned by the caller; `resolve` peeks, an execution spends (R29).
 #[derive(Debug, Clone, Default)]
-pub struct Ledger {
+pub struct RateLedger {
     agents: HashMap<Arc<str>, HashMap<Arc<str>, Window>>,
     windows: usize,
     swept_at: i64,
 }
 
-impl Ledger {
+impl RateLedger {
     /// Nothing spent.
     #[must_use]
     pub fn new() -> Self {
@@ -128,20 +128,20 @@ impl Ledger {
 
     /// The amount of a limit that an agent has used in the window that ends now.
     #[must_use]
-    pub fn used(&self, agent: &str, bucket: &Bucket, now: Timestamp) -> u64 {
+    pub fn used(&self, agent: &str, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
         self.of(agent).used(bucket, now)
     }
 
     /// One agent's windows.
-    pub(crate) fn of(&self, agent: &str) -> View<'_> {
-        View(self.agents.get(agent))
+    pub(crate) fn of(&self, agent: &str) -> AgentWindows<'_> {
+        AgentWindows(self.agents.get(agent))
     }
 
     /// Takes everything or nothing.
     ///
     /// # Errors
     /// A limit would be exceeded, or no window is free. Nothing has been taken then.
-    pub fn spend(&mut self, agent: &str, spends: &[Spend], now: Timestamp) -> Result<(), SpendError> {
+    pub fn spend(&mut self, agent: &str, spends: &[BucketSpend], now: Timestamp) -> Result<(), SpendError> {
         let view = self.of(agent);
         let fresh = spends.iter().filter(|spend| !view.has(&spend.bucket)).count();
         for spend in spends {
@@ -203,30 +203,30 @@ impl Ledger {
     }
 }
 
-fn length(bucket: &Bucket) -> i64 {
+fn length(bucket: &RateLimitBucket) -> i64 {
     i64::try_from(bucket.window_seconds.saturating_mul(MICROS)).unwrap_or(i64::MAX)
 }
 
 /// One agent's windows, to look at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'l>(Option<&'l HashMap<Arc<str>, Window>>);
+pub(crate) struct AgentWindows<'l>(Option<&'l HashMap<Arc<str>, Window>>);
 
-impl View<'_> {
-    fn window(&self, bucket: &Bucket) -> Option<&Window> {
+impl AgentWindows<'_> {
+    fn window(&self, bucket: &RateLimitBucket) -> Option<&Window> {
         self.0.and_then(|windows| windows.get(&bucket.key))
     }
 
-    fn has(&self, bucket: &Bucket) -> bool {
+    fn has(&self, bucket: &RateLimitBucket) -> bool {
         self.window(bucket).is_some()
     }
 
-    pub(crate) fn used(&self, bucket: &Bucket, now: Timestamp) -> u64 {
+    pub(crate) fn used(&self, bucket: &RateLimitBucket, now: Timestamp) -> u64 {
         self.window(bucket)
             .map_or(0, |window| window.used(now.as_microsecond()))
     }
 
     /// Milliseconds to wait, if `amount` does not fit now.
-    pub(crate) fn exceeded(&self, bucket: &Bucket, amount: u64, now: Timestamp) -> Option<u64> {
+    pub(crate) fn exceeded(&self, bucket: &RateLimitBucket, amount: u64, now: Timestamp) -> Option<u64> {
         if self.used(bucket, now).saturating_add(amount) <= bucket.limit {
             return None;
         }

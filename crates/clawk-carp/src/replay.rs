@@ -7,15 +7,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use clawk_proto::SessionId;
-use clawk_proto::carp::{CARP_VERSION, Execution, Operation, Request, Requester, RiskTier, Task};
+use clawk_proto::carp::{
+    CARP_VERSION, CarpExecution, CarpOperation, CarpRequester, CarpTask, Request, RiskTier,
+};
 use jiff::Timestamp;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::execute::{self, Issued, Refusal};
-use crate::rate::Ledger;
-use crate::resolve::{DEFAULT_POLICY, Evaluation, Ids, Resolved, resolve};
+use crate::execute::{self, ExecutionRefusal, IssuedResolution};
+use crate::rate::RateLedger;
+use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, ExplainedResolution, ResolutionIds, resolve};
 use crate::set::AtlasSet;
 
 /// More are counted, not kept.
@@ -54,7 +56,7 @@ pub struct Event<'a> {
 
 /// A place where the replay says something else.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Drift {
+pub struct ReplayDrift {
     /// Where among the events given, from 0: of what was recorded, or of the event behind which it would be.
     pub index: usize,
     /// The type of the event.
@@ -87,25 +89,25 @@ pub enum Turn {
 
 /// The outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Replayed {
+pub struct AtlasReplayResult {
     /// Resolutions that were made again.
     pub resolutions: usize,
     /// Judgements that were made again: of candidates and of executions.
     pub evaluations: usize,
     /// Where the two differ, in order; at most 1,000.
-    pub drifts: Vec<Drift>,
+    pub drifts: Vec<ReplayDrift>,
     /// Drifts beyond those.
     pub left_out: usize,
 }
 
-impl Replayed {
+impl AtlasReplayResult {
     /// Nothing differs.
     #[must_use]
     pub const fn identical(&self) -> bool {
         self.drifts.is_empty()
     }
 
-    fn drift(&mut self, drift: Drift) {
+    fn drift(&mut self, drift: ReplayDrift) {
         if self.drifts.len() < MAX_DRIFTS {
             self.drifts.push(drift);
         } else {
@@ -133,7 +135,7 @@ impl Replayed {
             (false, true) => Turn::Allowed,
             (true, true) | (false, false) => Turn::None,
         };
-        self.drift(Drift {
+        self.drift(ReplayDrift {
             index,
             event_type: "policy.evaluated",
             action_id: Some(action.to_owned()),
@@ -146,7 +148,7 @@ impl Replayed {
 
     fn other(&mut self, index: usize, event_type: &'static str, recorded: Value, replayed: Value) {
         if recorded != replayed {
-            self.drift(Drift {
+            self.drift(ReplayDrift {
                 index,
                 event_type,
                 action_id: None,
@@ -161,7 +163,7 @@ impl Replayed {
 
 /// Replays the events of one or more sessions, each in order. `only`: the others fill the windows, and nothing is said of them.
 #[must_use]
-pub fn replay(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> Replayed {
+pub fn replay(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> AtlasReplayResult {
     replay_under(&|_| Some(set), events, &|session| {
         only.is_none_or(|only| only == session)
     })
@@ -174,15 +176,15 @@ pub fn replay_under<'s>(
     set_at: &dyn Fn(usize) -> Option<&'s AtlasSet>,
     events: &[Event<'_>],
     counts: &dyn Fn(SessionId) -> bool,
-) -> Replayed {
-    let record = Record::new(events);
-    let mut player = Player {
+) -> AtlasReplayResult {
+    let record = ReplayEventIndex::new(events);
+    let mut player = AtlasReplayer {
         set_at,
         sessions: HashMap::new(),
-        ledger: Ledger::new(),
+        ledger: RateLedger::new(),
         taken: vec![false; events.len()],
         counts,
-        out: Replayed::default(),
+        out: AtlasReplayResult::default(),
         record: &record,
     };
     for index in record.in_time() {
@@ -205,7 +207,7 @@ pub fn replay_under<'s>(
 }
 
 /// The events, and which of them belong together.
-struct Record<'a> {
+struct ReplayEventIndex<'a> {
     events: &'a [Event<'a>],
     /// Per session, in order.
     lanes: HashMap<SessionId, Vec<usize>>,
@@ -216,7 +218,7 @@ struct Record<'a> {
     by_session: HashMap<(SessionId, &'a str), Vec<usize>>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> ReplayEventIndex<'a> {
     fn new(events: &'a [Event<'a>]) -> Self {
         let mut record = Self {
             events,
@@ -280,35 +282,35 @@ impl<'a> Record<'a> {
 
 /// What one session has been told.
 #[derive(Default)]
-struct Session {
+struct ReplayedSession {
     agent: String,
     /// The latest last.
-    issued: VecDeque<Told>,
+    issued: VecDeque<ReplayedResolution>,
 }
 
 /// A resolution as it is now.
-struct Told {
+struct ReplayedResolution {
     /// The id that it had.
     recorded_id: String,
-    issued: Issued,
+    issued: IssuedResolution,
     /// What it denies, and by which policy.
     denied: HashMap<Box<str>, Value>,
     /// What was denied or asked for then.
     held: HashSet<Box<str>>,
 }
 
-struct Player<'a, 's> {
+struct AtlasReplayer<'a, 's> {
     set_at: &'a dyn Fn(usize) -> Option<&'s AtlasSet>,
-    record: &'a Record<'a>,
-    sessions: HashMap<SessionId, Session>,
-    ledger: Ledger,
+    record: &'a ReplayEventIndex<'a>,
+    sessions: HashMap<SessionId, ReplayedSession>,
+    ledger: RateLedger,
     /// Events that belong to a resolution.
     taken: Vec<bool>,
     counts: &'a dyn Fn(SessionId) -> bool,
-    out: Replayed,
+    out: AtlasReplayResult,
 }
 
-impl Player<'_, '_> {
+impl AtlasReplayer<'_, '_> {
     /// Resolves again and compares.
     fn resolution(&mut self, index: usize, event: &Event<'_>) {
         let record = self.record;
@@ -337,7 +339,7 @@ impl Player<'_, '_> {
         };
         let request = self.request(event);
         let recorded_id = text(completed.payload, "resolution_id");
-        let ids = Ids {
+        let ids = ResolutionIds {
             resolution: Uuid::try_parse(recorded_id).unwrap_or_default(), // silent-ok: an id is never compared
             approval: Uuid::nil(),
             trace: Uuid::nil(),
@@ -346,7 +348,7 @@ impl Player<'_, '_> {
         self.out.resolutions += usize::from(counts);
         match resolve(set, &request, event.at, ids, &self.ledger) {
             Ok(resolved) => {
-                let issued = Issued::new(&request, &resolved.resolution, event.at);
+                let issued = IssuedResolution::new(&request, &resolved.resolution, event.at);
                 if counts {
                     self.compare(&of, end, &resolved, &issued);
                 }
@@ -354,7 +356,7 @@ impl Player<'_, '_> {
                 let session = self.sessions.entry(event.session).or_default();
                 let judged = resolved.evaluations.iter();
                 let judged = judged.map(|one| ((*one.action_id).into(), judgement_of(one)));
-                session.issued.push_back(Told {
+                session.issued.push_back(ReplayedResolution {
                     recorded_id: recorded_id.to_owned(),
                     issued,
                     denied: judged.filter(|(_, judgement)| !passes(judgement)).collect(),
@@ -399,13 +401,13 @@ impl Player<'_, '_> {
             carp_version: CARP_VERSION.to_owned(),
             request_id: Uuid::try_parse(text(payload, "request_id")).unwrap_or_default(), // silent-ok: never compared
             timestamp: crate::resolve::stamp(event.at),
-            operation: Operation::Resolve,
-            requester: Requester {
+            operation: CarpOperation::Resolve,
+            requester: CarpRequester {
                 agent_id: session.map(|session| session.agent.clone()).unwrap_or_default(),
                 session_id: event.session,
                 parent_session_id: None,
             },
-            task: Some(Task {
+            task: Some(CarpTask {
                 goal: text(payload, "goal").to_owned(),
                 // A tier that is none is taken for the highest: a replay is never more lenient.
                 risk_tier: tier.map_or(RiskTier::Low, |tier| tier.unwrap_or(RiskTier::Critical)),
@@ -422,7 +424,13 @@ impl Player<'_, '_> {
         }
     }
 
-    fn compare(&mut self, of: &[usize], end: usize, resolved: &Resolved, issued: &Issued) {
+    fn compare(
+        &mut self,
+        of: &[usize],
+        end: usize,
+        resolved: &ExplainedResolution,
+        issued: &IssuedResolution,
+    ) {
         let waits: HashSet<&str> = issued.waiting().collect();
         let mut left: BTreeMap<&str, (usize, &Map<String, Value>)> = BTreeMap::new();
         let mut blocks = Vec::new();
@@ -473,7 +481,7 @@ impl Player<'_, '_> {
         let answer = self.record.answer(index, event, action);
         let approved = answer.filter(|event| event.event_type == "action.approved");
         let named = approved.map(|event| text(event.payload, "resolution_id"));
-        let of = |told: &&mut Told| named.is_none_or(|named| named == told.recorded_id);
+        let of = |told: &&mut ReplayedResolution| named.is_none_or(|named| named == told.recorded_id);
         let counts = self.counts(event);
         let set = (self.set_at)(index);
         let (Some(set), Some(session)) = (set, self.sessions.get_mut(&event.session)) else {
@@ -484,14 +492,14 @@ impl Player<'_, '_> {
             return; // under no resolution of CARP
         };
         let issued = &mut told.issued;
-        let execution = Execution {
+        let execution = CarpExecution {
             resolution_id: issued.resolution_id,
             action_id: action.to_owned(),
             parameters: Map::new(),
             idempotency_key: None,
         };
         let mut now = execute::judge(set, issued, None, &execution, event.at, &self.ledger);
-        let waits = matches!(now, Err(Refusal::PendingApproval { .. }));
+        let waits = matches!(now, Err(ExecutionRefusal::PendingApproval { .. }));
         // A person's yes came before this judgement, or behind it.
         let before = passes(&judgement(event.payload)) && told.held.contains(action);
         if waits && approved.is_some() {
@@ -511,11 +519,16 @@ impl Player<'_, '_> {
         }
         let says = match &now {
             Ok(grant) => Some(judgement_of(&grant.evaluation)),
-            Err(Refusal::Denied { evaluation, .. } | Refusal::PendingApproval { evaluation, .. }) => {
-                Some(judgement_of(evaluation))
-            }
-            Err(Refusal::NotAllowed { .. }) => told.denied.get(action).cloned(),
-            Err(Refusal::Expired | Refusal::Unauthorized | Refusal::InvalidParameters(_)) => None,
+            Err(
+                ExecutionRefusal::Denied { evaluation, .. }
+                | ExecutionRefusal::PendingApproval { evaluation, .. },
+            ) => Some(judgement_of(evaluation)),
+            Err(ExecutionRefusal::NotAllowed { .. }) => told.denied.get(action).cloned(),
+            Err(
+                ExecutionRefusal::Expired
+                | ExecutionRefusal::Unauthorized
+                | ExecutionRefusal::InvalidParameters(_),
+            ) => None,
         };
         let now = says.map(|says| (says, waits));
         if counts {
@@ -529,7 +542,7 @@ fn judgement(payload: &Map<String, Value>) -> Value {
     members(payload, &["policy_id", "result"])
 }
 
-fn judgement_of(evaluation: &Evaluation) -> Value {
+fn judgement_of(evaluation: &ActionEvaluation) -> Value {
     let policy = evaluation.policy_id.as_deref().unwrap_or(DEFAULT_POLICY);
     json!({ "policy_id": policy, "result": evaluation.outcome })
 }

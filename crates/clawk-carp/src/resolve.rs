@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use clawk_proto::carp::{
-    CARP_VERSION, Constraint, ConstraintType, ContextBlock, Decision, DecisionType, DeniedAction, Request,
-    Resolution, Task,
+    CARP_VERSION, CarpConstraint, CarpResolution, CarpTask, ConstraintType, ContextBlock, Decision,
+    DecisionType, DeniedAction, Request,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::atlas::{Facts, Rule, tier_bit};
-use crate::rate::Ledger;
+use crate::atlas::{ConditionFacts, Rule, tier_bit};
+use crate::rate::RateLedger;
 use crate::set::AtlasSet;
-use crate::verdict::{Deciding, Evaluator, Firsts, Verdict, bits};
+use crate::verdict::{ActionVerdict, DecidingPolicies, DecisionSource, PolicyEvaluator, bits};
 
 /// The `policy_id` of an evaluation that no policy decided.
 pub const DEFAULT_POLICY: &str = "default";
 
 /// Ids for one resolution; UUIDv7 (R30).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ids {
+pub struct ResolutionIds {
     /// Of the resolution.
     pub resolution: Uuid,
     /// Of the approval, if one is needed.
@@ -35,7 +35,7 @@ pub struct Ids {
 /// The result that a `policy.evaluated` event records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum PolicyOutcome {
     /// A policy allows it.
     Allow,
     /// A policy, or the default, does not; also: a person is asked first.
@@ -62,13 +62,13 @@ pub enum Violation {
 
 /// The decision about one candidate action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evaluation {
+pub struct ActionEvaluation {
     /// The candidate.
     pub action_id: Arc<str>,
     /// The deciding policy, if one did.
     pub policy_id: Option<Arc<str>>,
     /// What it said.
-    pub outcome: Outcome,
+    pub outcome: PolicyOutcome,
     /// Why, when it was not allowed.
     pub reason: Option<Arc<str>>,
     /// What a `policy.violated` event would name: a limit that is spent.
@@ -77,7 +77,7 @@ pub struct Evaluation {
 
 /// The payload of a `policy.evaluated` event, in canonical order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Evaluated<'a> {
+pub struct PolicyEvaluated<'a> {
     /// The candidate.
     pub action_id: &'a str,
     /// How many changes of Atlases over the API there had been when an execution was judged; none: no change, or no execution.
@@ -86,14 +86,14 @@ pub struct Evaluated<'a> {
     /// The deciding policy, or [`DEFAULT_POLICY`].
     pub policy_id: &'a str,
     /// What it said.
-    pub result: Outcome,
+    pub result: PolicyOutcome,
 }
 
-impl Evaluation {
+impl ActionEvaluation {
     /// The payload of the `policy.evaluated` event.
     #[must_use]
-    pub fn payload(&self) -> Evaluated<'_> {
-        Evaluated {
+    pub fn payload(&self) -> PolicyEvaluated<'_> {
+        PolicyEvaluated {
             action_id: &self.action_id,
             atlas_changes: None,
             policy_id: self.policy_id.as_deref().unwrap_or(DEFAULT_POLICY),
@@ -110,11 +110,11 @@ impl Evaluation {
 
 /// A resolution and what led to it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Resolved {
+pub struct ExplainedResolution {
     /// The answer.
-    pub resolution: Resolution,
+    pub resolution: CarpResolution,
     /// One per candidate, in candidate order.
-    pub evaluations: Vec<Evaluation>,
+    pub evaluations: Vec<ActionEvaluation>,
 }
 
 /// A request that cannot be resolved.
@@ -139,21 +139,21 @@ pub fn resolve(
     set: &AtlasSet,
     request: &Request,
     now: Timestamp,
-    ids: Ids,
-    ledger: &Ledger,
-) -> Result<Resolved, ResolveError> {
+    ids: ResolutionIds,
+    ledger: &RateLedger,
+) -> Result<ExplainedResolution, ResolveError> {
     let task = request.task.as_ref().ok_or(ResolveError::NoTask)?;
     let selected = select(set, &request.atlas_ids).map_err(ResolveError::UnknownAtlas)?;
     let agent = &request.requester.agent_id;
-    let facts = Facts {
+    let facts = ConditionFacts {
         agent,
         capabilities: &task.required_capabilities,
         context: &request.context,
         now,
     };
     let candidates = candidates(set, &selected, task);
-    let mut evaluator = Evaluator::new(set, facts, ledger.of(agent));
-    let mut tally = Tally::new(set, candidates.actions.len());
+    let mut evaluator = PolicyEvaluator::new(set, facts, ledger.of(agent));
+    let mut tally = ResolutionTally::new(set, candidates.actions.len());
     for at in &candidates.actions {
         if let Some(entry) = set.actions.get(*at) {
             let tier = task.risk_tier.max(entry.action.shown.risk_tier);
@@ -163,7 +163,7 @@ pub fn resolve(
     }
     let constraints = tally.constraints(&mut evaluator, ledger);
     let decision = tally.decision(set, &candidates, ids, now);
-    let resolution = Resolution {
+    let resolution = CarpResolution {
         carp_version: CARP_VERSION.to_owned(),
         resolution_id: ids.resolution,
         request_id: request.request_id,
@@ -176,7 +176,7 @@ pub fn resolve(
         ttl_seconds: set.ttl_seconds,
         trace_id: ids.trace,
     };
-    Ok(Resolved {
+    Ok(ExplainedResolution {
         resolution,
         evaluations: tally.evaluations,
     })
@@ -205,17 +205,17 @@ pub(crate) fn select(set: &AtlasSet, ids: &[String]) -> Result<Vec<usize>, Vec<S
     if unknown.is_empty() { Ok(out) } else { Err(unknown) }
 }
 
-pub(crate) struct Candidates {
+pub(crate) struct CandidateActions {
     actions: Vec<usize>,
     pub(crate) unknown_capabilities: Vec<String>,
 }
 
-pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &Task) -> Candidates {
+pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &CarpTask) -> CandidateActions {
     let parts = || selected.iter().filter_map(|at| set.parts.get(*at));
     let all = parts().flat_map(|part| part.actions.clone());
     let mut unknown_capabilities = Vec::new();
     if task.required_capabilities.is_empty() {
-        return Candidates {
+        return CandidateActions {
             actions: all.collect(),
             unknown_capabilities,
         };
@@ -236,14 +236,19 @@ pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &Task) -> Can
         }
     }
     let actions = all.filter(|at| wanted.get(*at) == Some(&true)).collect();
-    Candidates {
+    CandidateActions {
         actions,
         unknown_capabilities,
     }
 }
 
 /// The context: packs whose conditions hold for the task's tier, or that a hint names; high priority first.
-fn context(set: &AtlasSet, selected: &[usize], task: &Task, facts: &Facts<'_>) -> Vec<Arc<ContextBlock>> {
+fn context(
+    set: &AtlasSet,
+    selected: &[usize],
+    task: &CarpTask,
+    facts: &ConditionFacts<'_>,
+) -> Vec<Arc<ContextBlock>> {
     let mut packs = Vec::new();
     for at in selected {
         let (Some(atlas), Some(part)) = (set.atlases().get(*at), set.parts.get(*at)) else {
@@ -273,9 +278,9 @@ fn context(set: &AtlasSet, selected: &[usize], task: &Task, facts: &Facts<'_>) -
 }
 
 /// What has come of the candidates so far.
-struct Tally {
-    firsts: Firsts,
-    evaluations: Vec<Evaluation>,
+struct ResolutionTally {
+    firsts: DecidingPolicies,
+    evaluations: Vec<ActionEvaluation>,
     allowed: Vec<Arc<clawk_proto::carp::AllowedAction>>,
     denied: Vec<DeniedAction>,
     /// Approval policies and the actions that wait for them.
@@ -290,10 +295,10 @@ struct Tally {
     budgets: u64,
 }
 
-impl Tally {
+impl ResolutionTally {
     fn new(set: &AtlasSet, candidates: usize) -> Self {
         Self {
-            firsts: Firsts::new(set),
+            firsts: DecidingPolicies::new(set),
             evaluations: Vec::with_capacity(candidates),
             allowed: Vec::with_capacity(candidates),
             denied: Vec::new(),
@@ -305,11 +310,17 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, evaluator: &Evaluator<'_>, entry: &crate::set::Entry, tier: u8, deciding: Deciding) {
+    fn take(
+        &mut self,
+        evaluator: &PolicyEvaluator<'_>,
+        entry: &crate::set::ActionEntry,
+        tier: u8,
+        deciding: DecisionSource,
+    ) {
         self.tiers |= tier;
         let (verdict, policy_id, reason) = evaluator.meaning(deciding);
         let action_id = Arc::clone(&entry.action.shown.action_id);
-        if verdict == Verdict::Allow {
+        if verdict == ActionVerdict::Allow {
             for pattern in evaluator.set.fits(entry) {
                 let slot = usize::try_from(*pattern)
                     .ok()
@@ -319,12 +330,12 @@ impl Tally {
                 }
             }
             self.budgets |= entry.budgets;
-            if let Deciding::Policy(rank) = deciding {
+            if let DecisionSource::Policy(rank) = deciding {
                 self.allows.insert(rank);
             }
             self.allowed.push(Arc::clone(&entry.action.shown));
         } else {
-            if let (Verdict::Approval, Deciding::Policy(rank)) = (&verdict, deciding) {
+            if let (ActionVerdict::Approval, DecisionSource::Policy(rank)) = (&verdict, deciding) {
                 self.approvals
                     .entry(rank)
                     .or_default()
@@ -336,24 +347,36 @@ impl Tally {
                 policy_id: policy_id.clone(),
             });
         }
-        self.evaluations.push(Evaluation {
+        self.evaluations.push(ActionEvaluation {
             action_id,
             outcome: match (&verdict, deciding) {
-                (Verdict::Allow, Deciding::Pass) => Outcome::NotApplicable,
-                (Verdict::Allow, _) => Outcome::Allow,
-                (Verdict::Approval | Verdict::Deny | Verdict::Rate | Verdict::Budget, _) => Outcome::Deny,
+                (ActionVerdict::Allow, DecisionSource::Pass) => PolicyOutcome::NotApplicable,
+                (ActionVerdict::Allow, _) => PolicyOutcome::Allow,
+                (
+                    ActionVerdict::Approval
+                    | ActionVerdict::Deny
+                    | ActionVerdict::Rate
+                    | ActionVerdict::Budget,
+                    _,
+                ) => PolicyOutcome::Deny,
             },
             policy_id,
             reason,
             violation: match verdict {
-                Verdict::Rate => Some(Violation::RateLimit),
-                Verdict::Budget => Some(Violation::Budget),
-                Verdict::Allow | Verdict::Approval | Verdict::Deny => None,
+                ActionVerdict::Rate => Some(Violation::RateLimit),
+                ActionVerdict::Budget => Some(Violation::Budget),
+                ActionVerdict::Allow | ActionVerdict::Approval | ActionVerdict::Deny => None,
             },
         });
     }
 
-    fn decision(&self, set: &AtlasSet, candidates: &Candidates, ids: Ids, now: Timestamp) -> Decision {
+    fn decision(
+        &self,
+        set: &AtlasSet,
+        candidates: &CandidateActions,
+        ids: ResolutionIds,
+        now: Timestamp,
+    ) -> Decision {
         let unknown = &candidates.unknown_capabilities;
         let missing = (!unknown.is_empty()).then(|| format!("unknown capability: {}", unknown.join(", ")));
         let counts = || {
@@ -401,7 +424,7 @@ impl Tally {
     }
 
     /// What execution will hold the agent to, in the order of policies.
-    fn constraints(&self, evaluator: &mut Evaluator<'_>, ledger: &Ledger) -> Vec<Constraint> {
+    fn constraints(&self, evaluator: &mut PolicyEvaluator<'_>, ledger: &RateLedger) -> Vec<CarpConstraint> {
         let set = evaluator.set;
         let [_, approvals_end, rates_end, ..] = set.class_ends;
         let mut ranks: Vec<usize> = self.approvals.keys().copied().collect();
@@ -445,9 +468,9 @@ impl Tally {
         &self,
         set: &AtlasSet,
         rank: usize,
-        facts: &Facts<'_>,
-        ledger: &Ledger,
-    ) -> Option<Constraint> {
+        facts: &ConditionFacts<'_>,
+        ledger: &RateLedger,
+    ) -> Option<CarpConstraint> {
         let ranked = set.policies.get(rank)?;
         let policy = &ranked.policy;
         let left = ranked.bucket.as_ref().map_or(0, |bucket| {
@@ -494,7 +517,7 @@ impl Tally {
                 ConstraintType::TimeWindow
             }
         };
-        Some(Constraint {
+        Some(CarpConstraint {
             constraint_id: policy.id.to_string(),
             kind,
             parameters,

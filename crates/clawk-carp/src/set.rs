@@ -8,10 +8,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::atlas::{Action, Atlas, Conditions, Policy, Rule};
+use crate::atlas::{Atlas, AtlasAction, Policy, PolicyConditions, Rule};
 use crate::depend::{self, DependError};
 use crate::glob::Pattern;
-use crate::rate::Bucket;
+use crate::rate::RateLimitBucket;
 
 /// `scope` and `budget` policies of a set, of each so many.
 pub const MAX_SPECIAL: usize = 64;
@@ -61,8 +61,8 @@ pub enum SetError {
 
 /// An action in its set.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) action: Action,
+pub(crate) struct ActionEntry {
+    pub(crate) action: AtlasAction,
     /// Its patterns, in `AtlasSet::fits`.
     fits: std::ops::Range<usize>,
     /// Bit per scope that it lies outside of.
@@ -70,24 +70,24 @@ pub(crate) struct Entry {
     /// Bit per budget that covers it.
     pub(crate) budgets: u64,
     /// Its own rate limit.
-    pub(crate) own: Option<Bucket>,
+    pub(crate) own: Option<RateLimitBucket>,
 }
 
 /// A policy with its rank.
 #[derive(Debug)]
-pub(crate) struct Ranked {
+pub(crate) struct RankedPolicy {
     pub(crate) policy: Arc<Policy>,
     /// Equal conditions are one.
     pub(crate) conditions: usize,
     /// The window of a limit.
-    pub(crate) bucket: Option<Bucket>,
+    pub(crate) bucket: Option<RateLimitBucket>,
     /// What `denied_actions` says.
     pub(crate) reason: Arc<str>,
 }
 
 /// What one Atlas contributes.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct AtlasPart {
     pub(crate) actions: std::ops::Range<usize>,
     /// Capability to the actions and the packs it lists.
     pub(crate) capabilities: HashMap<Arc<str>, (Vec<usize>, Vec<String>)>,
@@ -98,14 +98,14 @@ pub(crate) struct Part {
 pub struct AtlasSet {
     atlases: Vec<Arc<Atlas>>,
     by_atlas: HashMap<Arc<str>, usize>,
-    pub(crate) parts: Vec<Part>,
-    pub(crate) actions: Vec<Entry>,
+    pub(crate) parts: Vec<AtlasPart>,
+    pub(crate) actions: Vec<ActionEntry>,
     by_action: HashMap<Arc<str>, usize>,
-    pub(crate) policies: Vec<Ranked>,
+    pub(crate) policies: Vec<RankedPolicy>,
     /// Ranks per pattern, rising.
     pub(crate) patterns: Vec<Vec<usize>>,
     fits: Vec<u32>,
-    pub(crate) conditions: Vec<Conditions>,
+    pub(crate) conditions: Vec<PolicyConditions>,
     /// First rank behind each class.
     pub(crate) class_ends: [usize; 5],
     /// Ranks of scopes, of budgets; bit k of an entry is the k-th.
@@ -128,7 +128,7 @@ impl AtlasSet {
         let policies = rank(&atlases);
         let mut conditions = Vec::new();
         let mut interned: HashMap<String, usize> = HashMap::new();
-        let policies: Vec<Ranked> = policies
+        let policies: Vec<RankedPolicy> = policies
             .into_iter()
             .map(|(atlas, policy)| {
                 let id = *interned.entry(policy.conditions.key()).or_insert_with(|| {
@@ -180,11 +180,11 @@ impl AtlasSet {
 
     /// An action by its id.
     #[must_use]
-    pub fn action(&self, id: &str) -> Option<&Action> {
+    pub fn action(&self, id: &str) -> Option<&AtlasAction> {
         self.entry(id).map(|entry| &entry.action)
     }
 
-    pub(crate) fn entry(&self, id: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, id: &str) -> Option<&ActionEntry> {
         self.by_action.get(id).and_then(|at| self.actions.get(*at))
     }
 
@@ -193,7 +193,7 @@ impl AtlasSet {
     }
 
     /// The patterns that the action fits.
-    pub(crate) fn fits(&self, entry: &Entry) -> &[u32] {
+    pub(crate) fn fits(&self, entry: &ActionEntry) -> &[u32] {
         self.fits.get(entry.fits.clone()).unwrap_or_default()
     }
 
@@ -226,12 +226,12 @@ impl AtlasSet {
                     let message = "too many different patterns fit the same actions";
                     return Err(SetError::TooMuch(message.to_owned()));
                 }
-                let own = action.shown.rate_limit.map(|limit| Bucket {
+                let own = action.shown.rate_limit.map(|limit| RateLimitBucket {
                     key: format!("action:{}", action.shown.action_id).into(),
                     limit: limit.max_calls,
                     window_seconds: limit.window_seconds,
                 });
-                self.actions.push(Entry {
+                self.actions.push(ActionEntry {
                     action: action.clone(),
                     fits: start..self.fits.len(),
                     outside: index.all_scopes() & !inside,
@@ -267,7 +267,7 @@ impl AtlasSet {
                     (found, capability.context_packs.clone()),
                 )
             });
-            self.parts.push(Part {
+            self.parts.push(AtlasPart {
                 actions,
                 capabilities: capabilities.collect(),
             });
@@ -305,7 +305,7 @@ fn rank(atlases: &[Arc<Atlas>]) -> Vec<(&Arc<str>, &Arc<Policy>)> {
     all
 }
 
-fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> Ranked {
+fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> RankedPolicy {
     let (limit, code) = match &policy.rule {
         Rule::Deny => (None, "denied_by_policy"),
         Rule::Scope => (None, "outside_scope"),
@@ -319,10 +319,10 @@ fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> Ranked {
     };
     // A spent limit always says so in the protocol's word.
     let given = policy.reason.clone().filter(|_| limit.is_none());
-    Ranked {
+    RankedPolicy {
         policy: Arc::clone(policy),
         conditions,
-        bucket: limit.map(|(limit, window_seconds)| Bucket {
+        bucket: limit.map(|(limit, window_seconds)| RateLimitBucket {
             key: format!("policy:{atlas}/{}", policy.id).into(),
             limit,
             window_seconds,
@@ -350,13 +350,13 @@ struct Index {
     /// Lengths that occur in `prefix` and `suffix`.
     prefix_lengths: Vec<usize>,
     suffix_lengths: Vec<usize>,
-    general: Vec<(crate::glob::Glob, usize)>,
+    general: Vec<(crate::glob::GlobPattern, usize)>,
     scopes: Vec<usize>,
     budgets: Vec<usize>,
 }
 
 impl Index {
-    fn new(policies: &[Ranked]) -> Result<Self, SetError> {
+    fn new(policies: &[RankedPolicy]) -> Result<Self, SetError> {
         let mut index = Self::default();
         let mut ids: HashMap<Pattern, usize> = HashMap::new();
         for (rank, ranked) in policies.iter().enumerate() {

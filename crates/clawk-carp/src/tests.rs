@@ -15,14 +15,14 @@ mod vectors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_proto::carp::{Request, Resolution};
+use clawk_proto::carp::{CarpResolution, Request};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::message::Shape;
-use crate::resolve::{Ids, Resolved, resolve};
-use crate::{Atlas, AtlasSet, Faults, Ledger, Options};
+use crate::message::RequestShape;
+use crate::resolve::{ExplainedResolution, ResolutionIds, resolve};
+use crate::{Atlas, AtlasSet, InputFaults, Options, RateLedger};
 
 pub(crate) const NOW: &str = "2026-03-04T12:00:00Z"; // a Wednesday
 
@@ -30,8 +30,8 @@ pub(crate) fn at(text: &str) -> Timestamp {
     text.parse().expect("a timestamp")
 }
 
-pub(crate) fn ids() -> Ids {
-    Ids {
+pub(crate) fn ids() -> ResolutionIds {
+    ResolutionIds {
         resolution: Uuid::from_u128(0xa1),
         approval: Uuid::from_u128(0xa2),
         trace: Uuid::from_u128(0xa3),
@@ -63,11 +63,11 @@ pub(crate) fn manifest(id: &str, parts: &Value) -> Value {
     out
 }
 
-pub(crate) fn read(manifest: &Value) -> Result<Atlas, Faults> {
+pub(crate) fn read(manifest: &Value) -> Result<Atlas, InputFaults> {
     read_with(manifest, &[])
 }
 
-pub(crate) fn read_with(manifest: &Value, files: &[(&str, &str)]) -> Result<Atlas, Faults> {
+pub(crate) fn read_with(manifest: &Value, files: &[(&str, &str)]) -> Result<Atlas, InputFaults> {
     let files: BTreeMap<String, String> = files
         .iter()
         .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
@@ -108,18 +108,23 @@ pub(crate) fn request(parts: &Value) -> Request {
             _ => out[key] = value.clone(),
         }
     }
-    crate::message::read(&out, Shape::Wire).expect("a valid request")
+    crate::message::read(&out, RequestShape::Wire).expect("a valid request")
 }
 
-pub(crate) fn resolved(set: &AtlasSet, request: &Request, now: &str, ledger: &Ledger) -> Resolved {
+pub(crate) fn resolved(
+    set: &AtlasSet,
+    request: &Request,
+    now: &str,
+    ledger: &RateLedger,
+) -> ExplainedResolution {
     resolve(set, request, at(now), ids(), ledger).expect("resolves")
 }
 
-pub(crate) fn resolution(set: &AtlasSet, parts: &Value) -> Resolution {
-    resolved(set, &request(parts), NOW, &Ledger::new()).resolution
+pub(crate) fn resolution(set: &AtlasSet, parts: &Value) -> CarpResolution {
+    resolved(set, &request(parts), NOW, &RateLedger::new()).resolution
 }
 
-pub(crate) fn allowed(resolution: &Resolution) -> Vec<&str> {
+pub(crate) fn allowed(resolution: &CarpResolution) -> Vec<&str> {
     resolution
         .allowed_actions
         .iter()
@@ -128,13 +133,13 @@ pub(crate) fn allowed(resolution: &Resolution) -> Vec<&str> {
 }
 
 /// Action, reason and policy of what is denied.
-pub(crate) fn denied(resolution: &Resolution) -> Vec<(&str, &str, Option<&str>)> {
+pub(crate) fn denied(resolution: &CarpResolution) -> Vec<(&str, &str, Option<&str>)> {
     let denied = resolution.denied_actions.iter();
     denied
         .map(|one| (&*one.action_id, &*one.reason, one.policy_id.as_deref()))
         .collect()
 }
 
-pub(crate) fn paths(faults: &Faults) -> Vec<&str> {
+pub(crate) fn paths(faults: &InputFaults) -> Vec<&str> {
     faults.errors.iter().map(|fault| fault.path.as_str()).collect()
 }

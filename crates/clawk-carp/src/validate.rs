@@ -3,9 +3,9 @@
 use clawk_proto::carp::{CARP_VERSION, Request, ValidateResponse};
 use jiff::Timestamp;
 
-use crate::execute::{self, Issued, Refusal};
-use crate::fault::{At, Report};
-use crate::rate::Ledger;
+use crate::execute::{self, ExecutionRefusal, IssuedResolution};
+use crate::fault::{FaultCollector, InputPath};
+use crate::rate::RateLedger;
 use crate::resolve::{candidates, select, stamp};
 use crate::set::AtlasSet;
 
@@ -15,12 +15,12 @@ use crate::set::AtlasSet;
 pub fn validate(
     set: &AtlasSet,
     request: &Request,
-    issued: Option<&Issued>,
+    issued: Option<&IssuedResolution>,
     now: Timestamp,
-    ledger: &Ledger,
+    ledger: &RateLedger,
 ) -> ValidateResponse {
-    let mut report = Report::default();
-    let root = At::Root;
+    let mut report = FaultCollector::default();
+    let root = InputPath::Root;
     let ids_at = root.key("atlas_ids");
     for (index, id) in request
         .atlas_ids
@@ -81,14 +81,16 @@ pub fn validate(
     }
 }
 
-fn refused(report: &mut Report, at: &At<'_>, refusal: Refusal) {
+fn refused(report: &mut FaultCollector, at: &InputPath<'_>, refusal: ExecutionRefusal) {
     let message = refusal.to_string();
     match refusal {
-        Refusal::InvalidParameters(faults) => report.faults.errors.extend(faults.errors),
-        Refusal::Expired => report.fault(&at.key("resolution_id"), "expired", message),
-        Refusal::Unauthorized => report.fault(&at.key("resolution_id"), "unauthorized", message),
-        Refusal::NotAllowed { .. } => report.fault(&at.key("action_id"), "not_allowed", message),
-        Refusal::PendingApproval { .. } => report.fault(&at.key("action_id"), "pending_approval", message),
-        Refusal::Denied { .. } => report.fault(&at.key("action_id"), "denied", message),
+        ExecutionRefusal::InvalidParameters(faults) => report.faults.errors.extend(faults.errors),
+        ExecutionRefusal::Expired => report.fault(&at.key("resolution_id"), "expired", message),
+        ExecutionRefusal::Unauthorized => report.fault(&at.key("resolution_id"), "unauthorized", message),
+        ExecutionRefusal::NotAllowed { .. } => report.fault(&at.key("action_id"), "not_allowed", message),
+        ExecutionRefusal::PendingApproval { .. } => {
+            report.fault(&at.key("action_id"), "pending_approval", message)
+        }
+        ExecutionRefusal::Denied { .. } => report.fault(&at.key("action_id"), "denied", message),
     }
 }

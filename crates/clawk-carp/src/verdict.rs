@@ -6,17 +6,17 @@ use std::sync::Arc;
 use clawk_proto::carp::RiskTier;
 use jiff::Timestamp;
 
-use crate::atlas::{Facts, Rule, tier_bit};
-use crate::rate::{Spend, View};
+use crate::atlas::{ConditionFacts, Rule, tier_bit};
+use crate::rate::{AgentWindows, BucketSpend};
 use crate::resolve::Violation;
-use crate::set::{AtlasSet, Entry, RATE_LIMIT_EXCEEDED};
+use crate::set::{ActionEntry, AtlasSet, RATE_LIMIT_EXCEEDED};
 
 /// Nothing decides.
 const NONE: usize = usize::MAX;
 
 /// What decided an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deciding {
+pub(crate) enum DecisionSource {
     /// The policy with this rank.
     Policy(usize),
     /// The action's own rate limit.
@@ -29,7 +29,7 @@ pub(crate) enum Deciding {
 
 /// What that means for the action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ActionVerdict {
     Allow,
     Approval,
     Deny,
@@ -41,27 +41,27 @@ pub(crate) enum Verdict {
 
 /// The deciding policy per pattern and tier, found when first asked for.
 #[derive(Debug)]
-pub(crate) struct Firsts(Vec<Option<[usize; 4]>>);
+pub(crate) struct DecidingPolicies(Vec<Option<[usize; 4]>>);
 
-impl Firsts {
+impl DecidingPolicies {
     pub(crate) fn new(set: &AtlasSet) -> Self {
         Self(vec![None; set.patterns.len()])
     }
 }
 
 /// Answers for one request.
-pub(crate) struct Evaluator<'a> {
+pub(crate) struct PolicyEvaluator<'a> {
     pub(crate) set: &'a AtlasSet,
-    pub(crate) facts: Facts<'a>,
-    view: View<'a>,
+    pub(crate) facts: ConditionFacts<'a>,
+    view: AgentWindows<'a>,
     /// Per conditions: the tiers for which they hold, once known.
     held: Vec<Option<u8>>,
     /// Per tier: scopes in force, budgets in force.
     special: Option<[(u64, u64); 4]>,
 }
 
-impl<'a> Evaluator<'a> {
-    pub(crate) fn new(set: &'a AtlasSet, facts: Facts<'a>, view: View<'a>) -> Self {
+impl<'a> PolicyEvaluator<'a> {
+    pub(crate) fn new(set: &'a AtlasSet, facts: ConditionFacts<'a>, view: AgentWindows<'a>) -> Self {
         let held = vec![None; set.conditions.len()];
         Self {
             set,
@@ -110,7 +110,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Per tier, the pattern's first rank that decides.
-    fn firsts(&mut self, pattern: u32, table: &mut Firsts) -> [usize; 4] {
+    fn firsts(&mut self, pattern: u32, table: &mut DecidingPolicies) -> [usize; 4] {
         let slot = usize::try_from(pattern).unwrap_or(NONE);
         if let Some(Some(known)) = table.0.get(slot) {
             return *known;
@@ -164,11 +164,11 @@ impl<'a> Evaluator<'a> {
     /// agreed, so nothing is asked for.
     pub(crate) fn decide(
         &mut self,
-        entry: &Entry,
+        entry: &ActionEntry,
         tier: RiskTier,
         approved: bool,
-        mut table: Option<&mut Firsts>,
-    ) -> Deciding {
+        mut table: Option<&mut DecidingPolicies>,
+    ) -> DecisionSource {
         let set = self.set;
         let mut best = NONE;
         for &pattern in set.fits(entry) {
@@ -187,7 +187,7 @@ impl<'a> Evaluator<'a> {
             if let Some(own) = &entry.own
                 && self.view.exceeded(own, 1, self.now()).is_some()
             {
-                return Deciding::OwnLimit;
+                return DecisionSource::OwnLimit;
             }
             let spent = bits(budgets & entry.budgets).find_map(|k| {
                 let rank = *set.budgets.get(k)?;
@@ -199,9 +199,9 @@ impl<'a> Evaluator<'a> {
             best = best.min(spent.unwrap_or(NONE));
         }
         match best {
-            NONE if set.default_deny => Deciding::DefaultDeny,
-            NONE => Deciding::Pass,
-            rank => Deciding::Policy(rank),
+            NONE if set.default_deny => DecisionSource::DefaultDeny,
+            NONE => DecisionSource::Pass,
+            rank => DecisionSource::Policy(rank),
         }
     }
 
@@ -218,20 +218,20 @@ impl<'a> Evaluator<'a> {
     }
 
     /// What one call of the action takes from a budget.
-    fn cost(&self, rank: usize, entry: &Entry) -> Option<Spend> {
+    fn cost(&self, rank: usize, entry: &ActionEntry) -> Option<BucketSpend> {
         let ranked = self.set.policies.get(rank)?;
         let Rule::Budget(budget) = &ranked.policy.rule else {
             return None;
         };
         let amount = budget.cost(&entry.action.shown.action_id);
-        Some(Spend {
+        Some(BucketSpend {
             bucket: ranked.bucket.clone()?,
             amount,
         })
     }
 
     /// Everything that one call of the action takes.
-    pub(crate) fn spends(&mut self, entry: &Entry, tier: RiskTier) -> Vec<Spend> {
+    pub(crate) fn spends(&mut self, entry: &ActionEntry, tier: RiskTier) -> Vec<BucketSpend> {
         let set = self.set;
         let [_, approvals_end, rates_end, ..] = set.class_ends;
         let mut ranks: Vec<usize> = set
@@ -247,8 +247,8 @@ impl<'a> Evaluator<'a> {
         let buckets = ranks
             .iter()
             .filter_map(|rank| set.policies.get(*rank)?.bucket.clone());
-        let mut out: Vec<Spend> = buckets.map(|bucket| Spend { bucket, amount: 1 }).collect();
-        out.extend(entry.own.clone().map(|bucket| Spend { bucket, amount: 1 }));
+        let mut out: Vec<BucketSpend> = buckets.map(|bucket| BucketSpend { bucket, amount: 1 }).collect();
+        out.extend(entry.own.clone().map(|bucket| BucketSpend { bucket, amount: 1 }));
         let (_, budgets) = self.special(tier);
         let costs = bits(budgets & entry.budgets).filter_map(|k| self.cost(*set.budgets.get(k)?, entry));
         out.extend(costs);
@@ -258,7 +258,7 @@ impl<'a> Evaluator<'a> {
     /// For a limit: how long until every limit of the action has room.
     pub(crate) fn retry_after_ms(
         &mut self,
-        entry: &Entry,
+        entry: &ActionEntry,
         tier: RiskTier,
         violation: Violation,
     ) -> Option<u64> {
@@ -273,22 +273,25 @@ impl<'a> Evaluator<'a> {
     }
 
     /// What a decision means, and how a resolution says it.
-    pub(crate) fn meaning(&self, deciding: Deciding) -> (Verdict, Option<Arc<str>>, Option<Arc<str>>) {
+    pub(crate) fn meaning(
+        &self,
+        deciding: DecisionSource,
+    ) -> (ActionVerdict, Option<Arc<str>>, Option<Arc<str>>) {
         match deciding {
-            Deciding::Pass => (Verdict::Allow, None, None),
-            Deciding::DefaultDeny => (Verdict::Deny, None, Some("no_policy_allows".into())),
-            Deciding::OwnLimit => (Verdict::Rate, None, Some(RATE_LIMIT_EXCEEDED.into())),
-            Deciding::Policy(rank) => match self.set.policies.get(rank) {
-                None => (Verdict::Deny, None, None),
+            DecisionSource::Pass => (ActionVerdict::Allow, None, None),
+            DecisionSource::DefaultDeny => (ActionVerdict::Deny, None, Some("no_policy_allows".into())),
+            DecisionSource::OwnLimit => (ActionVerdict::Rate, None, Some(RATE_LIMIT_EXCEEDED.into())),
+            DecisionSource::Policy(rank) => match self.set.policies.get(rank) {
+                None => (ActionVerdict::Deny, None, None),
                 Some(ranked) => {
                     let verdict = match ranked.policy.rule {
-                        Rule::Deny | Rule::Scope => Verdict::Deny,
-                        Rule::RequireApproval => Verdict::Approval,
-                        Rule::RateLimit(_) => Verdict::Rate,
-                        Rule::Budget(_) => Verdict::Budget,
-                        Rule::Allow => Verdict::Allow,
+                        Rule::Deny | Rule::Scope => ActionVerdict::Deny,
+                        Rule::RequireApproval => ActionVerdict::Approval,
+                        Rule::RateLimit(_) => ActionVerdict::Rate,
+                        Rule::Budget(_) => ActionVerdict::Budget,
+                        Rule::Allow => ActionVerdict::Allow,
                     };
-                    let reason = (verdict != Verdict::Allow).then(|| Arc::clone(&ranked.reason));
+                    let reason = (verdict != ActionVerdict::Allow).then(|| Arc::clone(&ranked.reason));
                     (verdict, Some(Arc::clone(&ranked.policy.id)), reason)
                 }
             },

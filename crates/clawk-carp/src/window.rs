@@ -11,7 +11,7 @@ use jiff::civil::Weekday;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde_json::{Map, Value, json};
 
-use crate::fault::{At, Length, Report, nearest};
+use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest};
 
 const DAY: u32 = 86_400;
 
@@ -85,7 +85,7 @@ impl TimeWindow {
         (self.start, self.end, self.days, self.zone_name.clone())
     }
 
-    pub(crate) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Self> {
+    pub(crate) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Self> {
         let map = report.object(value, at, &["start", "end", "timezone", "days"])?;
         let (start, end) = match (map.get("start"), map.get("end")) {
             (None, None) => (Some(0), Some(0)),
@@ -110,7 +110,7 @@ impl TimeWindow {
             }
         };
         let zone_name = report
-            .optional_text(map, at, "timezone", Length(1, 64))
+            .optional_text(map, at, "timezone", LengthBounds(1, 64))
             .unwrap_or("UTC");
         let zone = zone(report, zone_name, &at.key("timezone"));
         let days = match map.get("days") {
@@ -140,8 +140,8 @@ impl fmt::Display for Clock {
     }
 }
 
-fn clock(report: &mut Report, value: &Value, at: &At<'_>, most: u32) -> Option<u32> {
-    let text = report.text(value, at, Length(0, 64))?;
+fn clock(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>, most: u32) -> Option<u32> {
+    let text = report.text(value, at, LengthBounds(0, 64))?;
     let read = || {
         let mut seconds = 0;
         let mut parts = 0;
@@ -167,7 +167,7 @@ fn clock(report: &mut Report, value: &Value, at: &At<'_>, most: u32) -> Option<u
     found
 }
 
-fn zone(report: &mut Report, name: &str, at: &At<'_>) -> Option<TimeZone> {
+fn zone(report: &mut FaultCollector, name: &str, at: &InputPath<'_>) -> Option<TimeZone> {
     let database = TimeZoneDatabase::bundled();
     match database.get(name) {
         Ok(zone) => Some(zone),
@@ -191,7 +191,7 @@ fn zone(report: &mut Report, name: &str, at: &At<'_>) -> Option<TimeZone> {
     }
 }
 
-fn days(report: &mut Report, value: &Value, at: &At<'_>) -> u8 {
+fn days(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> u8 {
     let mut bits = 0u8;
     report.list(value, at, 7, |report, item, at| {
         if let Some(day) = report.word(item, at, &DAYS) {

@@ -5,17 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Frame, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext, SocketFrame};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 pub use crate::questions::MessageFrame;
 
 /// How a platform counts the length of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum LengthUnit {
     /// Unicode characters.
     Chars,
     /// UTF-16 units.
@@ -26,7 +26,7 @@ pub enum Unit {
 
 /// What a platform makes of Markdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Markup {
+pub enum MarkupFormat {
     /// It shows Markdown itself, or whoever gets it does.
     Markdown,
     /// Telegram's HTML.
@@ -56,14 +56,14 @@ pub enum CodeBlock {
 
 /// What a platform can.
 #[derive(Debug, Clone, Copy)]
-pub struct Abilities {
+pub struct PlatformCapabilities {
     /// The longest message, and what is counted.
-    pub limit: (usize, Unit),
+    pub limit: (usize, LengthUnit),
     /// Its markup.
-    pub markup: Markup,
+    pub markup: MarkupFormat,
     /// How it marks code.
     pub code: CodeBlock,
-    /// A message that is sent again under the same [`Out::id`] is the same message.
+    /// A message that is sent again under the same [`OutboundMessage::id`] is the same message.
     pub idempotent: bool,
     /// It shows buttons under a question.
     pub buttons: bool,
@@ -74,41 +74,41 @@ pub struct Abilities {
     /// It shows that a message was read.
     pub receipts: bool,
     /// How files go out.
-    pub files: Carries,
+    pub files: FileSupport,
 }
 
 /// How a platform takes files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carries {
+pub enum FileSupport {
     /// It takes none from us: why, for people.
     Nothing(&'static str),
-    /// In the message: [`Adapter::send`] sends those of [`Out::files`].
+    /// In the message: [`ChannelAdapter::send`] sends those of [`OutboundMessage::files`].
     Inside,
-    /// As messages of their own: [`Adapter::send_file`].
+    /// As messages of their own: [`ChannelAdapter::send_file`].
     Beside,
 }
 
-impl Abilities {
+impl PlatformCapabilities {
     /// Nothing but plain text of this length.
     #[must_use]
-    pub const fn plain(max: usize, unit: Unit) -> Self {
+    pub const fn plain(max: usize, unit: LengthUnit) -> Self {
         Self {
             limit: (max, unit),
-            markup: Markup::Plain,
+            markup: MarkupFormat::Plain,
             code: CodeBlock::Lines,
             idempotent: false,
             buttons: false,
             edits: false,
             typing: false,
             receipts: false,
-            files: Carries::Nothing("this version sends none there"),
+            files: FileSupport::Nothing("this version sends none there"),
         }
     }
 }
 
 /// A message as an adapter decodes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Incoming {
+pub struct PlatformMessage {
     /// The platform's ids of the message; where one message can come as two events, both.
     pub ids: Vec<String>,
     /// The chat, room, thread or mail thread.
@@ -146,18 +146,18 @@ pub struct Attachment {
     /// Bytes, where the platform says.
     pub size: Option<u64>,
     /// Where its bytes are.
-    pub content: Content,
+    pub content: AttachmentContent,
 }
 
 /// Where the bytes of an attachment are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Content {
+pub enum AttachmentContent {
     /// The adapter can't get them. The model reads the file's name, type and size.
     #[default]
     Absent,
     /// They came with the message.
     Here(Bytes),
-    /// [`Adapter::fetch`] takes this. It is called only for a sender who was let in.
+    /// [`ChannelAdapter::fetch`] takes this. It is called only for a sender who was let in.
     At(String),
 }
 
@@ -197,8 +197,8 @@ impl OutFile {
 
 /// Somebody pressed a button, or answered a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Press {
-    /// The question's own id, as [`Asking::question`] gave it.
+pub struct ButtonPress {
+    /// The question's own id, as [`QuestionMessage::question`] gave it.
     pub question: String,
     /// The choice's id.
     pub choice: String,
@@ -212,7 +212,7 @@ pub struct Press {
 
 /// One message to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Out {
+pub struct OutboundMessage {
     /// Unique; the same again is the same message.
     pub id: String,
     /// Where to.
@@ -223,22 +223,22 @@ pub struct Out {
     pub text: String,
     /// The same as Markdown.
     pub markdown: String,
-    /// Files, only where [`Abilities::files`] is [`Carries::Inside`].
+    /// Files, only where [`PlatformCapabilities::files`] is [`FileSupport::Inside`].
     pub files: Vec<OutFile>,
 }
 
 /// A question with choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asking {
+pub struct QuestionMessage {
     /// The message.
-    pub out: Out,
+    pub out: OutboundMessage,
     /// An opaque id of at most 24 bytes, which comes back with a press.
     pub question: String,
     /// Choices: id (at most 8 bytes) and label.
     pub choices: Vec<(String, String)>,
 }
 
-impl Asking {
+impl QuestionMessage {
     /// What a button carries: the question and the choice, at most 33 bytes.
     #[must_use]
     pub fn carried(&self, choice: &str) -> String {
@@ -254,7 +254,7 @@ pub fn carried(data: &str) -> Option<(&str, &str)> {
 
 /// A request to `/channels/NAME`: nothing of it is checked yet.
 #[derive(Debug, Clone)]
-pub struct Hook {
+pub struct HookRequest {
     /// The method.
     pub method: Method,
     /// The query, raw.
@@ -265,7 +265,7 @@ pub struct Hook {
     pub body: Bytes,
 }
 
-impl Hook {
+impl HookRequest {
     /// A header's text. `None` when it is missing, stands there twice, or is not text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -275,7 +275,7 @@ impl Hook {
     }
 }
 
-/// The answer to a [`Hook`].
+/// The answer to a [`HookRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookReply {
     /// HTTP status.
@@ -327,31 +327,31 @@ pub struct Decision {
 
 /// A WebSocket that the listener opens for whoever asked for it.
 #[derive(Debug)]
-pub struct Talk {
+pub struct HookWebSocket {
     /// The subprotocol that was agreed on.
     pub protocol: &'static str,
     /// The longest frame that is taken, bytes; a longer one closes the socket with 1009.
     pub max_frame_bytes: usize,
     /// What the program says. The listener drops it when the program is gone.
-    pub heard: mpsc::Sender<Frame>,
+    pub heard: mpsc::Sender<SocketFrame>,
     /// What it is told. The socket closes when the sender is dropped.
-    pub said: mpsc::Receiver<Frame>,
+    pub said: mpsc::Receiver<SocketFrame>,
 }
 
-/// What [`Adapter::serve`] answers: a reply with further headers, a stream, or a WebSocket.
+/// What [`ChannelAdapter::serve`] answers: a reply with further headers, a stream, or a WebSocket.
 #[derive(Debug)]
-pub struct Served {
+pub struct HookResponse {
     /// Status, content type and body.
     pub reply: HookReply,
     /// Further headers.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The body comes piece by piece; [`HookReply::body`] is not used. The receiver's end closes the stream.
     pub stream: Option<mpsc::Receiver<Bytes>>,
-    /// The request asked for a WebSocket, and gets it. [`Served::reply`] is not used.
-    pub talk: Option<Talk>,
+    /// The request asked for a WebSocket, and gets it. [`HookResponse::reply`] is not used.
+    pub talk: Option<HookWebSocket>,
 }
 
-impl From<HookReply> for Served {
+impl From<HookReply> for HookResponse {
     fn from(reply: HookReply) -> Self {
         Self {
             reply,
@@ -364,7 +364,7 @@ impl From<HookReply> for Served {
 
 /// Why listening ended. It begins again after a wait, unless the channel ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct ChannelDisconnect {
     /// For people; no secret in it.
     pub reason: String,
     /// Only a person can mend it (a wrong token): it is tried again rarely.
@@ -373,7 +373,7 @@ pub struct Ended {
     pub after_ms: Option<u64>,
 }
 
-impl Ended {
+impl ChannelDisconnect {
     /// It may be well again soon.
     pub fn broken(reason: impl Into<String>) -> Self {
         Self {
@@ -400,7 +400,7 @@ impl Ended {
 
 /// Whether a platform has a message already.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum DeliveryLookup {
     /// It does: its id there.
     Yes(Option<String>),
     /// It surely does not.
@@ -410,76 +410,89 @@ pub enum Found {
 }
 
 /// A platform.
-pub trait Adapter: Send + Sync + fmt::Debug {
+pub trait ChannelAdapter: Send + Sync + fmt::Debug {
     /// What it can.
-    fn abilities(&self) -> Abilities;
+    fn abilities(&self) -> PlatformCapabilities;
 
-    /// Listens until `over` fires or it fails, and says by [`Inlet::ready`] when it is connected. A platform is told that it may
-    /// forget a message only after [`Inlet::message`] has returned something that is [`crate::Taken::settled`].
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended>;
+    /// Listens until `over` fires or it fails, and says by [`InboundPipeline::ready`] when it is connected. A platform is told that it may
+    /// forget a message only after [`InboundPipeline::message`] has returned something that is [`crate::IngestOutcome::settled`].
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect>;
 
     /// Sends one message: one attempt, told truly.
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery>;
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery>;
 
-    /// Whether a message that may have been sent before is there. Asked only where [`Abilities::idempotent`] is not given.
-    fn sent_before<'a>(&'a self, _out: &'a Out) -> Later<'a, Found> {
-        Box::pin(std::future::ready(Found::CantKnow))
+    /// Whether a message that may have been sent before is there. Asked only where [`PlatformCapabilities::idempotent`] is not given.
+    fn sent_before<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
+        Box::pin(std::future::ready(DeliveryLookup::CantKnow))
     }
 
     /// Sends one file as a message of its own; `out` says where, under which id, and has no text. One attempt, told truly.
-    fn send_file<'a>(&'a self, _out: &'a Out, _file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, _out: &'a OutboundMessage, _file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(std::future::ready(Delivery::Failed {
             reason: "the platform takes no files".to_owned(),
         }))
     }
 
     /// Changes a message that was sent under this id.
-    fn edit<'a>(&'a self, _of: &'a str, _out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, _of: &'a str, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(std::future::ready(Delivery::Failed {
             reason: "the platform can't change messages".to_owned(),
         }))
     }
 
     /// Sends a question; where there are no buttons, its text says how to answer.
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         self.send(&asking.out)
     }
 
     /// Shows how a question was decided that was sent under this id; `out` is the question's text with the decision.
-    fn decided<'a>(&'a self, of: &'a str, out: &'a Out, _decision: &'a Decision) -> Later<'a, Delivery> {
+    fn decided<'a>(
+        &'a self,
+        of: &'a str,
+        out: &'a OutboundMessage,
+        _decision: &'a Decision,
+    ) -> BoxFuture<'a, Delivery> {
         self.edit(of, out)
     }
 
     /// Shows that somebody writes.
-    fn typing<'a>(&'a self, _conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
     /// Shows that a message was read.
-    fn read<'a>(&'a self, _conversation: &'a str, _id: &'a str) -> Later<'a, ()> {
+    fn read<'a>(&'a self, _conversation: &'a str, _id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 
     /// The conversation of the thread that a message in a group begins (`features.threads`). It is asked once the message's sender is let
     /// in. `None`: it stands in a thread already, or none can begin there.
-    fn thread<'a>(&'a self, _inlet: &'a Inlet, _incoming: &'a Incoming) -> Later<'a, Option<String>> {
+    fn thread<'a>(
+        &'a self,
+        _inlet: &'a InboundPipeline,
+        _incoming: &'a PlatformMessage,
+    ) -> BoxFuture<'a, Option<String>> {
         Box::pin(std::future::ready(None))
     }
 
-    /// Shows by a reaction that a message is worked on. Returns what [`Adapter::unreact`] is given, where the platform names a reaction.
+    /// Shows by a reaction that a message is worked on. Returns what [`ChannelAdapter::unreact`] is given, where the platform names a reaction.
     ///
     /// The error says why it is not shown, for the log.
     fn react<'a>(
         &'a self,
         _conversation: &'a str,
         _id: &'a str,
-    ) -> Later<'a, Result<Option<String>, String>> {
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(std::future::ready(
             Err("the platform has no reactions".to_owned()),
         ))
     }
 
-    /// Takes the agent's reaction away. `mark` is what [`Adapter::react`] returned; `None` also when an earlier run of the agent put it.
+    /// Takes the agent's reaction away. `mark` is what [`ChannelAdapter::react`] returned; `None` also when an earlier run of the agent put it.
     ///
     /// The error says why it is still there, for the log.
     fn unreact<'a>(
@@ -487,12 +500,12 @@ pub trait Adapter: Send + Sync + fmt::Debug {
         _conversation: &'a str,
         _id: &'a str,
         _mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
     /// A request to `/channels/NAME`. Its signature is checked over the raw body before anything is read from it.
-    fn receive<'a>(&'a self, _inlet: &'a Inlet, _hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, _inlet: &'a InboundPipeline, _hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(std::future::ready(HookReply::refused(
             404,
             "this channel takes no requests",
@@ -500,14 +513,18 @@ pub trait Adapter: Send + Sync + fmt::Debug {
     }
 
     /// The same with headers, streams and sockets, for a channel that people reach without a platform. This is what the listener calls.
-    fn serve<'a>(&'a self, inlet: &'a Arc<Inlet>, hook: Hook) -> Later<'a, Served> {
+    fn serve<'a>(
+        &'a self,
+        inlet: &'a Arc<InboundPipeline>,
+        hook: HookRequest,
+    ) -> BoxFuture<'a, HookResponse> {
         Box::pin(async move { self.receive(inlet, hook).await.into() })
     }
 
-    /// Fetches an attachment's bytes by its [`Content::At`], at most `max_bytes` of them.
+    /// Fetches an attachment's bytes by its [`AttachmentContent::At`], at most `max_bytes` of them.
     ///
     /// The error says why it can't be had, for the model and people.
-    fn fetch<'a>(&'a self, _at: &'a str, _max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, _at: &'a str, _max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(std::future::ready(Err(
             "this channel can't fetch files".to_owned()
         )))
@@ -526,17 +543,17 @@ pub trait Adapter: Send + Sync + fmt::Debug {
 
     /// Takes away what the channel installed elsewhere (a trigger, a table, a webhook), for `clawk channels remove`. Returns what
     /// it removed, in words for people; an empty list when the channel installs nothing.
-    fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
+    fn remove<'a>(&'a self) -> BoxFuture<'a, Result<Vec<String>, String>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// Begins a run by hand, for `clawk channels fire`. `Ok(false)` means that this channel is not a trigger.
-    fn fire<'a>(&'a self, _inlet: &'a Inlet) -> Later<'a, Result<bool, String>> {
+    fn fire<'a>(&'a self, _inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
         Box::pin(std::future::ready(Ok(false)))
     }
 
     /// A run that this trigger began has its answer.
-    fn finished<'a>(&'a self, _conversation: &'a str) -> Later<'a, ()> {
+    fn finished<'a>(&'a self, _conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

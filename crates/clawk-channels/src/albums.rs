@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::adapter::Incoming;
+use crate::adapter::PlatformMessage;
 
 /// Albums that are gathered at a time; the parts of further ones are messages of their own.
 const MAX_ALBUMS: usize = 256;
@@ -16,7 +16,7 @@ const MAX_PARTS: usize = 16;
 
 /// Albums whose parts come one by one, each in a request of its own.
 #[derive(Debug)]
-pub(crate) struct Albums<T> {
+pub(crate) struct AlbumCollector<T> {
     open: Mutex<HashMap<String, OpenAlbum<T>>>,
     /// How long the parts are waited for, from the first one on.
     wait: Duration,
@@ -31,7 +31,7 @@ struct OpenAlbum<T> {
 
 /// What becomes of one part.
 #[derive(Debug)]
-pub(crate) enum Gathered<T> {
+pub(crate) enum AlbumOutcome<T> {
     /// It was the first one: all parts that came in time, in their order, and what the other requests wait for.
     All(Vec<T>, AlbumReceipt),
     /// The first part's request took it along: whether the album is durable.
@@ -50,18 +50,18 @@ impl AlbumReceipt {
 }
 
 /// Removes an album from the open ones, also where its request is cut off.
-struct Closing<'a, T> {
-    albums: &'a Albums<T>,
+struct AlbumGuard<'a, T> {
+    albums: &'a AlbumCollector<T>,
     key: &'a str,
 }
 
-impl<T> Drop for Closing<'_, T> {
+impl<T> Drop for AlbumGuard<'_, T> {
     fn drop(&mut self) {
         self.albums.lock().remove(self.key);
     }
 }
 
-impl<T> Albums<T> {
+impl<T> AlbumCollector<T> {
     pub(crate) fn new(wait: Duration) -> Self {
         Self {
             open: Mutex::default(),
@@ -75,7 +75,7 @@ impl<T> Albums<T> {
     }
 
     /// Adds a part. `total`: how many parts there are, where the platform says; with the last one the wait is over.
-    pub(crate) async fn gather(&self, key: &str, part: T, total: Option<usize>) -> Gathered<T> {
+    pub(crate) async fn gather(&self, key: &str, part: T, total: Option<usize>) -> AlbumOutcome<T> {
         let (receipt, mut settled) = watch::channel(None);
         let first = {
             let mut open = self.lock();
@@ -86,8 +86,8 @@ impl<T> Albums<T> {
                     settled = album.settled.clone();
                     false
                 }
-                Some(_) => return Gathered::All(vec![part], AlbumReceipt(receipt)),
-                None if full => return Gathered::All(vec![part], AlbumReceipt(receipt)),
+                Some(_) => return AlbumOutcome::All(vec![part], AlbumReceipt(receipt)),
+                None if full => return AlbumOutcome::All(vec![part], AlbumReceipt(receipt)),
                 None => {
                     let parts = vec![part];
                     let album = OpenAlbum {
@@ -103,9 +103,9 @@ impl<T> Albums<T> {
             self.came.notify_waiters();
             let told = settled.wait_for(Option::is_some).await;
             // An error: the first part's request was cut off. All parts come again.
-            return Gathered::Settled(told.is_ok_and(|kept| *kept == Some(true)));
+            return AlbumOutcome::Settled(told.is_ok_and(|kept| *kept == Some(true)));
         }
-        let closing = Closing { albums: self, key };
+        let closing = AlbumGuard { albums: self, key };
         let whole = || {
             let open = self.lock();
             let parts = open.get(key).map_or(0, |album| album.parts.len());
@@ -126,12 +126,12 @@ impl<T> Albums<T> {
         let _late = tokio::time::timeout(self.wait, all).await;
         let parts = self.lock().remove(key).map(|album| album.parts);
         drop(closing);
-        Gathered::All(parts.unwrap_or_default(), AlbumReceipt(receipt))
+        AlbumOutcome::All(parts.unwrap_or_default(), AlbumReceipt(receipt))
     }
 }
 
 /// One message of the parts of an album: all files and words, in their order. `None`: there are no parts.
-pub(crate) fn merge(parts: impl IntoIterator<Item = Incoming>) -> Option<Incoming> {
+pub(crate) fn merge(parts: impl IntoIterator<Item = PlatformMessage>) -> Option<PlatformMessage> {
     let mut parts = parts.into_iter();
     let mut whole = parts.next()?;
     for part in parts {

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use clawk_egress::{Client, Deadlines, EgressError, Phase, Request, Url};
+use clawk_egress::{ClientDeadlines, DeadlinePhase, EgressClient, EgressError, Request, Url};
 use clawk_kernel::ports::Delivery;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
-use crate::form::Form;
+use crate::form::MultipartForm;
 
 /// Largest answer of a platform, bytes.
 const MAX_ANSWER_BYTES: u64 = 8 << 20;
@@ -21,13 +21,13 @@ const LONGEST_WAIT_S: f64 = 86_400.0;
 
 /// An API.
 #[derive(Clone)]
-pub(crate) struct Api {
-    client: Client,
+pub(crate) struct PlatformApi {
+    client: EgressClient,
     base: Url,
     headers: HeaderMap,
 }
 
-impl fmt::Debug for Api {
+impl fmt::Debug for PlatformApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Api({})", self.base.host_str().unwrap_or_default())
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Api {
 
 /// A platform's answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct PlatformResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// Null where it is not JSON: an empty body, or a proxy's page beside an error status.
@@ -46,14 +46,14 @@ pub(crate) struct Answer {
 
 /// Why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum PlatformFailure {
     /// Nothing was sent.
     NotSent(String),
     /// It may have arrived.
     Unknown(String),
 }
 
-impl Fault {
+impl PlatformFailure {
     pub(crate) fn reason(self) -> String {
         match self {
             Self::NotSent(reason) | Self::Unknown(reason) => reason,
@@ -79,7 +79,7 @@ impl Fault {
     }
 }
 
-impl From<EgressError> for Fault {
+impl From<EgressError> for PlatformFailure {
     fn from(error: EgressError) -> Self {
         let reason = error.to_string();
         match error {
@@ -89,7 +89,7 @@ impl From<EgressError> for Fault {
             | EgressError::Connect(_)
             | EgressError::Tls(_)
             | EgressError::Timeout {
-                phase: Phase::Connect,
+                phase: DeadlinePhase::Connect,
                 ..
             } => Self::NotSent(reason),
             EgressError::Timeout { .. }
@@ -100,23 +100,23 @@ impl From<EgressError> for Fault {
     }
 }
 
-impl Api {
+impl PlatformApi {
     /// The API at `base`, which ends without a slash. An answer may take `patience`.
     ///
     /// # Errors
     /// The address can't be used, for people.
-    pub(crate) fn new(base: &str, env: &Env, patience: Duration) -> Result<Self, String> {
+    pub(crate) fn new(base: &str, env: &EnvironmentSource, patience: Duration) -> Result<Self, String> {
         let url = base.trim_end_matches('/');
         let base = Url::parse(url).map_err(|error| format!("`base_url` can't be read: {error}"))?;
         if !base.username().is_empty() || base.password().is_some() {
             return Err("`base_url` holds a user or a password; write it as a secret".to_owned());
         }
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             first_byte_ms: patience_ms,
-            ..Deadlines::default()
+            ..ClientDeadlines::default()
         };
-        let client = Client::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
+        let client = EgressClient::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
             .map_err(|error| error.to_string())?;
         Ok(Self {
             client,
@@ -153,13 +153,14 @@ impl Api {
     }
 
     /// An address below the base. `path` is ours; what comes from outside in it is encoded by the caller.
-    pub(crate) fn at(&self, path: &str) -> Result<Url, Fault> {
+    pub(crate) fn at(&self, path: &str) -> Result<Url, PlatformFailure> {
         let text = if path.is_empty() {
             self.base.to_string()
         } else {
             format!("{}/{path}", self.base.as_str().trim_end_matches('/'))
         };
-        Url::parse(&text).map_err(|_invalid| Fault::NotSent("the request's address can't be made".to_owned()))
+        Url::parse(&text)
+            .map_err(|_invalid| PlatformFailure::NotSent("the request's address can't be made".to_owned()))
     }
 
     /// One exchange of JSON. A success whose body is not JSON is a fault: something else than the API answered.
@@ -168,20 +169,20 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let json = bytes.is_some().then_some("application/json; charset=utf-8");
         let answer = self
             .raw(method, path, json, bytes.unwrap_or_default(), &[])
             .await?;
         if answer.status.is_success() && answer.foreign {
-            return Err(Fault::Unknown("the answer is not JSON".to_owned()));
+            return Err(PlatformFailure::Unknown("the answer is not JSON".to_owned()));
         }
         Ok(answer)
     }
 
     /// POST of JSON.
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
         self.send(Method::POST, path, Some(body)).await
     }
 
@@ -189,10 +190,10 @@ impl Api {
     pub(crate) async fn upload(
         &self,
         path: &str,
-        form: Form,
+        form: MultipartForm,
         more: &[(HeaderName, HeaderValue)],
-    ) -> Result<Answer, Fault> {
-        let (kind, body) = form.done().map_err(Fault::NotSent)?;
+    ) -> Result<PlatformResponse, PlatformFailure> {
+        let (kind, body) = form.done().map_err(PlatformFailure::NotSent)?;
         let mut headers = more.to_vec();
         headers.push((CONTENT_TYPE, kind));
         self.raw(Method::POST, path, None, body, &headers).await
@@ -206,7 +207,7 @@ impl Api {
         content_type: Option<&'static str>,
         body: Vec<u8>,
         more: &[(HeaderName, HeaderValue)],
-    ) -> Result<Answer, Fault> {
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let mut headers = self.headers.clone();
         if let Some(kind) = content_type {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -222,7 +223,7 @@ impl Api {
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = response.bytes().await?;
         let body = serde_json::from_slice(&bytes).ok(); // silent-ok: kept in `foreign`
-        Ok(Answer {
+        Ok(PlatformResponse {
             status,
             headers,
             foreign: body.is_none() && !bytes.trim_ascii().is_empty(),
@@ -231,7 +232,7 @@ impl Api {
     }
 }
 
-impl Answer {
+impl PlatformResponse {
     /// The outcome for a file when the platform refused its upload. Nothing was posted yet, so it is safe to try again.
     pub(crate) fn not_uploaded(&self, why: &str) -> Delivery {
         let reason = shown(&format!("its upload: {} {why}", self.status.as_u16()));

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, ChannelType, Transport};
-use clawk_secrets::{Resolver, Secret};
+use clawk_secrets::{Secret, SecretResolver};
 use futures::future::join_all;
 use http::{HeaderName, Method};
 use serde_json::{Value, json};
 
 use crate::adapter::HookReply;
-use crate::api::{Answer, Api, shown};
+use crate::api::{PlatformApi, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{hex, hmac_sha256, same};
 use crate::types;
@@ -31,7 +31,7 @@ const MESSAGE_CONTENT: u64 = (1 << 18) | (1 << 19);
 
 /// How a check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grade {
+pub enum CheckGrade {
     /// Fine.
     Ok,
     /// Works, but perhaps not as expected; or it could not be found out.
@@ -46,7 +46,7 @@ pub struct Finding {
     /// `channel-token`, `channel-rights`, `channel-clock` or `channel-webhook`.
     pub code: &'static str,
     /// How it went.
-    pub grade: Grade,
+    pub grade: CheckGrade,
     /// What was found, for people; never a secret.
     pub result: String,
     /// What mends it; empty where nothing is to be mended.
@@ -60,10 +60,15 @@ const WEBHOOK: &str = "channel-webhook";
 
 impl Finding {
     fn ok(code: &'static str, result: impl Into<String>) -> Self {
-        Self::new(code, Grade::Ok, result, "")
+        Self::new(code, CheckGrade::Ok, result, "")
     }
 
-    fn new(code: &'static str, grade: Grade, result: impl Into<String>, cure: impl Into<String>) -> Self {
+    fn new(
+        code: &'static str,
+        grade: CheckGrade,
+        result: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
         Self {
             code,
             grade,
@@ -77,7 +82,7 @@ impl Finding {
 /// give nothing. `nonce` is 32 random hexadecimal digits.
 pub async fn check(
     channels: &[(&Channel, &ChannelConfig)],
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     now: Timestamp,
     nonce: &str,
 ) -> Vec<(String, Finding)> {
@@ -96,26 +101,26 @@ pub async fn check(
 }
 
 /// How a platform says that it takes a secret.
-struct Question {
-    api: Api,
+struct CredentialProbe {
+    api: PlatformApi,
     method: Method,
     path: String,
     body: Option<Value>,
-    proof: Proof,
+    proof: CredentialProof,
 }
 
-impl Question {
-    const fn get(api: Api, path: String, name: &'static str) -> Self {
+impl CredentialProbe {
+    const fn get(api: PlatformApi, path: String, name: &'static str) -> Self {
         Self {
             api,
             method: Method::GET,
             path,
             body: None,
-            proof: Proof::Name(name),
+            proof: CredentialProof::Name(name),
         }
     }
 
-    fn post(api: Api, path: &str, body: Value, proof: Proof) -> Self {
+    fn post(api: PlatformApi, path: &str, body: Value, proof: CredentialProof) -> Self {
         Self {
             api,
             method: Method::POST,
@@ -128,7 +133,7 @@ impl Question {
 
 /// What in an answer shows that the secret was taken.
 #[derive(Clone, Copy)]
-enum Proof {
+enum CredentialProof {
     /// The bot's name stands there.
     Name(&'static str),
     /// A token stands there. It is shown to nobody, and lapses unused.
@@ -138,7 +143,7 @@ enum Proof {
 async fn platform(
     channel: &Channel,
     config: &ChannelConfig,
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     now: Timestamp,
 ) -> Vec<Finding> {
     let vendor = match channel.kind {
@@ -160,7 +165,7 @@ async fn platform(
         Ok(_) | Err(_) => {
             return vec![Finding::new(
                 TOKEN,
-                Grade::Fail,
+                CheckGrade::Fail,
                 format!("the secret `{name}` is not known"),
                 format!("set {name} in the environment, or configure [secrets_store] in clawk.toml"),
             )];
@@ -171,7 +176,7 @@ async fn platform(
         Err(reason) => {
             return vec![Finding::new(
                 TOKEN,
-                Grade::Fail,
+                CheckGrade::Fail,
                 reason,
                 "correct clawk.toml or the secret",
             )];
@@ -186,7 +191,7 @@ async fn platform(
         Err(_) => return vec![silent(&format!("no answer within {LIMIT_MS} ms"), &secret)], // silent-ok: said
     };
     let mut found = vec![token(channel, config, &question, &answer)];
-    if found.iter().all(|finding| finding.grade == Grade::Ok) {
+    if found.iter().all(|finding| finding.grade == CheckGrade::Ok) {
         found.extend(rights(channel, &question, &answer).await);
     }
     found.extend(clock(&answer, now));
@@ -198,7 +203,7 @@ fn silent(reason: &str, secret: &Secret) -> Finding {
     let reason = reason.replace(secret.expose().trim(), "…");
     Finding::new(
         TOKEN,
-        Grade::Fail,
+        CheckGrade::Fail,
         format!("the platform can't be asked: {}", shown(&reason)),
         "check the network, HTTPS_PROXY, and `base_url` in clawk.toml",
     )
@@ -209,13 +214,13 @@ fn question(
     config: &ChannelConfig,
     vendor: &str,
     secret: &Secret,
-    secrets: &Resolver,
-) -> Result<Question, String> {
+    secrets: &SecretResolver,
+) -> Result<CredentialProbe, String> {
     let base = config.base_url.as_deref().unwrap_or(vendor);
     if base.is_empty() {
         return Err("`base_url` is missing in clawk.toml: the homeserver's address".to_owned());
     }
-    let api = Api::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
+    let api = PlatformApi::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
     let token = secret.expose().trim();
     Ok(match channel.kind {
         ChannelType::Telegram => {
@@ -224,25 +229,25 @@ fn question(
                 return Err("the bot token holds characters that no bot token has".to_owned());
             }
             let path = format!("bot{token}/getMe");
-            Question::post(api, &path, json!({}), Proof::Name("/result/username"))
+            CredentialProbe::post(api, &path, json!({}), CredentialProof::Name("/result/username"))
         }
         ChannelType::Slack => {
             let api = api.authorized("Bearer", token)?;
-            Question::post(api, "auth.test", json!({}), Proof::Name("/user"))
+            CredentialProbe::post(api, "auth.test", json!({}), CredentialProof::Name("/user"))
         }
         ChannelType::Discord => {
             let api = api.authorized("Bot", token)?.with(
                 HeaderName::from_static("user-agent"),
                 "DiscordBot (https://github.com/clawk/clawk, 1)",
             );
-            Question::get(api, "users/@me".to_owned(), "/username")
+            CredentialProbe::get(api, "users/@me".to_owned(), "/username")
         }
-        ChannelType::Line => Question::get(
+        ChannelType::Line => CredentialProbe::get(
             api.authorized("Bearer", token)?,
             "v2/bot/info".to_owned(),
             "/displayName",
         ),
-        ChannelType::Matrix => Question::get(
+        ChannelType::Matrix => CredentialProbe::get(
             api.authorized("Bearer", token)?,
             "_matrix/client/v3/account/whoami".to_owned(),
             "/user_id",
@@ -252,45 +257,55 @@ fn question(
 }
 
 /// Of a platform on which the agent is an app with an id of its own.
-fn of_app(channel: &Channel, config: &ChannelConfig, api: Api, token: &str) -> Result<Question, String> {
+fn of_app(
+    channel: &Channel,
+    config: &ChannelConfig,
+    api: PlatformApi,
+    token: &str,
+) -> Result<CredentialProbe, String> {
     let setting = |name| types::setting(config, name);
     Ok(match channel.kind {
         ChannelType::Whatsapp => {
             let number = types::escaped(&setting("phone_number_id")?);
             let path = format!("{number}?fields=id");
-            Question::get(api.authorized("Bearer", token)?, path, "/id")
+            CredentialProbe::get(api.authorized("Bearer", token)?, path, "/id")
         }
-        ChannelType::Lark => Question::post(
+        ChannelType::Lark => CredentialProbe::post(
             api,
             types::lark::TOKEN_PATH,
             json!({"app_id": setting("app_id")?, "app_secret": token}),
-            Proof::Token("/tenant_access_token"),
+            CredentialProof::Token("/tenant_access_token"),
         ),
-        ChannelType::Dingtalk => Question::post(
+        ChannelType::Dingtalk => CredentialProbe::post(
             api,
             types::dingtalk::TOKEN_PATH,
             json!({"appKey": setting("client_id")?, "appSecret": token}),
-            Proof::Token("/accessToken"),
+            CredentialProof::Token("/accessToken"),
         ),
-        ChannelType::Wechat => Question::post(
+        ChannelType::Wechat => CredentialProbe::post(
             api,
             types::wechat::TOKEN_PATH,
             types::wechat::asking(&setting("app_id")?, token),
-            Proof::Token("/access_token"),
+            CredentialProof::Token("/access_token"),
         ),
-        ChannelType::Qq => Question::post(
+        ChannelType::Qq => CredentialProbe::post(
             api,
             types::qq::TOKEN_PATH,
             json!({"appId": setting("app_id")?, "clientSecret": token}),
-            Proof::Token("/access_token"),
+            CredentialProof::Token("/access_token"),
         ),
         _ => return Err("this type has no token that can be tried".to_owned()),
     })
 }
 
-fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer: &Answer) -> Finding {
-    let (Proof::Name(at) | Proof::Token(at)) = question.proof;
-    let gives_tokens = matches!(question.proof, Proof::Token(_));
+fn token(
+    channel: &Channel,
+    config: &ChannelConfig,
+    question: &CredentialProbe,
+    answer: &PlatformResponse,
+) -> Finding {
+    let (CredentialProof::Name(at) | CredentialProof::Token(at)) = question.proof;
+    let gives_tokens = matches!(question.proof, CredentialProof::Token(_));
     let given = answer.text(at).filter(|text| !text.is_empty());
     // Platforms that give tokens answer 200 with a code of their own where they give none.
     let says_no = answer.body.pointer("/ok") == Some(&Value::Bool(false))
@@ -303,7 +318,7 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
         return match refused {
             true => Finding::new(
                 TOKEN,
-                Grade::Fail,
+                CheckGrade::Fail,
                 shown(&format!(
                     "the platform refuses the {}: {status} {why}",
                     shape(gives_tokens)
@@ -312,7 +327,7 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
             ),
             false => Finding::new(
                 TOKEN,
-                Grade::Warn,
+                CheckGrade::Warn,
                 shown(&format!("the platform did not say: {status} {why}")),
                 "try again later",
             ),
@@ -321,7 +336,7 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
     let Some(name) = given else {
         return Finding::new(
             TOKEN,
-            Grade::Fail,
+            CheckGrade::Fail,
             "the answer does not name the bot: something else than the platform answers there",
             "correct `base_url` in clawk.toml",
         );
@@ -333,7 +348,7 @@ fn token(channel: &Channel, config: &ChannelConfig, question: &Question, answer:
     if channel.kind == ChannelType::Matrix && wanted.is_none_or(|wanted| wanted != name) {
         return Finding::new(
             TOKEN,
-            Grade::Fail,
+            CheckGrade::Fail,
             shown(&format!(
                 "the token belongs to `{name}`, and `settings.user_id` says otherwise"
             )),
@@ -365,7 +380,7 @@ const fn shape(gives_tokens: bool) -> &'static str {
 }
 
 /// What the bot may do, where the platform says so.
-async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Option<Finding> {
+async fn rights(channel: &Channel, question: &CredentialProbe, answer: &PlatformResponse) -> Option<Finding> {
     match channel.kind {
         ChannelType::Telegram => {
             let reads = answer
@@ -376,7 +391,7 @@ async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Opti
                 true => Finding::ok(RIGHTS, "reads and sends, also in groups"),
                 false => Finding::new(
                     RIGHTS,
-                    Grade::Warn,
+                    CheckGrade::Warn,
                     "reads and sends in direct messages; in groups only what mentions it, answers it, or is a command",
                     "where it is to read everything in groups: @BotFather, /setprivacy, Disable, and add it to the group again",
                 ),
@@ -394,8 +409,8 @@ async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Opti
                 lacks => Finding::new(
                     RIGHTS,
                     match has("chat:write") {
-                        true => Grade::Warn,
-                        false => Grade::Fail,
+                        true => CheckGrade::Warn,
+                        false => CheckGrade::Fail,
                     },
                     format!("the app lacks {}", lacks.join(", ")),
                     "api.slack.com/apps, OAuth & Permissions, Bot Token Scopes: add them, and reinstall the app",
@@ -413,7 +428,7 @@ async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Opti
             Some(match flags & MESSAGE_CONTENT {
                 0 => Finding::new(
                     RIGHTS,
-                    Grade::Fail,
+                    CheckGrade::Fail,
                     "the bot may not read what messages say",
                     "discord.com/developers/applications, Bot: switch on MESSAGE CONTENT INTENT",
                 ),
@@ -425,7 +440,7 @@ async fn rights(channel: &Channel, question: &Question, answer: &Answer) -> Opti
 }
 
 /// The platform's own time beside ours.
-fn clock(answer: &Answer, now: Timestamp) -> Option<Finding> {
+fn clock(answer: &PlatformResponse, now: Timestamp) -> Option<Finding> {
     let date = answer.headers.get(http::header::DATE)?.to_str().ok()?; // silent-ok: the platform does not say
     let theirs = of_date(date)?;
     let off = (now.0 - theirs.0) / 1_000_000;
@@ -436,10 +451,15 @@ fn clock(answer: &Answer, now: Timestamp) -> Option<Finding> {
     let result = format!("this machine's clock is {} s {word} the platform's", off.abs());
     Some(match off.abs() {
         0..=SKEW_S => Finding::ok(CLOCK, result),
-        ..=FATAL_SKEW_S => Finding::new(CLOCK, Grade::Warn, result, "set the time, for example with NTP"),
+        ..=FATAL_SKEW_S => Finding::new(
+            CLOCK,
+            CheckGrade::Warn,
+            result,
+            "set the time, for example with NTP",
+        ),
         _ => Finding::new(
             CLOCK,
-            Grade::Fail,
+            CheckGrade::Fail,
             format!("{result}: signatures of webhooks look stale"),
             "set the time, for example with NTP",
         ),
@@ -463,7 +483,7 @@ fn of_date(text: &str) -> Option<Timestamp> {
 async fn webhook(
     channel: &Channel,
     config: &ChannelConfig,
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     nonce: &str,
 ) -> Option<Finding> {
     let hooked = channel.transport == Transport::Webhook
@@ -476,7 +496,7 @@ async fn webhook(
         return needs.then(|| {
             Finding::new(
                 WEBHOOK,
-                Grade::Fail,
+                CheckGrade::Fail,
                 "`public_url` is missing in clawk.toml",
                 "write the address under which the platform reaches this listener",
             )
@@ -486,7 +506,7 @@ async fn webhook(
     if !proves(&secret) {
         return Some(Finding::new(
             WEBHOOK,
-            Grade::Warn,
+            CheckGrade::Warn,
             "not asked: the secret has fewer than 32 characters, and an answer made of it could be guessed back",
             "make a longer one, for example with `openssl rand -hex 32`",
         ));
@@ -495,7 +515,7 @@ async fn webhook(
     let cure = "start the agent with `--listen`, and check that the public address (tunnel, proxy, DNS, certificate) leads to it";
     let asked = async {
         let asking = format!("{url}?{NONCE}={nonce}");
-        let api = Api::new(&asking, secrets.env(), Duration::from_millis(LIMIT_MS))?;
+        let api = PlatformApi::new(&asking, secrets.env(), Duration::from_millis(LIMIT_MS))?;
         let answer = api.send(Method::GET, "", None).await;
         answer.map_err(|fault| fault.reason())
     };
@@ -504,14 +524,14 @@ async fn webhook(
         Ok(Err(reason)) => {
             return Some(Finding::new(
                 WEBHOOK,
-                Grade::Fail,
+                CheckGrade::Fail,
                 shown(&format!("{url}: {reason}")),
                 cure,
             ));
         }
         Err(_) => {
             let result = shown(&format!("{url}: no answer within {LIMIT_MS} ms"));
-            return Some(Finding::new(WEBHOOK, Grade::Fail, result, cure)); // silent-ok: said
+            return Some(Finding::new(WEBHOOK, CheckGrade::Fail, result, cure)); // silent-ok: said
         }
     };
     let told = answer.text("/proof").unwrap_or_default();
@@ -519,7 +539,7 @@ async fn webhook(
         true => Finding::ok(WEBHOOK, shown(&format!("{url} leads to this agent"))),
         false => Finding::new(
             WEBHOOK,
-            Grade::Fail,
+            CheckGrade::Fail,
             shown(&format!(
                 "{url} answers {}, and not as this agent would",
                 answer.status.as_u16()

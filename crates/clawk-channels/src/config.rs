@@ -14,7 +14,7 @@ const MAX_ATTACHMENT_MB: u32 = 200;
 /// When a message in a group is for the agent. Direct messages always are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Respond {
+pub enum ResponsePolicy {
     /// The agent is named or replied to, or it is a command.
     #[default]
     Mention,
@@ -25,7 +25,7 @@ pub enum Respond {
 /// What a sender who is not let in is told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Refuse {
+pub enum RefusalPolicy {
     /// Nothing.
     #[default]
     Silent,
@@ -36,7 +36,7 @@ pub enum Refuse {
 /// What happens to runs of a schedule that were missed while the agent was down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Missed {
+pub enum MissedRunPolicy {
     /// Nothing.
     Skip,
     /// One run makes up for all of them.
@@ -63,9 +63,9 @@ pub struct ChannelConfig {
     /// People with tokens of their own, as references to secrets: the name is the sender's id.
     pub users: BTreeMap<String, String>,
     /// When a message in a group is for the agent.
-    pub respond: Respond,
+    pub respond: ResponsePolicy,
     /// What a sender who is not let in is told.
-    pub refuse: Refuse,
+    pub refuse: RefusalPolicy,
     /// What a trigger says to the agent; `{time}` and `{event}` are filled in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
@@ -82,7 +82,7 @@ pub struct ChannelConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
     /// Runs of the schedule that were missed.
-    pub missed: Missed,
+    pub missed: MissedRunPolicy,
     /// Program and arguments of a `custom` channel.
     pub command: Vec<String>,
     /// A sandbox of the manifest that the program runs in; without one, a box without files, with the network below.
@@ -109,14 +109,14 @@ impl Default for ChannelConfig {
             settings: BTreeMap::new(),
             admins: Vec::new(),
             users: BTreeMap::new(),
-            respond: Respond::default(),
-            refuse: Refuse::default(),
+            respond: ResponsePolicy::default(),
+            refuse: RefusalPolicy::default(),
             prompt: None,
             deliver_to: None,
             url: None,
             smtp_url: None,
             timezone: None,
-            missed: Missed::default(),
+            missed: MissedRunPolicy::default(),
             command: Vec::new(),
             sandbox: None,
             allowed_hosts: Vec::new(),
@@ -160,7 +160,7 @@ const PEOPLE: &[&str] = &["admins", "respond", "refuse", "max_attachment_mb", "t
 const TRIGGER: &[&str] = &["prompt", "deliver_to"];
 
 /// What a type takes: keys beside those of its group, names of `secrets` and of `settings`.
-struct Takes {
+struct ChannelTypeKeys {
     group: &'static [&'static str],
     keys: &'static [&'static str],
     secrets: &'static [&'static str],
@@ -172,8 +172,8 @@ const fn takes(
     keys: &'static [&'static str],
     secrets: &'static [&'static str],
     settings: &'static [&'static str],
-) -> Takes {
-    Takes {
+) -> ChannelTypeKeys {
+    ChannelTypeKeys {
         group,
         keys,
         secrets,
@@ -194,7 +194,7 @@ const PROGRAM: &[&str] = &[
 ];
 
 /// The table of the contract: what means something for a type.
-const fn of(kind: ChannelType) -> Takes {
+const fn of(kind: ChannelType) -> ChannelTypeKeys {
     match kind {
         ChannelType::Telegram => takes(PEOPLE, API, &["webhook_secret"], HEARS),
         ChannelType::Discord => takes(PEOPLE, API, &[], &["intents", "transcribe"]),

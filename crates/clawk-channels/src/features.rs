@@ -1,6 +1,6 @@
 //! What of `features` and `processing` a type can do. One table for `clawk validate`, the start and the inlet.
 
-use clawk_manifest::model::{Channel, ChannelType, Modality, Provider};
+use clawk_manifest::model::{Channel, ChannelType, ModelModality, Provider};
 
 use crate::config::{ChannelConfig, is_trigger};
 
@@ -48,7 +48,7 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
     let key = format!("`[channels.{}] settings.transcribe`", channel.name);
     let fault = match providers.iter().find(|provider| provider.name == *name) {
         None => format!("{key} names the provider `{name}`, which is not declared"),
-        Some(provider) if !provider.capabilities.contains(&Modality::Audio) => {
+        Some(provider) if !provider.capabilities.contains(&ModelModality::Audio) => {
             format!("{key}: the provider `{name}` does not have `audio` in its `capabilities`")
         }
         Some(_) if channel.features.voice != Some(true) => {
@@ -109,7 +109,7 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
         ));
     }
     if features.voice == Some(true) && channel.kind != ChannelType::Voice {
-        let audio = |provider: &Provider| provider.capabilities.contains(&Modality::Audio);
+        let audio = |provider: &Provider| provider.capabilities.contains(&ModelModality::Audio);
         let why = match (hears(channel.kind), providers.iter().any(audio)) {
             (true, true) => None,
             (true, false) => Some(

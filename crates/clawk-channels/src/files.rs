@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::{Attached, Inbound, MAX_IMAGES, Role};
-use clawk_manifest::model::Features;
+use clawk_kernel::{AttachedPicture, ChannelMessage, MAX_IMAGES, Role};
+use clawk_manifest::model::ChannelFeatures;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use crate::adapter::{Adapter, Attachment, Content};
+use crate::adapter::{Attachment, AttachmentContent, ChannelAdapter};
 use crate::genuine::hex;
-use crate::inlet::{Inlet, harmless};
+use crate::inlet::{InboundPipeline, harmless};
 use crate::kinds;
-use crate::shares::{ShareGuard, ShareLimits, Shares};
+use crate::shares::{ShareGuard, ShareLimiter, ShareLimits};
 
 /// Attachments of one message that are looked at.
 const MAX_ATTACHMENTS: usize = 20;
@@ -42,21 +42,21 @@ const FOLDER: &str = "attachments";
 
 /// Where files of messages are kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Files {
+pub(crate) struct InboundFileStore {
     workdir: Option<PathBuf>,
     max_bytes: u64,
-    features: Features,
-    fetching: Arc<Shares>,
+    features: ChannelFeatures,
+    fetching: Arc<ShareLimiter>,
 }
 
 /// Whose files a message brings.
-pub(crate) enum Whose<'a> {
+pub(crate) enum FileOwner<'a> {
     /// An admin's: files like the agent's own.
     Admins,
     /// Somebody else's. What they wrote is data for whoever reads it, also in a conversation of somebody who may do more.
     Others {
         /// Where it came in.
-        inlet: &'a Inlet,
+        inlet: &'a InboundPipeline,
         /// Who hears that a file is not kept.
         conversation: &'a str,
         /// As the platform knows them.
@@ -64,8 +64,8 @@ pub(crate) enum Whose<'a> {
     },
 }
 
-impl<'a> Whose<'a> {
-    pub(crate) fn of(inlet: &'a Inlet, inbound: &'a Inbound) -> Self {
+impl<'a> FileOwner<'a> {
+    pub(crate) fn of(inlet: &'a InboundPipeline, inbound: &'a ChannelMessage) -> Self {
         match inbound.role {
             Role::Admin => Self::Admins,
             Role::User | Role::Viewer => Self::Others {
@@ -77,7 +77,7 @@ impl<'a> Whose<'a> {
     }
 
     /// A turn to fetch this person's files.
-    async fn turn(&self, fetching: &Arc<Shares>) -> ShareGuard {
+    async fn turn(&self, fetching: &Arc<ShareLimiter>) -> ShareGuard {
         match self {
             Self::Admins => fetching.take("", Some(Role::Admin)).await,
             Self::Others { sender, .. } => fetching.take(sender, None).await,
@@ -115,30 +115,30 @@ impl<'a> Whose<'a> {
     }
 }
 
-impl Files {
+impl InboundFileStore {
     /// `workdir` is the tools' working directory; without one, files are named and not kept.
-    pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32, features: Features) -> Self {
+    pub(crate) fn new(workdir: Option<PathBuf>, max_attachment_mb: u32, features: ChannelFeatures) -> Self {
         Self {
             workdir,
             features,
             max_bytes: u64::from(max_attachment_mb) << 20,
-            fetching: Shares::new(AT_ONCE),
+            fetching: ShareLimiter::new(AT_ONCE),
         }
     }
 
     /// The pictures of a message, and its text with a line for each file. A name can't forge a line of its own.
     pub(crate) async fn take(
         &self,
-        adapter: Option<&Arc<dyn Adapter>>,
+        adapter: Option<&Arc<dyn ChannelAdapter>>,
         text: &str,
         attachments: &[Attachment],
-        whose: &Whose<'_>,
-    ) -> (Vec<Attached>, String) {
+        whose: &FileOwner<'_>,
+    ) -> (Vec<AttachedPicture>, String) {
         let (mut images, mut whole) = (Vec::new(), text.to_owned());
         let until = Instant::now() + FETCH_ALL;
         let far = attachments
             .iter()
-            .any(|attachment| matches!(attachment.content, Content::At(_)));
+            .any(|attachment| matches!(attachment.content, AttachmentContent::At(_)));
         let turn = if far {
             // silent-ok: without a turn nothing is fetched, which each file's line says
             tokio::time::timeout_at(until, whose.turn(&self.fetching))
@@ -183,7 +183,7 @@ impl Files {
     /// The bytes of one file, fetched in its turn.
     pub(crate) async fn one(
         &self,
-        adapter: Option<&Arc<dyn Adapter>>,
+        adapter: Option<&Arc<dyn ChannelAdapter>>,
         attachment: &Attachment,
         (sender, role): (&str, Option<Role>),
     ) -> Result<Bytes, String> {
@@ -194,7 +194,7 @@ impl Files {
 
     async fn bytes(
         &self,
-        adapter: Option<&Arc<dyn Adapter>>,
+        adapter: Option<&Arc<dyn ChannelAdapter>>,
         attachment: &Attachment,
         until: Instant,
         may_fetch: bool,
@@ -212,14 +212,14 @@ impl Files {
             return Err(too_large());
         }
         let data = match (&attachment.content, adapter) {
-            (Content::Absent, _) | (Content::At(_), None) => {
+            (AttachmentContent::Absent, _) | (AttachmentContent::At(_), None) => {
                 return Err("this channel can't fetch files".to_owned());
             }
-            (Content::Here(data), _) => data.clone(),
-            (Content::At(_), Some(_)) if !may_fetch => {
+            (AttachmentContent::Here(data), _) => data.clone(),
+            (AttachmentContent::At(_), Some(_)) if !may_fetch => {
                 return Err("too many files come at a time".to_owned());
             }
-            (Content::At(at), Some(adapter)) => {
+            (AttachmentContent::At(at), Some(adapter)) => {
                 let until = until.min(Instant::now() + FETCH);
                 match tokio::time::timeout_at(until, adapter.fetch(at, self.max_bytes)).await {
                     Ok(fetched) => fetched?,
@@ -244,8 +244,8 @@ impl Files {
         &self,
         attachment: &Attachment,
         data: Bytes,
-        whose: &Whose<'_>,
-        images: &mut Vec<Attached>,
+        whose: &FileOwner<'_>,
+        images: &mut Vec<AttachedPicture>,
     ) -> String {
         let shown = self.show(attachment, &data, images);
         let kept = self.kept(attachment, data, whose).await;
@@ -258,7 +258,7 @@ impl Files {
         }
     }
 
-    fn show(&self, attachment: &Attachment, data: &Bytes, images: &mut Vec<Attached>) -> bool {
+    fn show(&self, attachment: &Attachment, data: &Bytes, images: &mut Vec<AttachedPicture>) -> bool {
         let before: usize = images.iter().map(|image| image.data.len()).sum();
         let Some(kind) = kinds::picture(data) else {
             return false;
@@ -269,7 +269,7 @@ impl Files {
         {
             return false;
         }
-        let image = Attached {
+        let image = AttachedPicture {
             mime_type: kind.to_owned(),
             name: Some(harmless(&attachment.name)),
             data: data.to_vec(),
@@ -286,7 +286,7 @@ impl Files {
         &self,
         attachment: &Attachment,
         data: Bytes,
-        whose: &Whose<'_>,
+        whose: &FileOwner<'_>,
     ) -> Result<String, &'static str> {
         let workdir = self.workdir.clone().ok_or("the agent has no working directory")?;
         whose.mark(&attachment.name, &data).await?;
@@ -383,17 +383,17 @@ fn holds(folder: &OwnedFd, name: &str, data: &[u8]) -> io::Result<bool> {
 mod tests {
     use bytes::Bytes;
 
-    use clawk_manifest::model::Features;
+    use clawk_manifest::model::ChannelFeatures;
 
-    use super::{Files, Whose, on_disk};
-    use crate::adapter::{Attachment, Content};
+    use super::{FileOwner, InboundFileStore, on_disk};
+    use crate::adapter::{Attachment, AttachmentContent};
 
     fn file(name: &str, data: &'static [u8]) -> Attachment {
         Attachment {
             name: name.to_owned(),
             media_type: "text/plain".to_owned(),
             size: Some(data.len() as u64),
-            content: Content::Here(Bytes::from_static(data)),
+            content: AttachmentContent::Here(Bytes::from_static(data)),
         }
     }
 
@@ -402,7 +402,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let workdir = outer.path().join("a/b");
         std::fs::create_dir_all(&workdir).unwrap();
-        let files = Files::new(Some(workdir.clone()), 1, Features::default());
+        let files = InboundFileStore::new(Some(workdir.clone()), 1, ChannelFeatures::default());
         let names = [
             "../../x",
             "..",
@@ -416,7 +416,7 @@ mod tests {
         let mut told = String::new();
         for name in names {
             told = files
-                .take(None, &told, &[file(name, b"hello")], &Whose::Admins)
+                .take(None, &told, &[file(name, b"hello")], &FileOwner::Admins)
                 .await
                 .1;
         }
@@ -442,8 +442,10 @@ mod tests {
         std::fs::create_dir_all(&workdir).unwrap();
         std::fs::create_dir_all(&other).unwrap();
         std::os::unix::fs::symlink(&other, workdir.join("attachments")).unwrap();
-        let files = Files::new(Some(workdir), 1, Features::default());
-        let (_, told) = files.take(None, "", &[file("x", b"hello")], &Whose::Admins).await;
+        let files = InboundFileStore::new(Some(workdir), 1, ChannelFeatures::default());
+        let (_, told) = files
+            .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
+            .await;
         assert!(told.contains("not kept"), "{told}");
         assert_eq!(std::fs::read_dir(other).unwrap().count(), 0);
     }
@@ -451,18 +453,18 @@ mod tests {
     #[tokio::test]
     async fn other_bytes_under_the_same_name_are_another_file() {
         let workdir = tempfile::tempdir().unwrap();
-        let files = Files::new(Some(workdir.path().to_owned()), 1, Features::default());
+        let files = InboundFileStore::new(Some(workdir.path().to_owned()), 1, ChannelFeatures::default());
         let kept = |told: &str| told.split('`').nth(1).unwrap().to_owned();
         let first = kept(
             &files
-                .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                 .await
                 .1,
         );
         assert_eq!(
             kept(
                 &files
-                    .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                    .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                     .await
                     .1
             ),
@@ -472,7 +474,7 @@ mod tests {
         std::fs::write(workdir.path().join(&first), "changed").unwrap();
         let second = kept(
             &files
-                .take(None, "", &[file("x", b"hello")], &Whose::Admins)
+                .take(None, "", &[file("x", b"hello")], &FileOwner::Admins)
                 .await
                 .1,
         );
@@ -484,28 +486,28 @@ mod tests {
     #[tokio::test]
     async fn pictures_beyond_what_one_message_may_show_are_files() {
         let workdir = tempfile::tempdir().unwrap();
-        let files = Files::new(Some(workdir.path().to_owned()), 20, Features::default());
+        let files = InboundFileStore::new(Some(workdir.path().to_owned()), 20, ChannelFeatures::default());
         let pictures: Vec<Attachment> = (0..6)
             .map(|n| {
                 let mut data = b"\x89PNG\r\n\x1a\n".to_vec();
                 data.resize(4 << 20, n);
                 Attachment {
-                    content: Content::Here(data.into()),
+                    content: AttachmentContent::Here(data.into()),
                     ..file(&format!("{n}.png"), b"")
                 }
             })
             .collect();
-        let (images, told) = files.take(None, "", &pictures, &Whose::Admins).await;
+        let (images, told) = files.take(None, "", &pictures, &FileOwner::Admins).await;
         assert_eq!(images.len(), 5, "20 MiB are shown: {told}");
         assert_eq!(told.matches("kept as `attachments/").count(), 6, "{told}");
     }
 
     #[tokio::test]
     async fn what_a_file_is_is_told_by_its_bytes() {
-        let files = Files::new(None, 1, Features::default());
+        let files = InboundFileStore::new(None, 1, ChannelFeatures::default());
         let mut program = file("holiday.jpg", b"\x7fELF\x02\x01\x01");
         program.media_type = "image/jpeg".to_owned();
-        let (images, told) = files.take(None, "", &[program], &Whose::Admins).await;
+        let (images, told) = files.take(None, "", &[program], &FileOwner::Admins).await;
         assert_eq!(images, []);
         assert!(
             told.contains("sent as image/jpeg, by its bytes application/x-executable"),
@@ -515,10 +517,10 @@ mod tests {
 
     #[tokio::test]
     async fn pictures_are_told_by_their_bytes_and_large_files_are_not_taken() {
-        let files = Files::new(None, 1, Features::default());
+        let files = InboundFileStore::new(None, 1, ChannelFeatures::default());
         let png = b"\x89PNG\r\n\x1a\nrest";
         let (images, told) = files
-            .take(None, "see", &[file("a.txt", png)], &Whose::Admins)
+            .take(None, "see", &[file("a.txt", png)], &FileOwner::Admins)
             .await;
         assert_eq!(images.len(), 1);
         assert_eq!(images[0].mime_type, "image/png");
@@ -527,7 +529,7 @@ mod tests {
             size: Some(2 << 20),
             ..file("a.bin", b"x")
         };
-        let (images, told) = files.take(None, "", &[large], &Whose::Admins).await;
+        let (images, told) = files.take(None, "", &[large], &FileOwner::Admins).await;
         assert_eq!(images.len(), 0);
         assert!(told.contains("larger than 1 MiB"), "{told}");
     }

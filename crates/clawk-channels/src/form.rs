@@ -7,12 +7,12 @@ use crate::genuine::hex;
 
 /// A form that is being written.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub(crate) struct MultipartForm {
     boundary: String,
     body: Vec<u8>,
 }
 
-impl Form {
+impl MultipartForm {
     /// An empty form.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use super::Form;
+    use super::MultipartForm;
     use crate::adapter::OutFile;
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
             "a\"; name=\"chat_id\"\r\nx: y\r\n\r\n.txt",
             b"hello".as_slice().into(),
         );
-        let (kind, body) = Form::new()
+        let (kind, body) = MultipartForm::new()
             .unwrap()
             .text("chat_id", "1")
             .file("document", &file)

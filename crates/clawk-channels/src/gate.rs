@@ -9,7 +9,7 @@ use clawk_kernel::{ChannelFact, Role, admit};
 use clawk_manifest::model::{AccessControl, Channel, MessageRate};
 
 use crate::config::{ChannelConfig, is_trigger};
-use crate::pairing::{Asked, Pairings, Pending};
+use crate::pairing::{PairingOffer, PairingRegistry, PendingPairing};
 
 /// Senders whose rate, refusals or notes are remembered; the longest unused go first.
 const REMEMBERED: usize = 10_000;
@@ -22,59 +22,59 @@ pub(crate) const NOBODY: &str = "(unverified)";
 
 /// The decision about a sender.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AccessDecision {
     /// Let in.
     In(Role),
     /// Not let in.
     Out(&'static str),
     /// Not let in yet. The sender is told this code once the record has it.
-    Code(String, Pending),
+    Code(String, PendingPairing),
 }
 
 /// One channel's door.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct SenderAccessControl {
     channel: Channel,
     admins: Vec<String>,
-    inner: Mutex<Inner>,
+    inner: Mutex<AccessState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    pairings: Pairings,
-    buckets: HashMap<String, Bucket>,
+struct AccessState {
+    pairings: PairingRegistry,
+    buckets: HashMap<String, SenderRateBucket>,
     told: HashMap<String, Timestamp>,
-    refused: HashMap<(String, &'static str), Refused>,
+    refused: HashMap<(String, &'static str), RefusalTally>,
     /// The direct conversations of people who were given a code.
     asked_in: HashMap<String, String>,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct SenderRateBucket {
     left: f64,
     at: Timestamp,
 }
 
 #[derive(Debug)]
-struct Refused {
+struct RefusalTally {
     recorded: Timestamp,
     since: u64,
 }
 
-impl Gate {
+impl SenderAccessControl {
     pub(crate) fn new(channel: Channel, config: &ChannelConfig, facts: &[ChannelFact]) -> Self {
-        let pairings = Pairings::of(&channel.name, facts);
+        let pairings = PairingRegistry::of(&channel.name, facts);
         Self {
             admins: config.admins.clone(),
             channel,
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(AccessState {
                 pairings,
-                ..Inner::default()
+                ..AccessState::default()
             }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, AccessState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,29 +92,33 @@ impl Gate {
     }
 
     /// Whether a sender is let in, and as what.
-    pub(crate) fn judge(&self, sender: &str, direct: bool, now: Timestamp) -> Verdict {
+    pub(crate) fn judge(&self, sender: &str, direct: bool, now: Timestamp) -> AccessDecision {
         if let Some(role) = self.role(sender) {
-            return Verdict::In(role);
+            return AccessDecision::In(role);
         }
         let Some(AccessControl::Pairing { pairing }) = &self.channel.access_control else {
-            return Verdict::Out(match &self.channel.access_control {
+            return AccessDecision::Out(match &self.channel.access_control {
                 None => "the channel declares no `access_control`: it lets in nobody",
                 Some(_) => "the sender is not listed",
             });
         };
         if sender == NOBODY {
-            return Verdict::Out("the platform does not vouch for the sender");
+            return AccessDecision::Out("the platform does not vouch for the sender");
         }
         if !direct {
-            return Verdict::Out("the sender is not paired");
+            return AccessDecision::Out("the sender is not paired");
         }
         match self.lock().pairings.ask(sender, pairing, now) {
-            Ok(Asked::Code(code, pending)) => Verdict::Code(code, pending),
-            Ok(Asked::Waiting) => Verdict::Out("the sender is not paired, and has a code that waits"),
-            Ok(Asked::Full) => Verdict::Out("the sender is not paired, and too many codes wait"),
+            Ok(PairingOffer::Code(code, pending)) => AccessDecision::Code(code, pending),
+            Ok(PairingOffer::Waiting) => {
+                AccessDecision::Out("the sender is not paired, and has a code that waits")
+            }
+            Ok(PairingOffer::Full) => {
+                AccessDecision::Out("the sender is not paired, and too many codes wait")
+            }
             Err(error) => {
                 tracing::error!(%error, "no code could be made");
-                Verdict::Out("the sender is not paired, and no code could be made")
+                AccessDecision::Out("the sender is not paired, and no code could be made")
             }
         }
     }
@@ -134,7 +138,7 @@ impl Gate {
     }
 
     /// With the pairings, for whoever decides on them.
-    pub(crate) fn pairings<T>(&self, with: impl FnOnce(&mut Pairings) -> T) -> T {
+    pub(crate) fn pairings<T>(&self, with: impl FnOnce(&mut PairingRegistry) -> T) -> T {
         with(&mut self.lock().pairings)
     }
 
@@ -163,7 +167,7 @@ impl Gate {
         let bucket = inner
             .buckets
             .entry(sender.to_owned())
-            .or_insert(Bucket { left: room, at: now });
+            .or_insert(SenderRateBucket { left: room, at: now });
         let gained = many_ms(bucket.at, now) * many(per_minute) / 60_000.0;
         bucket.left = (bucket.left + gained).min(room);
         bucket.at = now;
@@ -196,7 +200,7 @@ impl Gate {
                 Some(std::mem::take(&mut known.since) + 1)
             }
             None => {
-                let first = Refused {
+                let first = RefusalTally {
                     recorded: now,
                     since: 0,
                 };
@@ -231,12 +235,12 @@ mod tests {
     use clawk_manifest::model::Channel;
     use serde_json::{Value, json};
 
-    use super::{Gate, NOBODY, Verdict};
+    use super::{AccessDecision, NOBODY, SenderAccessControl};
     use crate::config::ChannelConfig;
 
     const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
 
-    fn gate(kind: &str, more: &Value, admins: &[&str]) -> Gate {
+    fn gate(kind: &str, more: &Value, admins: &[&str]) -> SenderAccessControl {
         let mut spec =
             json!({"name": "c", "type": kind, "transport": "polling", "auth": {"secret_ref": "T"}});
         for (key, value) in more.as_object().unwrap() {
@@ -247,53 +251,53 @@ mod tests {
             admins: admins.iter().map(|id| (*id).to_owned()).collect(),
             ..ChannelConfig::default()
         };
-        Gate::new(channel, &config, &[])
+        SenderAccessControl::new(channel, &config, &[])
     }
 
     #[test]
     fn each_mode_lets_in_whom_it_says_with_the_role_it_says() {
         let closed = gate("telegram", &json!({}), &[]);
-        assert!(matches!(closed.judge("1", true, NOW), Verdict::Out(_)));
+        assert!(matches!(closed.judge("1", true, NOW), AccessDecision::Out(_)));
         let open = gate("telegram", &json!({"access_control": {"mode": "open"}}), &["7"]);
-        assert_eq!(open.judge("1", false, NOW), Verdict::In(Role::User));
-        assert_eq!(open.judge("7", false, NOW), Verdict::In(Role::Admin));
-        assert_eq!(open.judge(NOBODY, false, NOW), Verdict::In(Role::User));
+        assert_eq!(open.judge("1", false, NOW), AccessDecision::In(Role::User));
+        assert_eq!(open.judge("7", false, NOW), AccessDecision::In(Role::Admin));
+        assert_eq!(open.judge(NOBODY, false, NOW), AccessDecision::In(Role::User));
         let list = json!({"access_control": {"mode": "allowlist", "allowed_ids": ["1"]}});
         let list = gate("telegram", &list, &["7"]);
-        assert_eq!(list.judge("1", true, NOW), Verdict::In(Role::User));
-        assert_eq!(list.judge("7", true, NOW), Verdict::In(Role::Admin));
-        assert!(matches!(list.judge("2", true, NOW), Verdict::Out(_)));
-        assert!(matches!(list.judge(NOBODY, true, NOW), Verdict::Out(_)));
+        assert_eq!(list.judge("1", true, NOW), AccessDecision::In(Role::User));
+        assert_eq!(list.judge("7", true, NOW), AccessDecision::In(Role::Admin));
+        assert!(matches!(list.judge("2", true, NOW), AccessDecision::Out(_)));
+        assert!(matches!(list.judge(NOBODY, true, NOW), AccessDecision::Out(_)));
         let roles =
             json!({"access_control": {"mode": "role-based", "roles": [{"id": "1", "role": "viewer"}]}});
         let roles = gate("telegram", &roles, &["1"]);
         assert_eq!(
             roles.judge("1", true, NOW),
-            Verdict::In(Role::Viewer),
+            AccessDecision::In(Role::Viewer),
             "the role is the manifest's"
         );
-        assert!(matches!(roles.judge("2", true, NOW), Verdict::Out(_)));
+        assert!(matches!(roles.judge("2", true, NOW), AccessDecision::Out(_)));
         let trigger = json!({"trigger": {"schedule": "* * * * *"}});
         let trigger = gate("cron", &trigger, &[]);
-        assert_eq!(trigger.judge("c", true, NOW), Verdict::In(Role::User));
-        assert!(matches!(trigger.judge("1", true, NOW), Verdict::Out(_)));
+        assert_eq!(trigger.judge("c", true, NOW), AccessDecision::In(Role::User));
+        assert!(matches!(trigger.judge("1", true, NOW), AccessDecision::Out(_)));
     }
 
     #[test]
     fn pairing_gives_a_code_in_direct_messages_alone() {
         let pairing = json!({"mode": "pairing", "pairing": {"code_expiry_minutes": 5, "max_pending": 3}});
         let gate = gate("telegram", &json!({"access_control": pairing}), &[]);
-        assert!(matches!(gate.judge("1", false, NOW), Verdict::Out(_)));
-        assert!(matches!(gate.judge(NOBODY, true, NOW), Verdict::Out(_)));
-        let Verdict::Code(code, pending) = gate.judge("1", true, NOW) else {
+        assert!(matches!(gate.judge("1", false, NOW), AccessDecision::Out(_)));
+        assert!(matches!(gate.judge(NOBODY, true, NOW), AccessDecision::Out(_)));
+        let AccessDecision::Code(code, pending) = gate.judge("1", true, NOW) else {
             panic!("no code");
         };
         gate.pairings(|pairings| {
             pairings.put(pending);
             assert_eq!(pairings.whose(&code, NOW).as_deref(), Some("1"));
-            pairings.took("1", clawk_kernel::Pairing::Approved);
+            pairings.took("1", clawk_kernel::PairingChange::Approved);
         });
-        assert_eq!(gate.judge("1", true, NOW), Verdict::In(Role::User));
+        assert_eq!(gate.judge("1", true, NOW), AccessDecision::In(Role::User));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
 
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 
 /// How such a dead letter's reason begins.
 const WAITS: &str = "it waits for the person's next message: ";
@@ -24,10 +24,10 @@ const MISSES: u32 = 3;
 
 /// The conversations in which something waits for the person.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<Conversations>);
+pub(crate) struct DeferredDeliveries(Mutex<DeferredConversations>);
 
 #[derive(Debug, Default)]
-struct Conversations {
+struct DeferredConversations {
     /// How many messages of the person looked for what waits, and did not find it.
     waiting: HashMap<String, u32>,
     /// Attempts by number: answers, questions and notices may be sent to one conversation at the same time.
@@ -44,18 +44,18 @@ struct UnderWay {
 
 /// One attempt to send. It must begin before what the attempt rests on (the person's last message, say) is read.
 #[derive(Debug)]
-pub(crate) struct Attempt<'a> {
-    held: &'a Held,
+pub(crate) struct SendAttempt<'a> {
+    held: &'a DeferredDeliveries,
     number: u64,
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for SendAttempt<'_> {
     fn drop(&mut self) {
         self.held.lock().under_way.remove(&self.number);
     }
 }
 
-impl Attempt<'_> {
+impl SendAttempt<'_> {
     /// The platform forbids it now. If the person wrote meanwhile, it may be allowed already, so it is tried again.
     pub(crate) fn forbidden(self, why: &str) -> Delivery {
         let mut all = self.held.lock();
@@ -77,12 +77,12 @@ impl Attempt<'_> {
     }
 }
 
-impl Held {
-    fn lock(&self) -> MutexGuard<'_, Conversations> {
+impl DeferredDeliveries {
+    fn lock(&self) -> MutexGuard<'_, DeferredConversations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn attempt(&self, conversation: &str) -> Attempt<'_> {
+    pub(crate) fn attempt(&self, conversation: &str) -> SendAttempt<'_> {
         let mut all = self.lock();
         all.last += 1;
         let number = all.last;
@@ -91,11 +91,11 @@ impl Held {
             wrote: false,
         };
         all.under_way.insert(number, own);
-        Attempt { held: self, number }
+        SendAttempt { held: self, number }
     }
 
     /// What waited when the agent ended.
-    pub(crate) async fn read(&self, inlet: &Inlet) {
+    pub(crate) async fn read(&self, inlet: &InboundPipeline) {
         match inlet.kernel().outbox(READ).await {
             Ok(rows) => {
                 let name = &inlet.channel().name;
@@ -124,7 +124,7 @@ impl Held {
     }
 
     /// The person wrote: what waited is owed again.
-    pub(crate) async fn release(&self, inlet: &Inlet, conversation: &str) {
+    pub(crate) async fn release(&self, inlet: &InboundPipeline, conversation: &str) {
         let Some(misses) = self.wrote(conversation) else {
             return;
         };
@@ -145,7 +145,11 @@ impl Held {
         }
     }
 
-    async fn owed_again(&self, inlet: &Inlet, conversation: &str) -> Result<bool, clawk_kernel::KernelError> {
+    async fn owed_again(
+        &self,
+        inlet: &InboundPipeline,
+        conversation: &str,
+    ) -> Result<bool, clawk_kernel::KernelError> {
         let (name, mut found) = (&inlet.channel().name, false);
         for row in inlet.kernel().outbox(READ).await? {
             let waits = row.dead && row.reason.as_deref().is_some_and(|why| why.starts_with(WAITS));
@@ -165,12 +169,12 @@ impl Held {
 mod tests {
     use clawk_kernel::ports::Delivery;
 
-    use super::Held;
+    use super::DeferredDeliveries;
 
     #[test]
     fn what_is_forbidden_waits_unless_the_person_wrote_since_the_attempt_began() {
-        let held = Held::default();
-        let forbidden = |held: &Held| held.attempt("ann").forbidden("too old");
+        let held = DeferredDeliveries::default();
+        let forbidden = |held: &DeferredDeliveries| held.attempt("ann").forbidden("too old");
         assert!(matches!(forbidden(&held), Delivery::Failed { .. }));
         assert_eq!(held.wrote("ann"), Some(0), "it waited");
         assert_eq!(held.wrote("ann"), None);

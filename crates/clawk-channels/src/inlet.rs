@@ -15,26 +15,26 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Delivery, MessageContext, QuoteKind};
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_kernel::{ChannelFact, Inbound, Kernel, KernelError, REMEMBERED_DAYS, Role};
+use clawk_kernel::{ChannelFact, ChannelMessage, Kernel, KernelError, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::{AccessControl, Channel};
 use clawk_proto::{MessageId, SessionId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Incoming, Out, Press};
-use crate::config::{ChannelConfig, Refuse, Respond, is_trigger, platform_name};
+use crate::adapter::{ButtonPress, ChannelAdapter, OutboundMessage, PlatformMessage};
+use crate::config::{ChannelConfig, RefusalPolicy, ResponsePolicy, is_trigger, platform_name};
 use crate::cursor::Cursor;
 use crate::details;
-use crate::files::{Files, Whose};
-use crate::gate::{Gate, NOBODY, Verdict};
-use crate::live::Live;
+use crate::files::{FileOwner, InboundFileStore};
+use crate::gate::{AccessDecision, NOBODY, SenderAccessControl};
+use crate::live::LiveAnswers;
 use crate::outlet::dress;
-use crate::questions::{Pressed, Questions};
+use crate::questions::{PressOutcome, QuestionRegistry};
 use crate::sealed_file::FileSeal;
-use crate::shares::{ShareGuard, ShareLimits, Shares};
-use crate::state::{Came, State, Status};
-use crate::waiting::Shelf;
+use crate::shares::{ShareGuard, ShareLimiter, ShareLimits};
+use crate::state::{ChannelStatus, IngestKind, State};
+use crate::waiting::VoiceMessageStore;
 
 /// How long sending a notice (a pairing code, a refusal) may take, milliseconds. It is not tried again.
 const ASIDE_MS: u64 = 20_000;
@@ -54,7 +54,7 @@ const ANSWERS: usize = 1_000;
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taken {
+pub enum IngestOutcome {
     /// It is stored durably and will be answered.
     Accepted {
         /// Its id here.
@@ -72,7 +72,7 @@ pub enum Taken {
     Later(String),
 }
 
-impl Taken {
+impl IngestOutcome {
     /// Whether the message may be acknowledged, so that the platform does not send it again.
     #[must_use]
     pub const fn settled(&self) -> bool {
@@ -82,35 +82,35 @@ impl Taken {
 
 /// Takes in the messages of one channel. Each adapter gets its own.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct InboundPipeline {
     channel: Channel,
     config: ChannelConfig,
     kernel: Kernel,
     clock: Arc<dyn Clock>,
-    pub(crate) gate: Gate,
-    pub(crate) status: Status,
+    pub(crate) gate: SenderAccessControl,
+    pub(crate) status: ChannelStatus,
     cursor: Cursor,
-    files: Files,
-    pub(crate) live: Arc<Live>,
+    files: InboundFileStore,
+    pub(crate) live: Arc<LiveAnswers>,
     pub(crate) recent: recent::RecentMessages,
-    questions: Arc<Questions>,
-    adapter: OnceLock<Weak<dyn Adapter>>,
+    questions: Arc<QuestionRegistry>,
+    adapter: OnceLock<Weak<dyn ChannelAdapter>>,
     tasks: TaskTracker,
     /// Conversations that wait for an answer, where the platform shows that somebody writes.
     writing: Arc<Mutex<HashSet<String>>>,
-    reactions: Arc<reaction::Reactions>,
+    reactions: Arc<reaction::ReactionRegistry>,
     /// Messages with recordings that are not understood yet, and that one came.
-    shelf: Arc<Shelf>,
+    shelf: Arc<VoiceMessageStore>,
     recorded: tokio::sync::Notify,
     /// Ids of messages that answered a question. They are not in the inbox.
     answers: Mutex<VecDeque<String>>,
-    asides: Arc<Shares>,
+    asides: Arc<ShareLimiter>,
     connected: tokio::sync::Notify,
     over: CancellationToken,
 }
 
 /// What an inlet is made of.
-pub(crate) struct Parts {
+pub(crate) struct InboundDependencies {
     pub(crate) channel: Channel,
     pub(crate) config: ChannelConfig,
     pub(crate) kernel: Kernel,
@@ -118,15 +118,15 @@ pub(crate) struct Parts {
     pub(crate) facts: Arc<Vec<ChannelFact>>,
     pub(crate) cursor: Cursor,
     pub(crate) seal: FileSeal,
-    pub(crate) files: Files,
-    pub(crate) questions: Arc<Questions>,
+    pub(crate) files: InboundFileStore,
+    pub(crate) questions: Arc<QuestionRegistry>,
     pub(crate) tasks: TaskTracker,
     pub(crate) over: CancellationToken,
 }
 
-impl Inlet {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts {
+impl InboundPipeline {
+    pub(crate) fn new(parts: InboundDependencies) -> Self {
+        let InboundDependencies {
             channel,
             config,
             kernel,
@@ -140,13 +140,13 @@ impl Inlet {
             over,
         } = parts;
         Self {
-            gate: Gate::new(channel.clone(), &config, &facts),
-            status: Status::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
-            asides: Shares::new(ASIDES),
+            gate: SenderAccessControl::new(channel.clone(), &config, &facts),
+            status: ChannelStatus::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
+            asides: ShareLimiter::new(ASIDES),
             adapter: OnceLock::new(),
             writing: Arc::default(),
             reactions: Arc::default(),
-            shelf: Arc::new(Shelf::new(cursor.folder(), &channel.name, seal)),
+            shelf: Arc::new(VoiceMessageStore::new(cursor.folder(), &channel.name, seal)),
             recorded: tokio::sync::Notify::new(),
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
@@ -165,11 +165,11 @@ impl Inlet {
     }
 
     /// The adapter that sends notices.
-    pub(crate) fn set_adapter(&self, adapter: &Arc<dyn Adapter>) {
+    pub(crate) fn set_adapter(&self, adapter: &Arc<dyn ChannelAdapter>) {
         let _first = self.adapter.set(Arc::downgrade(adapter)); // silent-ok: there is one
     }
 
-    pub(crate) fn adapter(&self) -> Option<Arc<dyn Adapter>> {
+    pub(crate) fn adapter(&self) -> Option<Arc<dyn ChannelAdapter>> {
         self.adapter.get().and_then(Weak::upgrade)
     }
 
@@ -245,15 +245,15 @@ impl Inlet {
     }
 
     /// Whether a message was taken in before. What can't be told counts as new; it is found to be a repetition later.
-    pub(crate) async fn came_before(&self, incoming: &Incoming) -> bool {
+    pub(crate) async fn came_before(&self, incoming: &PlatformMessage) -> bool {
         let sender = incoming.sender.as_deref().unwrap_or(NOBODY);
         let known = self.kernel.arrived(&self.inbound(incoming, sender)).await;
         matches!(known, Ok(Some(_)))
     }
 
     /// The message as the agent takes it, in the least role and without its words.
-    fn inbound(&self, incoming: &Incoming, sender: &str) -> Inbound {
-        Inbound {
+    fn inbound(&self, incoming: &PlatformMessage, sender: &str) -> ChannelMessage {
+        ChannelMessage {
             channel: self.channel.name.clone(),
             conversation: incoming.conversation.clone(),
             direct: incoming.direct,
@@ -268,7 +268,7 @@ impl Inlet {
     }
 
     /// What the agent is told of a message beside its words: the same for every platform.
-    fn context_of(&self, incoming: &Incoming) -> MessageContext {
+    fn context_of(&self, incoming: &PlatformMessage) -> MessageContext {
         MessageContext {
             platform: Some(platform_name(self.channel.kind).to_owned()),
             sender_name: incoming.sender_name.clone(),
@@ -278,26 +278,26 @@ impl Inlet {
     }
 
     /// Takes a message in.
-    pub async fn message(&self, mut incoming: Incoming) -> Taken {
+    pub async fn message(&self, mut incoming: PlatformMessage) -> IngestOutcome {
         if let Some(answered) = self.recent.answered_by(&incoming) {
             incoming.context.quotes.push(answered);
         }
         self.recent.heard(&incoming);
         let taken = self.judged(&mut incoming).await;
         let came = match &taken {
-            Taken::Accepted { duplicate: false, .. } => Came::Accepted,
-            Taken::Accepted { duplicate: true, .. } => Came::Duplicate,
-            Taken::Refused(_) => Came::Refused,
-            Taken::Ignored => Came::Ignored,
-            Taken::Later(_) => return taken,
+            IngestOutcome::Accepted { duplicate: false, .. } => IngestKind::Accepted,
+            IngestOutcome::Accepted { duplicate: true, .. } => IngestKind::Duplicate,
+            IngestOutcome::Refused(_) => IngestKind::Refused,
+            IngestOutcome::Ignored => IngestKind::Ignored,
+            IngestOutcome::Later(_) => return taken,
         };
         self.status.came(self.now(), came);
-        if came == Came::Accepted {
+        if came == IngestKind::Accepted {
             if !incoming.context.edited {
                 self.acknowledge(&incoming);
                 self.react(&incoming);
             }
-            if let Taken::Accepted { message, session, .. } = &taken {
+            if let IngestOutcome::Accepted { message, session, .. } = &taken {
                 self.follow(&incoming.conversation, *message, *session);
             }
         }
@@ -308,7 +308,7 @@ impl Inlet {
         clippy::too_many_lines,
         reason = "the steps of one message, in the order of C1 to C4"
     )]
-    async fn judged(&self, incoming: &mut Incoming) -> Taken {
+    async fn judged(&self, incoming: &mut PlatformMessage) -> IngestOutcome {
         let sender = incoming
             .sender
             .as_deref()
@@ -316,22 +316,22 @@ impl Inlet {
             .unwrap_or(NOBODY);
         let mut inbound = self.inbound(incoming, sender);
         if self.is_shelved(incoming) {
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         // First of all: a platform's retry takes no token of a bucket, and is never refused for what it was let in with.
         match self.kernel.arrived(&inbound).await {
             Ok(Some(known)) => {
-                return Taken::Accepted {
+                return IngestOutcome::Accepted {
                     message: known.message_id,
                     session: known.session_id,
                     duplicate: true,
                 };
             }
             Ok(None) => {}
-            Err(error) => return Taken::Later(error.to_string()),
+            Err(error) => return IngestOutcome::Later(error.to_string()),
         }
         if self.has_answered(&incoming.ids, false) {
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         let frame = self.adapter().map(|adapter| adapter.frame()).unwrap_or_default();
         let spoken = frame.spoken(&incoming.text).into_owned();
@@ -341,9 +341,10 @@ impl Inlet {
         let bare = asks && !incoming.text.contains('@');
         let command = self.command(incoming, &spoken);
         let bare = bare || command.is_some_and(|(_, named)| !named);
-        let addressed = bare || incoming.direct || incoming.mention || self.config.respond == Respond::All;
+        let addressed =
+            bare || incoming.direct || incoming.mention || self.config.respond == ResponsePolicy::All;
         if !addressed && !answers {
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         inbound.role = match self.let_in(incoming, sender).await {
             Ok(role) => role,
@@ -351,16 +352,16 @@ impl Inlet {
         };
         if self.answers(incoming, sender, inbound.role, &spoken).await {
             self.has_answered(&incoming.ids, true);
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         if let Some((command, _)) = command {
             self.has_answered(&incoming.ids, true);
             self.obey(command, incoming, sender, inbound.role).await;
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         if asks {
             self.details(incoming, sender, inbound.role).await;
-            return Taken::Ignored;
+            return IngestOutcome::Ignored;
         }
         let length = u64::try_from(chars_of(incoming)).unwrap_or(u64::MAX);
         if let Some(most) = self.channel.processing.max_message_length
@@ -395,7 +396,7 @@ impl Inlet {
         {
             return taken;
         }
-        let whose = Whose::of(self, &inbound);
+        let whose = FileOwner::of(self, &inbound);
         let taken = self
             .files
             .take(adapter.as_ref(), &incoming.text, &incoming.attachments, &whose)
@@ -403,7 +404,7 @@ impl Inlet {
         (inbound.images, inbound.text) = taken;
         let role = inbound.role;
         let taken = self.submitted(inbound).await;
-        if matches!(taken, Taken::Accepted { .. }) {
+        if matches!(taken, IngestOutcome::Accepted { .. }) {
             self.questions
                 .spoke(&self.channel.name, &incoming.conversation, role);
         }
@@ -411,12 +412,12 @@ impl Inlet {
     }
 
     /// Gives a message to the agent. If the mailbox is full, it waits for room first, so that a burst is slowed down and not lost.
-    async fn submitted(&self, inbound: Inbound) -> Taken {
+    async fn submitted(&self, inbound: ChannelMessage) -> IngestOutcome {
         let until = Instant::now() + Duration::from_millis(ROOM_MS);
         loop {
             match self.kernel.submit(inbound.clone()).await {
                 Ok(accepted) => {
-                    return Taken::Accepted {
+                    return IngestOutcome::Accepted {
                         message: accepted.message_id,
                         session: accepted.session_id,
                         duplicate: accepted.duplicate,
@@ -434,10 +435,15 @@ impl Inlet {
     /// Takes the message of a schedule, in the name of the person who made it. Its role is the lower one of `most` and of what the
     /// person has now. It is refused if the person may not speak here any more.
     /// `made_from`: origins of the schedule's words.
-    pub(crate) async fn scheduled(&self, incoming: Incoming, most: Role, made_from: &[String]) -> Taken {
+    pub(crate) async fn scheduled(
+        &self,
+        incoming: PlatformMessage,
+        most: Role,
+        made_from: &[String],
+    ) -> IngestOutcome {
         let mut context = self.context_of(&incoming);
         context.made_from = made_from.to_vec();
-        let Incoming {
+        let PlatformMessage {
             ids,
             conversation,
             direct,
@@ -447,9 +453,9 @@ impl Inlet {
         } = incoming;
         let sender = sender.unwrap_or_else(|| NOBODY.to_owned());
         let Some(role) = self.gate.role(&sender) else {
-            return Taken::Refused("the person is not let in any more".to_owned());
+            return IngestOutcome::Refused("the person is not let in any more".to_owned());
         };
-        let inbound = Inbound {
+        let inbound = ChannelMessage {
             channel: self.channel.name.clone(),
             conversation,
             direct,
@@ -462,13 +468,13 @@ impl Inlet {
             context,
         };
         match self.kernel.submit(inbound).await {
-            Ok(accepted) => Taken::Accepted {
+            Ok(accepted) => IngestOutcome::Accepted {
                 message: accepted.message_id,
                 session: accepted.session_id,
                 duplicate: accepted.duplicate,
             },
             // A run that finds no room is left out.
-            Err(KernelError::Full(reason)) => Taken::Refused(reason),
+            Err(KernelError::Full(reason)) => IngestOutcome::Refused(reason),
             Err(error) => unkept(error),
         }
     }
@@ -488,7 +494,7 @@ impl Inlet {
     }
 
     /// Whether the message answers a question, so that it is not a message to the agent.
-    async fn answers(&self, incoming: &Incoming, sender: &str, role: Role, text: &str) -> bool {
+    async fn answers(&self, incoming: &PlatformMessage, sender: &str, role: Role, text: &str) -> bool {
         let (name, conversation) = (&self.channel.name, &incoming.conversation);
         if let Some(pressed) = self.questions.typed(name, conversation, sender, role, text).await {
             self.tell_pressed(conversation, sender, pressed).await;
@@ -499,7 +505,7 @@ impl Inlet {
 
     /// Answers `/details`: what the last turn did, call by call. Only an admin sees it, and the person whose message began the turn
     /// unless that person is a viewer.
-    async fn details(&self, incoming: &Incoming, sender: &str, role: Role) {
+    async fn details(&self, incoming: &PlatformMessage, sender: &str, role: Role) {
         let (name, place) = (&self.channel.name, &incoming.conversation);
         if !self.gate.admit_rate(sender, self.now()) {
             self.record_refusal(place, sender, "more messages than `rate_limit` lets in")
@@ -538,19 +544,19 @@ impl Inlet {
     }
 
     /// The sender's role, or the outcome for the message if the sender may not speak here.
-    async fn let_in(&self, incoming: &Incoming, sender: &str) -> Result<Role, Taken> {
+    async fn let_in(&self, incoming: &PlatformMessage, sender: &str) -> Result<Role, IngestOutcome> {
         match self.gate.judge(sender, incoming.direct, self.now()) {
-            Verdict::In(role) => Ok(role),
-            Verdict::Out(reason) => {
-                let say = self.config.refuse == Refuse::Say && self.gate.tells(sender, self.now());
+            AccessDecision::In(role) => Ok(role),
+            AccessDecision::Out(reason) => {
+                let say = self.config.refuse == RefusalPolicy::Say && self.gate.tells(sender, self.now());
                 let told = say.then(|| "You are not let in here.".to_owned());
                 Err(self.refuse(incoming, sender, reason, told).await)
             }
-            Verdict::Code(code, pending) => {
+            AccessDecision::Code(code, pending) => {
                 // On the record before anybody can use it.
                 let fact = pending.fact(&self.channel.name);
                 if let Err(error) = self.kernel.record_channel(&fact).await {
-                    return Err(Taken::Later(error.to_string()));
+                    return Err(IngestOutcome::Later(error.to_string()));
                 }
                 self.gate.pairings(|pairings| pairings.put(pending));
                 self.gate.note_conversation(sender, &incoming.conversation);
@@ -577,22 +583,22 @@ impl Inlet {
     /// Records a refusal, without the message's text. `told` is sent to the sender.
     async fn refuse(
         &self,
-        incoming: &Incoming,
+        incoming: &PlatformMessage,
         sender: &str,
         reason: &'static str,
         told: Option<String>,
-    ) -> Taken {
+    ) -> IngestOutcome {
         self.record_refusal(&incoming.conversation, sender, reason).await;
         if let Some(text) = told {
             self.aside(&incoming.conversation, text);
         }
-        Taken::Refused(reason.to_owned())
+        IngestOutcome::Refused(reason.to_owned())
     }
 
     /// Records that an adapter itself refused a message, without its text: for example an automatic mail.
     pub async fn refused(&self, conversation: &str, sender: &str, reason: &'static str) {
         self.record_refusal(conversation, sender, reason).await;
-        self.status.came(self.now(), Came::Refused);
+        self.status.came(self.now(), IngestKind::Refused);
     }
 
     async fn record_refusal(&self, conversation: &str, sender: &str, reason: &'static str) {
@@ -612,7 +618,7 @@ impl Inlet {
     }
 
     /// Handles a pressed button. Returns what the person is told, for platforms that can show it next to the button.
-    pub async fn press(&self, press: &Press) -> String {
+    pub async fn press(&self, press: &ButtonPress) -> String {
         let role = self.gate.role(&press.sender);
         let pressed = self.questions.press(&self.channel.name, press, role).await;
         self.tell_pressed(&press.conversation, &press.sender, pressed)
@@ -620,14 +626,14 @@ impl Inlet {
     }
 
     /// The same, for platforms that show nothing next to a button: what the person must know is said in the conversation.
-    pub(crate) async fn press_and_say(&self, press: &Press) {
+    pub(crate) async fn press_and_say(&self, press: &ButtonPress) {
         let role = self.gate.role(&press.sender);
         let pressed = self.questions.press(&self.channel.name, press, role).await;
         let says = match &pressed {
-            Pressed::Before(_) => true,
-            Pressed::Unknown => role.is_some(),
+            PressOutcome::Before(_) => true,
+            PressOutcome::Unknown => role.is_some(),
             // The decision is shown, and who may not decide is told already.
-            Pressed::Taken(_) | Pressed::NotAllowed => false,
+            PressOutcome::Taken(_) | PressOutcome::NotAllowed => false,
         };
         let told = self
             .tell_pressed(&press.conversation, &press.sender, pressed)
@@ -637,17 +643,17 @@ impl Inlet {
         }
     }
 
-    async fn tell_pressed(&self, conversation: &str, sender: &str, pressed: Pressed) -> String {
+    async fn tell_pressed(&self, conversation: &str, sender: &str, pressed: PressOutcome) -> String {
         match pressed {
-            Pressed::Taken(text) | Pressed::Before(text) => text,
-            Pressed::NotAllowed => {
+            PressOutcome::Taken(text) | PressOutcome::Before(text) => text,
+            PressOutcome::NotAllowed => {
                 self.record_refusal(conversation, sender, "only an admin answers questions")
                     .await;
                 let text = "Only an admin may answer this.".to_owned();
                 self.aside(conversation, text.clone());
                 text
             }
-            Pressed::Unknown => {
+            PressOutcome::Unknown => {
                 self.record_refusal(
                     conversation,
                     sender,
@@ -685,7 +691,7 @@ impl Inlet {
         let (Some(adapter), Some(place)) = (self.adapter(), self.aside_place(conversation)) else {
             return;
         };
-        let out = Out {
+        let out = OutboundMessage {
             id: self.clock.uuid().to_string(),
             conversation: conversation.to_owned(),
             reply_to: None,
@@ -728,26 +734,26 @@ impl Inlet {
 
 /// The outcome for a message that the agent did not store. A fault of the message itself is final, so that the platform does not send
 /// it again and again. Every other fault may pass, so the platform sends it again.
-fn unkept(error: KernelError) -> Taken {
+fn unkept(error: KernelError) -> IngestOutcome {
     let told = error.to_string();
     match error {
-        KernelError::Refused(reason) => Taken::Refused(reason),
+        KernelError::Refused(reason) => IngestOutcome::Refused(reason),
         KernelError::Screened { .. }
         | KernelError::BadParameter { .. }
         | KernelError::UnknownStore { .. }
         | KernelError::UnknownSwarm { .. }
         | KernelError::RequestIdReused(_)
-        | KernelError::Swarm { .. } => Taken::Refused(told),
+        | KernelError::Swarm { .. } => IngestOutcome::Refused(told),
         KernelError::Full(_)
         | KernelError::NotReady(_)
         | KernelError::UnknownSession(_)
         | KernelError::Memory(_)
-        | KernelError::Journal(_) => Taken::Later(told),
+        | KernelError::Journal(_) => IngestOutcome::Later(told),
     }
 }
 
 /// Characters that a message brings: the sender's own, and those that are passed on.
-fn chars_of(incoming: &Incoming) -> usize {
+fn chars_of(incoming: &PlatformMessage) -> usize {
     let quotes = incoming.context.quotes.iter();
     let passed_on = quotes.filter(|quote| quote.kind == QuoteKind::Forward);
     let others: usize = passed_on.map(|quote| quote.text.chars().count()).sum();

@@ -1,6 +1,6 @@
 //! What a file is by its first bytes. What its sender calls it decides nothing.
 
-use clawk_kernel::Attached;
+use clawk_kernel::AttachedPicture;
 
 use crate::inlet::harmless;
 
@@ -34,7 +34,7 @@ const MAGIC: [(usize, &[u8], &str); 22] = [
 
 /// The media type of a picture that models take.
 pub(crate) fn picture(data: &[u8]) -> Option<&'static str> {
-    found(data).filter(|kind| Attached::TYPES.contains(kind))
+    found(data).filter(|kind| AttachedPicture::TYPES.contains(kind))
 }
 
 /// What a file is. `None`: its bytes are not known here.

@@ -4,7 +4,7 @@
 //!   chats, the state of each channel.
 //! * **Depends on:** the kernel's doors (what is taken, what is owed), `clawk-egress` and `clawk-sandbox` for the ways out.
 //! * **Must not know:** tools, models, the command line, the HTTP listener.
-//! * **Start reading at:** [`adapter::Adapter`], then [`inlet::Inlet::message`], then `outlet`.
+//! * **Start reading at:** [`adapter::ChannelAdapter`], then [`inlet::InboundPipeline::message`], then `outlet`.
 
 pub mod adapter;
 
@@ -74,12 +74,14 @@ mod service;
 
 mod types;
 
-pub use adapter::{Adapter, Hook, HookReply, Incoming, OutFile, Served, Talk};
-pub use check::{Finding, Grade, check};
-pub use config::{ChannelConfig, Missed, Refuse, Respond, faults, is_trigger};
+pub use adapter::{
+    ChannelAdapter, HookReply, HookRequest, HookResponse, HookWebSocket, OutFile, PlatformMessage,
+};
+pub use check::{CheckGrade, Finding, check};
+pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy, faults, is_trigger};
 pub use features::unserved;
-pub use inlet::{Inlet, Taken};
-pub use schedules::Wanted;
-pub use service::{Channels, NotDone, Paired, Parts, remove_installed};
-pub use state::{Report, State};
+pub use inlet::{InboundPipeline, IngestOutcome};
+pub use schedules::ScheduleRequest;
+pub use service::{ChannelDependencies, ChannelPairings, Channels, NotDone, remove_installed};
+pub use state::{ChannelReport, State};
 pub use types::web::seal_conversations_anew;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_kernel::{Notice, Watcher};
+use clawk_kernel::{SessionNotice, Watcher};
 use clawk_proto::MessageId;
 use tokio::time::Instant;
 
-use crate::adapter::{Adapter, Out};
+use crate::adapter::{ChannelAdapter, OutboundMessage};
 use crate::outlet::dress;
 use crate::split::length;
 
@@ -34,7 +34,7 @@ struct State {
     /// The platform's ids of messages that are being written, the oldest first.
     shown: BTreeMap<MessageId, String>,
     /// Messages that the platform may or may not have, the oldest first: their sending was not answered.
-    doubtful: BTreeMap<MessageId, Out>,
+    doubtful: BTreeMap<MessageId, OutboundMessage>,
     /// Answers that the outbox delivers, and whose follower does not know yet that they are over. Only the outbox edits these.
     ///
     /// INVARIANT: each is in `waiting`, too, which bounds both. What a follower has let go it never shows again.
@@ -70,7 +70,7 @@ impl State {
 
 /// What is being written in one channel.
 #[derive(Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveAnswers {
     state: Mutex<State>,
     /// Held while the platform is told something: an edit never comes after the last one.
     alone: tokio::sync::Mutex<()>,
@@ -78,18 +78,18 @@ pub(crate) struct Live {
 
 /// What the platform has of an answer that was shown while it was being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ShownAnswer {
     /// Nothing.
     Nothing,
     /// The message with this id of the platform's.
     Message(String),
     /// Perhaps this message: its sending was not answered.
-    Perhaps(Out),
+    Perhaps(OutboundMessage),
 }
 
 /// What is written in one turn.
 #[derive(Debug)]
-struct Writing {
+struct AnswerDraft {
     message: MessageId,
     text: String,
     /// What comes next begins a text of its own.
@@ -99,7 +99,7 @@ struct Writing {
     next: Instant,
 }
 
-impl Live {
+impl LiveAnswers {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,16 +123,16 @@ impl Live {
     }
 
     /// What the platform shows of an answer. From here on, only the caller edits it.
-    pub(crate) async fn take(&self, message: MessageId) -> Seen {
+    pub(crate) async fn take(&self, message: MessageId) -> ShownAnswer {
         let _alone = self.alone.lock().await;
         let mut state = self.state();
         if state.is_followed(message) {
             state.over.insert(message);
         }
         match (state.shown.get(&message), state.doubtful.get(&message)) {
-            (Some(id), _) => Seen::Message(id.clone()),
-            (None, Some(out)) => Seen::Perhaps(out.clone()),
-            (None, None) => Seen::Nothing,
+            (Some(id), _) => ShownAnswer::Message(id.clone()),
+            (None, Some(out)) => ShownAnswer::Perhaps(out.clone()),
+            (None, None) => ShownAnswer::Nothing,
         }
     }
 
@@ -164,11 +164,11 @@ impl Live {
     pub(crate) async fn follow(
         &self,
         watcher: Watcher,
-        adapter: Arc<dyn Adapter>,
+        adapter: Arc<dyn ChannelAdapter>,
         conversation: String,
         first: MessageId,
     ) {
-        let begin = |message| Writing {
+        let begin = |message| AnswerDraft {
             message,
             text: String::new(),
             ended: false,
@@ -187,16 +187,16 @@ impl Live {
             tokio::select! {
                 notice = watcher.next() => match notice {
                     None => break,
-                    Some(Notice::TurnStarted { message }) => writing = begin(message),
-                    Some(Notice::Delta(piece)) => {
+                    Some(SessionNotice::TurnStarted { message }) => writing = begin(message),
+                    Some(SessionNotice::Delta(piece)) => {
                         if std::mem::take(&mut writing.ended) {
                             writing.text.clear();
                         }
                         writing.text.push_str(&piece);
                         writing.changed = true;
                     }
-                    Some(Notice::Said(_)) => writing.ended = true,
-                    Some(Notice::TurnEnded { message, .. }) => {
+                    Some(SessionNotice::Said(_)) => writing.ended = true,
+                    Some(SessionNotice::TurnEnded { message, .. }) => {
                         writing.given_up |= writing.message == message;
                         if !self.state().ended(&conversation, message) {
                             return;
@@ -215,7 +215,7 @@ impl Live {
         self.leave(&conversation);
     }
 
-    async fn show(&self, adapter: &dyn Adapter, conversation: &str, writing: &mut Writing) {
+    async fn show(&self, adapter: &dyn ChannelAdapter, conversation: &str, writing: &mut AnswerDraft) {
         writing.changed = false;
         let abilities = adapter.abilities();
         let markdown = format!("{} …", writing.text);
@@ -232,7 +232,7 @@ impl Live {
             }
             state.shown.get(&writing.message).cloned()
         };
-        let out = Out {
+        let out = OutboundMessage {
             id: format!("{}.live", writing.message),
             conversation: conversation.to_owned(),
             reply_to: None,
@@ -287,7 +287,7 @@ impl Live {
 mod tests {
     use clawk_proto::MessageId;
 
-    use super::{Live, Seen};
+    use super::{LiveAnswers, ShownAnswer};
 
     fn message(n: u32) -> MessageId {
         serde_json::from_value(serde_json::json!(format!("00000000-0000-7000-8000-{n:012}"))).unwrap()
@@ -295,10 +295,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_is_delivered_is_never_shown_again_however_many_come_after_it() {
-        let live = Live::default();
+        let live = LiveAnswers::default();
         assert!(live.expect("ann", message(1)));
         assert!(!live.expect("ann", message(2)), "one follower");
-        assert_eq!(live.take(message(1)).await, Seen::Nothing);
+        assert_eq!(live.take(message(1)).await, ShownAnswer::Nothing);
         for n in 10..5_000 {
             let _not_shown = live.take(message(n)).await;
         }

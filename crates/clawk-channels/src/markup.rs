@@ -3,7 +3,7 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 /// How one markup writes things.
-struct Style {
+struct MarkupStyle {
     strong: (&'static str, &'static str),
     emphasis: (&'static str, &'static str),
     strike: (&'static str, &'static str),
@@ -18,7 +18,7 @@ struct Style {
 }
 
 /// The tags that Telegram and a page have in common.
-const TAGS: Style = Style {
+const TAGS: MarkupStyle = MarkupStyle {
     strong: ("<b>", "</b>"),
     emphasis: ("<i>", "</i>"),
     strike: ("<s>", "</s>"),
@@ -38,7 +38,7 @@ pub(crate) fn telegram(text: &str) -> String {
 
 /// HTML for a page: what is not ours is escaped, and a link leads to the web or to a mail address only.
 pub(crate) fn page(text: &str) -> String {
-    let style = Style {
+    let style = MarkupStyle {
         escape: attribute,
         escape_code: attribute,
         link: |url, label| {
@@ -61,7 +61,7 @@ fn attribute(text: &str) -> String {
 pub(crate) fn mrkdwn(text: &str) -> String {
     write(
         text,
-        &Style {
+        &MarkupStyle {
             strong: ("*", "*"),
             emphasis: ("_", "_"),
             strike: ("~", "~"),
@@ -83,7 +83,7 @@ pub(crate) fn mrkdwn(text: &str) -> String {
 pub(crate) fn whatsapp(text: &str) -> String {
     write(
         text,
-        &Style {
+        &MarkupStyle {
             strong: ("*", "*"),
             emphasis: ("_", "_"),
             strike: ("~", "~"),
@@ -121,7 +121,7 @@ fn labelled(url: &str, label: &str) -> String {
 pub(crate) fn plain(text: &str) -> String {
     write(
         text,
-        &Style {
+        &MarkupStyle {
             strong: ("", ""),
             emphasis: ("", ""),
             strike: ("", ""),
@@ -144,7 +144,7 @@ fn html(text: &str) -> String {
 
 /// What is being written.
 struct Page<'s> {
-    style: &'s Style,
+    style: &'s MarkupStyle,
     out: String,
     /// Links that are open: where to, and where their label begins.
     links: Vec<(String, usize)>,
@@ -157,7 +157,7 @@ struct Page<'s> {
     code: String,
 }
 
-fn write(text: &str, style: &Style) -> String {
+fn write(text: &str, style: &MarkupStyle) -> String {
     let mut page = Page {
         style,
         out: String::with_capacity(text.len()),

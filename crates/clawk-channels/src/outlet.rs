@@ -4,16 +4,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use clawk_kernel::ports::{Deliver, Delivery, Later, Outgoing};
+use clawk_kernel::ports::{BoxFuture, ChannelDelivery, Delivery, OutgoingAnswer};
 use clawk_proto::MessageId;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Carries, EDIT, Found, Markup, Out, OutFile};
-use crate::inlet::Inlet;
-use crate::live::Seen;
+use crate::adapter::{
+    ChannelAdapter, DeliveryLookup, EDIT, FileSupport, MarkupFormat, OutFile, OutboundMessage,
+    PlatformCapabilities,
+};
+use crate::inlet::InboundPipeline;
+use crate::live::ShownAnswer;
 use crate::markup;
 use crate::schedules::RUN;
-use crate::service::Lane;
+use crate::service::ChannelHandle;
 use crate::split::{length, split};
 
 /// The note on an answer that may have been delivered before.
@@ -23,21 +26,21 @@ const REMEMBERED: usize = 1_024;
 
 /// Delivers the answers of one channel.
 #[derive(Debug)]
-pub(crate) struct Outlet {
-    adapter: Arc<dyn Adapter>,
-    inlet: Arc<Inlet>,
+pub(crate) struct OutboundPipeline {
+    adapter: Arc<dyn ChannelAdapter>,
+    inlet: Arc<InboundPipeline>,
     /// Where a trigger's answers go, and the channel that delivers them.
     target: Option<(String, String)>,
-    lanes: Arc<OnceLock<Weak<HashMap<String, Lane>>>>,
+    lanes: Arc<OnceLock<Weak<HashMap<String, ChannelHandle>>>>,
     /// Answers of which some pieces were delivered.
     begun: Mutex<HashMap<String, usize>>,
 }
 
-impl Outlet {
+impl OutboundPipeline {
     pub(crate) fn new(
-        adapter: Arc<dyn Adapter>,
-        inlet: Arc<Inlet>,
-        lanes: Arc<OnceLock<Weak<HashMap<String, Lane>>>>,
+        adapter: Arc<dyn ChannelAdapter>,
+        inlet: Arc<InboundPipeline>,
+        lanes: Arc<OnceLock<Weak<HashMap<String, ChannelHandle>>>>,
     ) -> Self {
         let target = inlet.config().deliver_to.as_ref().and_then(|target| {
             let (channel, conversation) = target.split_once(':')?;
@@ -57,13 +60,13 @@ impl Outlet {
     }
 
     /// Delivers a trigger's answer. The run has ended, even if the answer is never delivered.
-    async fn of_trigger(&self, out: &Outgoing, cancel: &CancellationToken) -> Delivery {
+    async fn of_trigger(&self, out: &OutgoingAnswer, cancel: &CancellationToken) -> Delivery {
         let delivery = match &self.target {
             // Back to where the event came from, where its source takes answers; else it is kept in the journal alone.
             None => self.send(out, &[], cancel).await,
             Some((channel, conversation)) => match self.outlet_of(channel) {
                 Some(outlet) => {
-                    let onward = Outgoing {
+                    let onward = OutgoingAnswer {
                         channel: channel.clone(),
                         conversation: conversation.clone(),
                         reply_to: None,
@@ -88,7 +91,7 @@ impl Outlet {
     /// Sends the pieces of an answer that the platform does not have yet, and its files.
     pub(crate) async fn send(
         &self,
-        out: &Outgoing,
+        out: &OutgoingAnswer,
         files: &[OutFile],
         cancel: &CancellationToken,
     ) -> Delivery {
@@ -99,13 +102,13 @@ impl Outlet {
         let doubt = out.repeat && !abilities.idempotent;
         // A part of it may stand there already, under an id that nobody knows.
         let shown = !abilities.idempotent && self.inlet.live.doubts(out.id);
-        let marked = shown || doubt && self.last_piece(out, abilities).await == Found::CantKnow;
+        let marked = shown || doubt && self.last_piece(out, abilities).await == DeliveryLookup::CantKnow;
         let text = if marked {
             format!("{REPEAT}\n{}", out.text)
         } else {
             out.text.clone()
         };
-        let inside = abilities.files == Carries::Inside;
+        let inside = abilities.files == FileSupport::Inside;
         let pieces = match (text.trim().is_empty() && !files.is_empty(), inside) {
             // Files that nothing is said of.
             (true, true) => vec![String::new()],
@@ -118,7 +121,7 @@ impl Outlet {
         let mut platform_id = None;
         for (n, markdown) in pieces.iter().enumerate().skip(from) {
             let last = inside && n + 1 == pieces.len();
-            let piece = Out {
+            let piece = OutboundMessage {
                 id: if n == 0 { id.clone() } else { format!("{id}.{n}") },
                 conversation: out.conversation.clone(),
                 reply_to: out.reply_to.clone().filter(|id| n == 0 && names_message(id)),
@@ -146,7 +149,7 @@ impl Outlet {
                 other => return other,
             }
         }
-        if abilities.files == Carries::Beside {
+        if abilities.files == FileSupport::Beside {
             match self.beside(out, files, !pieces.is_empty(), cancel).await {
                 Delivery::Delivered {
                     platform_id: id_there,
@@ -161,9 +164,9 @@ impl Outlet {
     }
 
     /// Why no file goes out here.
-    fn takes_files(&self, abilities: Abilities) -> Result<(), String> {
+    fn takes_files(&self, abilities: PlatformCapabilities) -> Result<(), String> {
         let channel = self.inlet.channel();
-        if let Carries::Nothing(why) = abilities.files {
+        if let FileSupport::Nothing(why) = abilities.files {
             let kind = channel.kind.as_str();
             return Err(format!(
                 "nothing was sent: files can't go out on `{kind}` ({why})"
@@ -180,8 +183,8 @@ impl Outlet {
 
     /// Sends one piece. `live` is set for the first piece of an answer: if the answer was shown while it was being written, that message
     /// is edited instead. With `look`, the platform is asked first whether it already has the piece.
-    async fn piece(&self, piece: &Out, live: Option<MessageId>, look: bool) -> Delivery {
-        if look && let Found::Yes(platform_id) = self.adapter.sent_before(piece).await {
+    async fn piece(&self, piece: &OutboundMessage, live: Option<MessageId>, look: bool) -> Delivery {
+        if look && let DeliveryLookup::Yes(platform_id) = self.adapter.sent_before(piece).await {
             return Delivery::Delivered { platform_id };
         }
         let shown = match live {
@@ -221,10 +224,10 @@ impl Outlet {
     async fn shown(&self, message: MessageId) -> Result<Option<String>, Delivery> {
         let live = &self.inlet.live;
         match live.take(message).await {
-            Seen::Nothing => Ok(None),
-            Seen::Message(id) => Ok(Some(id)),
+            ShownAnswer::Nothing => Ok(None),
+            ShownAnswer::Message(id) => Ok(Some(id)),
             // The same id again is the same message, and the platform tells which one it is.
-            Seen::Perhaps(out) if self.adapter.abilities().idempotent => {
+            ShownAnswer::Perhaps(out) if self.adapter.abilities().idempotent => {
                 match self.adapter.send(&out).await {
                     Delivery::Delivered {
                         platform_id: Some(id),
@@ -241,21 +244,21 @@ impl Outlet {
                 }
             }
             // The answer says that it may be a repeat.
-            Seen::Perhaps(_) => Ok(None),
+            ShownAnswer::Perhaps(_) => Ok(None),
         }
     }
 
     /// Sends each file as a message. If one fails, the pieces and files before it are remembered and not sent again.
     async fn beside(
         &self,
-        out: &Outgoing,
+        out: &OutgoingAnswer,
         files: &[OutFile],
         mut said: bool,
         cancel: &CancellationToken,
     ) -> Delivery {
         let mut first = None;
         for (n, file) in files.iter().enumerate() {
-            let place = Out {
+            let place = OutboundMessage {
                 id: format!("{}.f{n}", out.id),
                 conversation: out.conversation.clone(),
                 reply_to: None,
@@ -289,8 +292,8 @@ impl Outlet {
     }
 
     /// Whether the platform can say what it has of an answer.
-    async fn last_piece(&self, out: &Outgoing, abilities: Abilities) -> Found {
-        let piece = Out {
+    async fn last_piece(&self, out: &OutgoingAnswer, abilities: PlatformCapabilities) -> DeliveryLookup {
+        let piece = OutboundMessage {
             id: out.id.to_string(),
             conversation: out.conversation.clone(),
             reply_to: None,
@@ -310,8 +313,12 @@ impl Outlet {
     }
 }
 
-impl Deliver for Outlet {
-    fn deliver<'a>(&'a self, out: &'a Outgoing, cancel: &'a CancellationToken) -> Later<'a, Delivery> {
+impl ChannelDelivery for OutboundPipeline {
+    fn deliver<'a>(
+        &'a self,
+        out: &'a OutgoingAnswer,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             self.inlet.written(&out.conversation);
             if crate::config::is_trigger(self.inlet.channel().kind) {
@@ -335,7 +342,7 @@ fn names_message(id: &str) -> bool {
 }
 
 /// Splits Markdown into pieces that each fit the platform's limit in the platform's own markup.
-pub(crate) fn pieces(text: &str, abilities: Abilities) -> Vec<String> {
+pub(crate) fn pieces(text: &str, abilities: PlatformCapabilities) -> Vec<String> {
     let (max, unit) = abilities.limit;
     let pieces = split(text, &|piece| {
         length(&dress(piece, abilities.markup), unit) <= max
@@ -348,13 +355,13 @@ pub(crate) fn pieces(text: &str, abilities: Abilities) -> Vec<String> {
 }
 
 /// Converts Markdown to a platform's own markup.
-pub(crate) fn dress(text: &str, markup: Markup) -> String {
+pub(crate) fn dress(text: &str, markup: MarkupFormat) -> String {
     match markup {
-        Markup::Markdown => text.to_owned(),
-        Markup::TelegramHtml => markup::telegram(text),
-        Markup::Mrkdwn => markup::mrkdwn(text),
-        Markup::Whatsapp => markup::whatsapp(text),
-        Markup::Html => markup::page(text),
-        Markup::Plain => markup::plain(text),
+        MarkupFormat::Markdown => text.to_owned(),
+        MarkupFormat::TelegramHtml => markup::telegram(text),
+        MarkupFormat::Mrkdwn => markup::mrkdwn(text),
+        MarkupFormat::Whatsapp => markup::whatsapp(text),
+        MarkupFormat::Html => markup::page(text),
+        MarkupFormat::Plain => markup::plain(text),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{ChannelFact, Pairing};
+use clawk_kernel::{ChannelFact, PairingChange};
 use clawk_manifest::model;
 use clawk_proto::Digest;
 use serde::Serialize;
@@ -23,7 +23,7 @@ const WINDOW_MS: i64 = 60_000;
 
 /// A code that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Pending {
+pub struct PendingPairing {
     /// Who asked.
     pub sender: String,
     /// When it lapses, RFC 3339.
@@ -36,16 +36,16 @@ pub struct Pending {
 
 /// Who is paired with a channel, and who waits.
 #[derive(Debug, Default)]
-pub(crate) struct Pairings {
+pub(crate) struct PairingRegistry {
     paired: BTreeSet<String>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingPairing>,
 }
 
 /// What an unknown sender gets.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum PairingOffer {
     /// A new code, to be shown once, and what goes on the record before it is.
-    Code(String, Pending),
+    Code(String, PendingPairing),
     /// They have one that waits.
     Waiting,
     /// Too many wait.
@@ -78,7 +78,7 @@ pub(crate) fn digest(code: &str) -> Digest {
     Digest(Sha256::digest(plain.as_bytes()).into())
 }
 
-impl Pairings {
+impl PairingRegistry {
     /// From the record of one channel.
     pub(crate) fn of(channel: &str, facts: &[ChannelFact]) -> Self {
         let mut all = Self::default();
@@ -99,14 +99,14 @@ impl Pairings {
         all
     }
 
-    fn apply(&mut self, sender: &str, step: Pairing, code: Option<Digest>, expires_at: Option<&str>) {
+    fn apply(&mut self, sender: &str, step: PairingChange, code: Option<Digest>, expires_at: Option<&str>) {
         self.pending.retain(|pending| pending.sender != sender);
         match step {
-            Pairing::Asked => {
+            PairingChange::Asked => {
                 if let (Some(digest), Some(expires_at)) = (code, expires_at) {
                     // silent-ok: a time of ours always reads; else the code has lapsed
                     let until = Timestamp::parse(expires_at).map_or(0, |at| at.0);
-                    self.pending.push(Pending {
+                    self.pending.push(PendingPairing {
                         sender: sender.to_owned(),
                         expires_at: expires_at.to_owned(),
                         digest,
@@ -114,13 +114,13 @@ impl Pairings {
                     });
                 }
             }
-            Pairing::Approved => {
+            PairingChange::Approved => {
                 self.paired.insert(sender.to_owned());
             }
-            Pairing::Revoked => {
+            PairingChange::Revoked => {
                 self.paired.remove(sender);
             }
-            Pairing::Denied => {}
+            PairingChange::Denied => {}
         }
     }
 
@@ -133,7 +133,7 @@ impl Pairings {
     }
 
     /// What waits now.
-    pub(crate) fn pending(&mut self, now: Timestamp) -> &[Pending] {
+    pub(crate) fn pending(&mut self, now: Timestamp) -> &[PendingPairing] {
         self.pending.retain(|pending| pending.until > now.0);
         &self.pending
     }
@@ -142,30 +142,30 @@ impl Pairings {
     pub(crate) fn ask(
         &mut self,
         sender: &str,
-        rules: &model::Pairing,
+        rules: &model::PairingSettings,
         now: Timestamp,
-    ) -> Result<Asked, getrandom::Error> {
+    ) -> Result<PairingOffer, getrandom::Error> {
         let pending = self.pending(now);
         if pending.iter().any(|pending| pending.sender == sender) {
-            return Ok(Asked::Waiting);
+            return Ok(PairingOffer::Waiting);
         }
         let room = rules.max_pending.min(MOST_PENDING);
         if u64::try_from(pending.len()).unwrap_or(u64::MAX) >= room {
-            return Ok(Asked::Full);
+            return Ok(PairingOffer::Full);
         }
         let minutes = i64::try_from(rules.code_expiry_minutes).unwrap_or(i64::MAX);
         let until = now.plus_millis(minutes.saturating_mul(60_000));
         let code = code()?;
-        let pending = Pending {
+        let pending = PendingPairing {
             sender: sender.to_owned(),
             expires_at: until.to_string(),
             digest: digest(&code),
             until: until.0,
         };
-        Ok(Asked::Code(code, pending))
+        Ok(PairingOffer::Code(code, pending))
     }
 
-    pub(crate) fn put(&mut self, pending: Pending) {
+    pub(crate) fn put(&mut self, pending: PendingPairing) {
         self.pending.push(pending);
     }
 
@@ -182,18 +182,18 @@ impl Pairings {
     }
 
     /// The step is on the record: it counts.
-    pub(crate) fn took(&mut self, sender: &str, step: Pairing) {
+    pub(crate) fn took(&mut self, sender: &str, step: PairingChange) {
         self.apply(sender, step, None, None);
     }
 }
 
-impl Pending {
+impl PendingPairing {
     /// What goes on the record.
     pub(crate) fn fact(&self, channel: &str) -> ChannelFact {
         ChannelFact::Pairing {
             channel: channel.to_owned(),
             sender: self.sender.clone(),
-            step: Pairing::Asked,
+            step: PairingChange::Asked,
             code: Some(self.digest),
             expires_at: Some(self.expires_at.clone()),
             by: None,
@@ -203,15 +203,15 @@ impl Pending {
 
 /// Wrong codes at one door.
 #[derive(Default)]
-pub(crate) struct Guesses(std::collections::VecDeque<i64>);
+pub(crate) struct GuessLimiter(std::collections::VecDeque<i64>);
 
-impl fmt::Debug for Guesses {
+impl fmt::Debug for GuessLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Guesses({})", self.0.len())
     }
 }
 
-impl Guesses {
+impl GuessLimiter {
     /// Whether a code is looked at now.
     pub(crate) fn open(&mut self, now: Timestamp) -> bool {
         let begins = now.plus_millis(-WINDOW_MS).0;
@@ -227,12 +227,12 @@ impl Guesses {
 #[cfg(test)]
 mod tests {
     use clawk_kernel::time::Timestamp;
-    use clawk_kernel::{ChannelFact, Pairing};
+    use clawk_kernel::{ChannelFact, PairingChange};
     use clawk_manifest::model;
 
-    use super::{Asked, Guesses, Pairings};
+    use super::{GuessLimiter, PairingOffer, PairingRegistry};
 
-    const RULES: model::Pairing = model::Pairing {
+    const RULES: model::PairingSettings = model::PairingSettings {
         code_expiry_minutes: 30,
         max_pending: 2,
     };
@@ -241,8 +241,8 @@ mod tests {
         Timestamp(1_790_000_000_000_000).plus_millis(minute * 60_000)
     }
 
-    fn asked(pairings: &mut Pairings, sender: &str, minute: i64) -> (String, ChannelFact) {
-        let Asked::Code(code, pending) = pairings.ask(sender, &RULES, at(minute)).unwrap() else {
+    fn asked(pairings: &mut PairingRegistry, sender: &str, minute: i64) -> (String, ChannelFact) {
+        let PairingOffer::Code(code, pending) = pairings.ask(sender, &RULES, at(minute)).unwrap() else {
             panic!("no code");
         };
         let fact = pending.fact("chat");
@@ -252,38 +252,38 @@ mod tests {
 
     #[test]
     fn a_code_is_used_once_lapses_and_survives_a_restart() {
-        let mut pairings = Pairings::default();
+        let mut pairings = PairingRegistry::default();
         let (code, fact) = asked(&mut pairings, "ann", 0);
         assert_eq!(code.len(), 8);
-        assert_eq!(pairings.ask("ann", &RULES, at(1)).unwrap(), Asked::Waiting);
-        let mut again = Pairings::of("chat", std::slice::from_ref(&fact));
+        assert_eq!(pairings.ask("ann", &RULES, at(1)).unwrap(), PairingOffer::Waiting);
+        let mut again = PairingRegistry::of("chat", std::slice::from_ref(&fact));
         let (head, tail) = code.split_at(4);
         let typed = format!(" {}-{tail} ", head.to_lowercase());
         assert_eq!(again.whose(&typed, at(29)).as_deref(), Some("ann"));
         assert_eq!(again.whose(&code, at(30)), None, "lapsed");
-        assert_eq!(Pairings::of("other", &[fact]).whose(&code, at(1)), None);
-        pairings.took("ann", Pairing::Approved);
+        assert_eq!(PairingRegistry::of("other", &[fact]).whose(&code, at(1)), None);
+        pairings.took("ann", PairingChange::Approved);
         assert!(pairings.is_paired("ann"));
         assert_eq!(pairings.whose(&code, at(2)), None, "used once");
-        pairings.took("ann", Pairing::Revoked);
+        pairings.took("ann", PairingChange::Revoked);
         assert!(!pairings.is_paired("ann"));
     }
 
     #[test]
     fn at_most_so_many_codes_wait() {
-        let mut pairings = Pairings::default();
+        let mut pairings = PairingRegistry::default();
         asked(&mut pairings, "ann", 0);
         asked(&mut pairings, "bob", 1);
-        assert_eq!(pairings.ask("eve", &RULES, at(2)).unwrap(), Asked::Full);
+        assert_eq!(pairings.ask("eve", &RULES, at(2)).unwrap(), PairingOffer::Full);
         assert!(matches!(
             pairings.ask("eve", &RULES, at(30)).unwrap(),
-            Asked::Code(..)
+            PairingOffer::Code(..)
         ));
     }
 
     #[test]
     fn five_wrong_codes_close_the_door_for_a_minute() {
-        let mut guesses = Guesses::default();
+        let mut guesses = GuessLimiter::default();
         for _ in 0..5 {
             assert!(guesses.open(at(0)));
             guesses.wrong(at(0));

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, EgressError, HostPattern, Request, Rules, Url};
-use clawk_secrets::Env;
+use clawk_egress::{ClientDeadlines, EgressClient, EgressError, HostAllowList, HostPattern, Request, Url};
+use clawk_secrets::EnvironmentSource;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
@@ -16,15 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an address answered.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct RemoteFileResponse {
     pub(crate) status: StatusCode,
     pub(crate) bytes: Bytes,
 }
 
 /// Where a platform's files may be.
 #[derive(Debug)]
-pub(crate) struct Remote {
-    env: Env,
+pub(crate) struct RemoteFiles {
+    env: EnvironmentSource,
     base: Option<Url>,
     vendors: &'static [&'static str],
 }
@@ -32,12 +32,16 @@ pub(crate) struct Remote {
 /// Every public name. An address without a name, and one inside the own network, is refused by the guard.
 const ANYWHERE: [&str; 1] = ["*"];
 
-impl Remote {
+impl RemoteFiles {
     /// `base` is the API's address; `vendors` are the vendor's domains.
     ///
     /// # Errors
     /// The address can't be read.
-    pub(crate) fn new(base: &str, env: &Env, vendors: &'static [&'static str]) -> Result<Self, String> {
+    pub(crate) fn new(
+        base: &str,
+        env: &EnvironmentSource,
+        vendors: &'static [&'static str],
+    ) -> Result<Self, String> {
         Ok(Self {
             env: env.clone(),
             base: Some(Url::parse(base).map_err(|error| error.to_string())?),
@@ -49,7 +53,7 @@ impl Remote {
     ///
     /// # Errors
     /// The address can't be read.
-    pub(crate) fn public(base: Option<&str>, env: &Env) -> Result<Self, String> {
+    pub(crate) fn public(base: Option<&str>, env: &EnvironmentSource) -> Result<Self, String> {
         let base = base.map(Url::parse).transpose();
         Ok(Self {
             env: env.clone(),
@@ -97,7 +101,12 @@ impl Remote {
     ///
     /// # Errors
     /// The errors of [`Self::get`].
-    pub(crate) async fn ask(&self, url: &str, headers: HeaderMap, max_bytes: u64) -> Result<Got, String> {
+    pub(crate) async fn ask(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+        max_bytes: u64,
+    ) -> Result<RemoteFileResponse, String> {
         self.exchange(Method::GET, url, headers, Bytes::new(), max_bytes)
             .await
     }
@@ -109,7 +118,7 @@ impl Remote {
         headers: HeaderMap,
         body: Bytes,
         max_bytes: u64,
-    ) -> Result<Got, String> {
+    ) -> Result<RemoteFileResponse, String> {
         let url = Url::parse(url).map_err(|_| "the platform gave no address of the file".to_owned())?; // silent-ok: said
         let client = self.client(&url, max_bytes).map_err(|error| error.to_string())?;
         let request = Request {
@@ -119,36 +128,36 @@ impl Remote {
             body,
         };
         let response = client.send(request).await.map_err(told)?;
-        Ok(Got {
+        Ok(RemoteFileResponse {
             status: response.status(),
             bytes: response.bytes().await.map_err(told)?,
         })
     }
 
-    fn client(&self, url: &Url, max_bytes: u64) -> Result<Client, EgressError> {
+    fn client(&self, url: &Url, max_bytes: u64) -> Result<EgressClient, EgressError> {
         let total_ms = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             total_ms,
-            ..Deadlines::default()
+            ..ClientDeadlines::default()
         };
         // The operator wrote it down.
         if self.is_base(url) {
-            return Client::for_provider(url, &self.env, deadlines, max_bytes);
+            return EgressClient::for_provider(url, &self.env, deadlines, max_bytes);
         }
         // Whatever else is asked for, the guard refuses.
         let patterns = self
             .vendors
             .iter()
             .flat_map(|domain| [(*domain).to_owned(), format!("*.{domain}")]);
-        let rules = Rules {
+        let rules = HostAllowList {
             hosts: patterns
                 .filter_map(|name| HostPattern::try_from(name).ok())
                 .collect(), // silent-ok: ours are patterns
             ports: vec![443],
             max_response_bytes: max_bytes,
-            ..Rules::default()
+            ..HostAllowList::default()
         };
-        Client::guarded(rules, &self.env, deadlines)
+        EgressClient::guarded(rules, &self.env, deadlines)
     }
 }
 
@@ -161,15 +170,15 @@ fn told(error: EgressError) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clawk_secrets::Env;
+    use clawk_secrets::EnvironmentSource;
     use http::HeaderMap;
 
-    use super::Remote;
+    use super::RemoteFiles;
 
     #[tokio::test]
     async fn an_address_outside_of_the_platform_is_not_followed() {
-        let env = Env::Fixed(std::collections::BTreeMap::new());
-        let files = Remote::new("https://graph.facebook.com/v23.0", &env, &["fbsbx.com"]).unwrap();
+        let env = EnvironmentSource::Fixed(std::collections::BTreeMap::new());
+        let files = RemoteFiles::new("https://graph.facebook.com/v23.0", &env, &["fbsbx.com"]).unwrap();
         for url in [
             "http://127.0.0.1:1/x",
             "https://169.254.169.254/latest/meta-data",
@@ -185,9 +194,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_a_message_names_is_fetched_from_public_hosts_alone() {
-        let env = Env::Fixed(std::collections::BTreeMap::new());
+        let env = EnvironmentSource::Fixed(std::collections::BTreeMap::new());
         for base in [None, Some("http://127.0.0.1:9/in")] {
-            let files = Remote::public(base, &env).unwrap();
+            let files = RemoteFiles::public(base, &env).unwrap();
             for url in [
                 "http://127.0.0.1:1/x",
                 "https://127.0.0.1/x",

@@ -8,16 +8,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use clawk_kernel::ports::MessageContext;
-use clawk_kernel::{ChannelFact, Inbound, REMEMBERED_DAYS, Role};
+use clawk_kernel::{ChannelFact, ChannelMessage, REMEMBERED_DAYS, Role};
 use clawk_manifest::model::Channel;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
-use crate::adapter::{Attachment, Incoming};
+use crate::adapter::{Attachment, PlatformMessage};
 use crate::config::ChannelConfig;
 use crate::genuine::hex;
-use crate::inlet::{Inlet, Taken};
-use crate::service::Parts;
+use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::service::ChannelDependencies;
 
 /// Characters of an event that the model reads.
 const MAX_EVENT: usize = 64 << 10;
@@ -40,7 +40,7 @@ pub(crate) struct Event {
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum RunAdmission {
     /// It is durable: the source may forget it.
     Kept,
     /// The journal could not keep it now: the source must not forget it.
@@ -49,7 +49,7 @@ pub(crate) enum Begun {
 
 /// A trigger's runs.
 #[derive(Debug)]
-pub(crate) struct Runs {
+pub(crate) struct TriggerRuns {
     places: usize,
     prompt: String,
     /// `None`: in an encrypted state, dead letters are contents of the record.
@@ -59,8 +59,8 @@ pub(crate) struct Runs {
     free: Notify,
 }
 
-impl Runs {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Self {
+impl TriggerRuns {
+    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &ChannelDependencies) -> Self {
         let dead = parts.folder.join(format!("{}.dead", channel.name));
         // A trigger's own adapter refuses a channel without one; only its number of runs is read here.
         let most = channel
@@ -103,7 +103,7 @@ impl Runs {
     }
 
     /// Takes up the runs that an earlier process began and that still go on.
-    pub(crate) async fn restore(&self, inlet: &Inlet, running: Vec<String>) -> Result<(), String> {
+    pub(crate) async fn restore(&self, inlet: &InboundPipeline, running: Vec<String>) -> Result<(), String> {
         let mut still = Vec::new();
         for run in running {
             if goes_on(inlet, &run).await? {
@@ -129,17 +129,17 @@ impl Runs {
     /// a crash never leaves a run without its place.
     pub(crate) async fn begin(
         &self,
-        inlet: &Inlet,
+        inlet: &InboundPipeline,
         event: Event,
         save: impl Fn() -> Result<(), String>,
-    ) -> Begun {
+    ) -> RunAdmission {
         let Some(run) = event.ids.first().cloned() else {
-            return Begun::Later("the event has no id".to_owned());
+            return RunAdmission::Later("the event has no id".to_owned());
         };
         self.lock().push(run.clone());
         if let Err(reason) = save() {
             self.done(&run);
-            return Begun::Later(reason);
+            return RunAdmission::Later(reason);
         }
         let mut told: String = event.text.chars().take(MAX_EVENT).collect();
         if told.len() < event.text.len() {
@@ -152,22 +152,22 @@ impl Runs {
             None => format!("{}\n\n{told}", self.prompt.replace("{time}", &time)),
         };
         let taken = inlet
-            .message(Incoming {
+            .message(PlatformMessage {
                 ids: event.ids,
                 conversation: run.clone(),
                 direct: true,
                 sender: Some(inlet.channel().name.clone()),
                 text,
                 attachments: event.attachments,
-                ..Incoming::default()
+                ..PlatformMessage::default()
             })
             .await;
         match taken {
-            Taken::Accepted { duplicate: false, .. } => {
+            IngestOutcome::Accepted { duplicate: false, .. } => {
                 record(inlet, &run, "started", None).await;
-                Begun::Kept
+                RunAdmission::Kept
             }
-            Taken::Accepted {
+            IngestOutcome::Accepted {
                 message,
                 duplicate: true,
                 ..
@@ -177,26 +177,26 @@ impl Runs {
                     Ok(false) => self.done(&run),
                     Err(error) => {
                         self.done(&run);
-                        return Begun::Later(error.to_string());
+                        return RunAdmission::Later(error.to_string());
                     }
                 }
-                Begun::Kept
+                RunAdmission::Kept
             }
-            Taken::Refused(reason) => {
+            IngestOutcome::Refused(reason) => {
                 self.done(&run);
                 // The source forgets it: this line is all that is left of it.
                 match recorded(inlet, &run, "refused", Some(reason)).await {
-                    Ok(()) => Begun::Kept,
-                    Err(reason) => Begun::Later(reason),
+                    Ok(()) => RunAdmission::Kept,
+                    Err(reason) => RunAdmission::Later(reason),
                 }
             }
-            Taken::Ignored => {
+            IngestOutcome::Ignored => {
                 self.done(&run);
-                Begun::Kept
+                RunAdmission::Kept
             }
-            Taken::Later(reason) => {
+            IngestOutcome::Later(reason) => {
                 self.done(&run);
-                Begun::Later(reason)
+                RunAdmission::Later(reason)
             }
         }
     }
@@ -215,7 +215,7 @@ impl Runs {
     /// It could not be kept: the source must not forget it.
     pub(crate) async fn dead_letter(
         &self,
-        inlet: &Inlet,
+        inlet: &InboundPipeline,
         id: &str,
         raw: &Bytes,
         reason: &str,
@@ -254,7 +254,13 @@ impl Runs {
     }
 
     /// The same in an encrypted state.
-    async fn record_dead(&self, inlet: &Inlet, id: &str, data: Bytes, reason: &str) -> Result<(), String> {
+    async fn record_dead(
+        &self,
+        inlet: &InboundPipeline,
+        id: &str,
+        data: Bytes,
+        reason: &str,
+    ) -> Result<(), String> {
         if self.recorded.fetch_add(1, Ordering::Relaxed) >= MAX_DEAD {
             let reason = format!("{reason}; too many dead letters in this run to keep it");
             return recorded(inlet, id, "dead-letter", Some(reason)).await;
@@ -272,9 +278,9 @@ impl Runs {
 }
 
 /// Whether a run that was begun has no answer yet.
-pub(crate) async fn goes_on(inlet: &Inlet, run: &str) -> Result<bool, String> {
+pub(crate) async fn goes_on(inlet: &InboundPipeline, run: &str) -> Result<bool, String> {
     let name = &inlet.channel().name;
-    let inbound = Inbound {
+    let inbound = ChannelMessage {
         channel: name.clone(),
         conversation: run.to_owned(),
         direct: true,
@@ -301,7 +307,7 @@ pub(crate) async fn goes_on(inlet: &Inlet, run: &str) -> Result<bool, String> {
 }
 
 /// Puts what a trigger did on the record. A failure is logged: the run itself is on the record already.
-pub(crate) async fn record(inlet: &Inlet, run: &str, what: &str, reason: Option<String>) {
+pub(crate) async fn record(inlet: &InboundPipeline, run: &str, what: &str, reason: Option<String>) {
     if let Err(error) = recorded(inlet, run, what, reason).await {
         tracing::error!(%error, "what a trigger did could not be recorded");
     }
@@ -311,7 +317,12 @@ pub(crate) async fn record(inlet: &Inlet, run: &str, what: &str, reason: Option<
 ///
 /// # Errors
 /// It is not: the source must not forget the event.
-async fn recorded(inlet: &Inlet, run: &str, what: &str, reason: Option<String>) -> Result<(), String> {
+async fn recorded(
+    inlet: &InboundPipeline,
+    run: &str,
+    what: &str,
+    reason: Option<String>,
+) -> Result<(), String> {
     let fact = ChannelFact::Run {
         channel: inlet.channel().name.clone(),
         what: what.to_owned(),

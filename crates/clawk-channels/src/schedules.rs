@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_kernel::{ChannelFact, Door, Kernel, Role};
+use clawk_kernel::{ChannelFact, EntryPoint, Kernel, Role};
 use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::Incoming;
+use crate::adapter::PlatformMessage;
 use crate::cursor::Cursor;
-use crate::inlet::Taken;
-use crate::service::Lane;
-use crate::timetable::Timetable;
+use crate::inlet::IngestOutcome;
+use crate::service::ChannelHandle;
+use crate::timetable::CronTimetable;
 
 /// Schedules of one conversation, and of all.
 const MAX_OF_CONVERSATION: usize = 20;
@@ -35,7 +35,7 @@ const DAY_US: i64 = 86_400_000_000;
 /// What the tool is asked for.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Wanted {
+pub enum ScheduleRequest {
     /// A new schedule.
     Create {
         /// Five-field cron expression; either this or `at`.
@@ -96,7 +96,7 @@ impl Schedule {
         let Some(cron) = self.cron.as_deref() else {
             return Ok(None);
         };
-        let table = Timetable::new(cron, self.timezone.as_deref())?;
+        let table = CronTimetable::new(cron, self.timezone.as_deref())?;
         Ok(table.next(now).filter(|next| next.0 <= self.until))
     }
 
@@ -108,14 +108,14 @@ impl Schedule {
 
 /// All schedules of an agent.
 #[derive(Debug)]
-pub(crate) struct Schedules {
+pub(crate) struct ScheduleRegistry {
     kernel: Kernel,
     clock: Arc<dyn Clock>,
     cursor: Cursor,
     all: Mutex<Vec<Schedule>>,
 }
 
-impl Schedules {
+impl ScheduleRegistry {
     /// Reads what was kept.
     ///
     /// # Errors
@@ -170,10 +170,10 @@ impl Schedules {
     pub(crate) async fn ask(
         &self,
         session: SessionId,
-        wanted: Wanted,
+        wanted: ScheduleRequest,
         made_from: &[String],
     ) -> Result<Value, String> {
-        let Some(Door::Channel {
+        let Some(EntryPoint::Channel {
             channel,
             conversation,
             direct,
@@ -190,7 +190,7 @@ impl Schedules {
         };
         let here = |schedule: &Schedule| schedule.channel == channel && schedule.conversation == conversation;
         match wanted {
-            Wanted::List => {
+            ScheduleRequest::List => {
                 let all = self.all();
                 let shown: Vec<Value> = all
                     .iter()
@@ -199,7 +199,7 @@ impl Schedules {
                     .collect();
                 Ok(json!({ "schedules": shown }))
             }
-            Wanted::Cancel { id } => {
+            ScheduleRequest::Cancel { id } => {
                 let ended = self.change(|all| {
                     let at = all
                         .iter()
@@ -210,7 +210,7 @@ impl Schedules {
                 self.record(&ended, "cancelled", None).await;
                 Ok(json!({ "cancelled": ended.id }))
             }
-            create @ Wanted::Create { .. } => {
+            create @ ScheduleRequest::Create { .. } => {
                 self.create(
                     (channel.clone(), conversation.clone(), direct, sender, role),
                     create,
@@ -225,10 +225,10 @@ impl Schedules {
     async fn create(
         &self,
         (channel, conversation, direct, sender, role): (String, String, bool, String, Role),
-        wanted: Wanted,
+        wanted: ScheduleRequest,
         made_from: &[String],
     ) -> Result<Value, String> {
-        let Wanted::Create {
+        let ScheduleRequest::Create {
             cron,
             at,
             timezone,
@@ -285,7 +285,7 @@ impl Schedules {
     }
 
     /// Begins what is due until `over` fires.
-    pub(crate) async fn run(&self, lanes: &HashMap<String, Lane>, over: &CancellationToken) {
+    pub(crate) async fn run(&self, lanes: &HashMap<String, ChannelHandle>, over: &CancellationToken) {
         loop {
             let now = self.clock.now();
             let due: Vec<Schedule> = self
@@ -304,7 +304,7 @@ impl Schedules {
         }
     }
 
-    async fn begin(&self, lanes: &HashMap<String, Lane>, due: Schedule, now: Timestamp) {
+    async fn begin(&self, lanes: &HashMap<String, ChannelHandle>, due: Schedule, now: Timestamp) {
         let Some(lane) = lanes.get(&due.channel) else {
             self.drop_it(&due, "the agent has no channel of this name any more")
                 .await;
@@ -319,7 +319,7 @@ impl Schedules {
             return;
         }
         // The id of a run is its time: after a crash, the same run is taken once.
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![format!("{RUN}{}:{}", due.id, due.next)],
             conversation: due.conversation.clone(),
             direct: due.direct,
@@ -329,16 +329,18 @@ impl Schedules {
                 "[This is due by schedule {}, which you made earlier.]\n{}",
                 due.id, due.prompt
             ),
-            ..Incoming::default()
+            ..PlatformMessage::default()
         };
         match lane.inlet.scheduled(incoming, due.role, &due.made_from).await {
-            Taken::Later(reason) => {
+            IngestOutcome::Later(reason) => {
                 tracing::warn!(reason, "a schedule's run could not be kept; it is tried again");
                 return;
             }
             // Too much waits in the conversation: this run is left out, and the schedule goes on.
-            Taken::Refused(reason) => self.record(&due, "skipped", Some(reason)).await,
-            Taken::Accepted { .. } | Taken::Ignored => self.record(&due, "started", None).await,
+            IngestOutcome::Refused(reason) => self.record(&due, "skipped", Some(reason)).await,
+            IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
+                self.record(&due, "started", None).await
+            }
         }
         // What was missed meanwhile is made up for by this one run.
         let next = match due.after(now) {
@@ -415,7 +417,7 @@ fn times(
             if !(1..=MAX_RUNS).contains(&left) {
                 return Err(format!("`max_runs` is 1 to {MAX_RUNS}"));
             }
-            let next = Timetable::new(cron, timezone)?
+            let next = CronTimetable::new(cron, timezone)?
                 .next(now)
                 .filter(|next| *next <= until);
             Ok((next.ok_or("it would never run before `until`")?, until, left))

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use clawk_recall::seal::{Vault, is_sealed};
+use clawk_recall::seal::{SealKeyring, is_sealed};
 
 /// Ends of the names of folders whose files are sealed.
 const FOLDERS: [&str; 3] = ["files", "recordings", "sound"];
@@ -12,7 +12,7 @@ const THREADS: &str = "threads";
 
 /// Seals and opens a channel's files. Without a key they are as they are.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FileSeal(Option<Vault>);
+pub(crate) struct FileSeal(Option<SealKeyring>);
 
 /// For what a file is sealed: its folder and its name, so that none takes another one's place.
 fn place_of(path: &Path) -> String {
@@ -22,7 +22,7 @@ fn place_of(path: &Path) -> String {
 }
 
 impl FileSeal {
-    pub(crate) const fn new(vault: Option<Vault>) -> Self {
+    pub(crate) const fn new(vault: Option<SealKeyring>) -> Self {
         Self(vault)
     }
 
@@ -54,7 +54,7 @@ impl FileSeal {
 ///
 /// # Errors
 /// A file can't be read or written, or no key of the vault opens it.
-pub(crate) fn seal_channel_files(folder: &Path, vault: &Vault, anew: bool) -> io::Result<()> {
+pub(crate) fn seal_channel_files(folder: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
     for entry in entries(folder)? {
         let path = entry?.path();
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
@@ -80,7 +80,7 @@ fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs:
     }
 }
 
-fn seal_file(path: &Path, vault: &Vault, anew: bool) -> io::Result<()> {
+fn seal_file(path: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
     let bytes = std::fs::read(path)?;
     let sealed = is_sealed(&bytes);
     if sealed && (!anew || vault.is_current(&bytes)) {
@@ -96,12 +96,12 @@ fn seal_file(path: &Path, vault: &Vault, anew: bool) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clawk_recall::seal::{Key, Vault};
+    use clawk_recall::seal::{SealKey, SealKeyring};
 
     use super::{FileSeal, seal_channel_files};
 
-    fn vault(byte: &str) -> Vault {
-        Vault::new(Key::from_hex(&byte.repeat(32)).unwrap())
+    fn vault(byte: &str) -> SealKeyring {
+        SealKeyring::new(SealKey::from_hex(&byte.repeat(32)).unwrap())
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         assert!(seal.open(&other, sealed.clone()).is_err());
         assert!(FileSeal::new(Some(vault("cd"))).open(&one, sealed).is_err());
         // Another key: the older one still opens while everything is sealed anew.
-        let both = vault("cd").with_older(Key::from_hex(&"ab".repeat(32)).unwrap());
+        let both = vault("cd").with_older(SealKey::from_hex(&"ab".repeat(32)).unwrap());
         seal_channel_files(folder.path(), &both, true).unwrap();
         let sealed = std::fs::read(&other).unwrap();
         let seal = FileSeal::new(Some(vault("cd")));

@@ -10,32 +10,32 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Deliver, Delivery, Outgoing};
+use clawk_kernel::ports::{ChannelDelivery, Delivery, OutgoingAnswer};
 use clawk_kernel::time::Clock;
-use clawk_kernel::{ChannelFact, Door, Kernel, KernelError, Pairing};
+use clawk_kernel::{ChannelFact, EntryPoint, Kernel, KernelError, PairingChange};
 use clawk_manifest::model::{AccessControl, Channel, ChannelType, Transport};
 use clawk_proto::{MessageId, SessionId};
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::{Resolver, Secret};
+use clawk_secrets::{Secret, SecretResolver};
 use futures::FutureExt as _;
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::adapter::{Adapter, Ended, Hook, HookReply, OutFile, Served};
+use crate::adapter::{ChannelAdapter, ChannelDisconnect, HookReply, HookRequest, HookResponse, OutFile};
 use crate::check;
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
-use crate::files::Files;
-use crate::inlet::{self, Inlet};
-use crate::outlet::Outlet;
-use crate::pairing::{Guesses, Pending};
-use crate::questions::{Lanes, Questions};
-use crate::schedules::{Schedules, Wanted};
+use crate::files::InboundFileStore;
+use crate::inlet::{self, InboundPipeline};
+use crate::outlet::OutboundPipeline;
+use crate::pairing::{GuessLimiter, PendingPairing};
+use crate::questions::{QuestionRegistry, SharedChannelHandles};
+use crate::schedules::{ScheduleRegistry, ScheduleRequest};
 use crate::sealed_file::{FileSeal, seal_channel_files};
-use crate::state::{Report, State};
+use crate::state::{ChannelReport, State};
 use crate::types;
 
 /// The first wait before a channel is connected again, milliseconds; it doubles.
@@ -57,13 +57,13 @@ const COUNTED: usize = 100_000;
 const END_MS: u64 = 10_000;
 
 /// What the channels of an agent are made of.
-pub struct Parts {
+pub struct ChannelDependencies {
     /// The agent.
     pub kernel: Kernel,
     /// Its clock.
     pub clock: Arc<dyn Clock>,
     /// Resolves secrets.
-    pub secrets: Resolver,
+    pub secrets: SecretResolver,
     /// `[channels]`.
     pub configs: BTreeMap<String, ChannelConfig>,
     /// `[approvals] to`: `CHANNEL:CONVERSATION`.
@@ -71,7 +71,7 @@ pub struct Parts {
     /// Where cursors lie.
     pub folder: PathBuf,
     /// Seals what people and the agent said there, where the state is encrypted.
-    pub vault: Option<Vault>,
+    pub vault: Option<SealKeyring>,
     /// The tools' working directory, below which files of messages are kept; none: they are named only.
     pub workdir: Option<PathBuf>,
     /// Starts the programs of `custom` channels.
@@ -82,7 +82,7 @@ pub struct Parts {
     pub listening: bool,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for ChannelDependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Parts({} configured)", self.configs.len())
     }
@@ -90,30 +90,30 @@ impl fmt::Debug for Parts {
 
 /// One channel.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    pub(crate) inlet: Arc<Inlet>,
-    pub(crate) adapter: Option<Arc<dyn Adapter>>,
-    pub(crate) outlet: Option<Arc<Outlet>>,
+pub(crate) struct ChannelHandle {
+    pub(crate) inlet: Arc<InboundPipeline>,
+    pub(crate) adapter: Option<Arc<dyn ChannelAdapter>>,
+    pub(crate) outlet: Option<Arc<OutboundPipeline>>,
     /// What it installed elsewhere was taken away: it does not connect again in this run of the agent.
     pub(crate) removed: CancellationToken,
 }
 
 /// The channels of an agent; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Channels(Arc<Inner>);
+pub struct Channels(Arc<ChannelsState>);
 
 #[derive(Debug)]
-struct Inner {
+struct ChannelsState {
     kernel: Kernel,
     clock: Arc<dyn Clock>,
-    lanes: Arc<HashMap<String, Lane>>,
+    lanes: Arc<HashMap<String, ChannelHandle>>,
     /// Secrets of channels that a listener serves: what proves that it is this agent's.
     proofs: HashMap<String, Secret>,
-    questions: Arc<Questions>,
-    schedules: Arc<Schedules>,
+    questions: Arc<QuestionRegistry>,
+    schedules: Arc<ScheduleRegistry>,
     /// In the manifest's order.
     names: Vec<String>,
-    guesses: Mutex<Guesses>,
+    guesses: Mutex<GuessLimiter>,
     tasks: TaskTracker,
     over: CancellationToken,
 }
@@ -158,17 +158,17 @@ impl From<KernelError> for NotDone {
 
 /// Who is paired with a channel, and who waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Paired {
+pub struct ChannelPairings {
     /// The channel.
     pub channel: String,
     /// Who is let in.
     pub paired: Vec<String>,
     /// Whose code waits.
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingPairing>,
 }
 
-fn read_schedules(parts: &Parts) -> Result<Arc<Schedules>, KernelError> {
-    let schedules = Schedules::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
+fn read_schedules(parts: &ChannelDependencies) -> Result<Arc<ScheduleRegistry>, KernelError> {
+    let schedules = ScheduleRegistry::new(parts.kernel.clone(), Arc::clone(&parts.clock), &parts.folder);
     schedules
         .map(Arc::new)
         .map_err(|reason| KernelError::Refused(format!("the agent's schedules can't be read: {reason}")))
@@ -179,22 +179,22 @@ impl Channels {
     ///
     /// # Errors
     /// The record of pairings can't be read.
-    pub async fn start(parts: Parts) -> Result<Self, KernelError> {
+    pub async fn start(parts: ChannelDependencies) -> Result<Self, KernelError> {
         let facts = Arc::new(parts.kernel.pairings().await?);
-        let lanes: Lanes = Arc::new(OnceLock::new());
+        let lanes: SharedChannelHandles = Arc::new(OnceLock::new());
         // What is no target is a fault of `clawk.toml` with which no agent starts.
         let targets = parts.approvals.iter().filter_map(|target| {
             let (channel, conversation) = target.split_once(':')?;
             Some((channel.to_owned(), conversation.to_owned()))
         });
-        let questions = Questions::new(parts.kernel.clone(), targets.collect(), Arc::clone(&lanes));
+        let questions = QuestionRegistry::new(parts.kernel.clone(), targets.collect(), Arc::clone(&lanes));
         let questions = Arc::new(questions);
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
         let channels = parts.kernel.manifest().channels.clone();
         seal_old_files(&parts);
         let mut made = HashMap::new();
         for channel in &channels {
-            let inlet = Arc::new(Inlet::new(inlet::Parts {
+            let inlet = Arc::new(InboundPipeline::new(inlet::InboundDependencies {
                 channel: channel.clone(),
                 // A channel without a table has the defaults.
                 config: parts.configs.get(&channel.name).cloned().unwrap_or_default(),
@@ -238,7 +238,7 @@ impl Channels {
         tasks.spawn(async move { due.run(&places, &ending).await });
         let (ending, asking) = (over.clone(), Arc::clone(&questions));
         tasks.spawn(async move { asking.run(&ending).await });
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ChannelsState {
             proofs: proofs(&channels, &parts.secrets),
             kernel: parts.kernel,
             clock: parts.clock,
@@ -268,7 +268,7 @@ impl Channels {
     ///
     /// # Errors
     /// The outbox can't be read.
-    pub async fn report(&self) -> Result<Vec<Report>, KernelError> {
+    pub async fn report(&self) -> Result<Vec<ChannelReport>, KernelError> {
         let rows = self.0.kernel.outbox(COUNTED).await?;
         let mut reports = Vec::new();
         for name in &self.0.names {
@@ -289,12 +289,12 @@ impl Channels {
     }
 
     /// A request to `/channels/NAME`; the reply without what only [`Self::serve`] gives.
-    pub async fn receive(&self, name: &str, hook: Hook) -> HookReply {
+    pub async fn receive(&self, name: &str, hook: HookRequest) -> HookReply {
         self.serve(name, hook).await.reply
     }
 
     /// A request to `/channels/NAME`.
-    pub async fn serve(&self, name: &str, hook: Hook) -> Served {
+    pub async fn serve(&self, name: &str, hook: HookRequest) -> HookResponse {
         let lane = self.0.lanes.get(name);
         let Some((lane, adapter)) = lane.and_then(|lane| Some((lane, lane.adapter.as_ref()?))) else {
             return HookReply::refused(404, "no such channel").into();
@@ -350,7 +350,7 @@ impl Channels {
     #[must_use]
     pub fn place_of(&self, session: SessionId) -> Option<(String, String)> {
         match self.0.kernel.door_of(session) {
-            Some(Door::Channel {
+            Some(EntryPoint::Channel {
                 channel,
                 conversation,
                 ..
@@ -386,7 +386,7 @@ impl Channels {
         if lane.inlet.status.report().state != State::Ready {
             return Err(NotDone::NoChannel);
         }
-        let out = Outgoing {
+        let out = OutgoingAnswer {
             id,
             channel: channel.to_owned(),
             conversation: conversation.to_owned(),
@@ -407,7 +407,7 @@ impl Channels {
     pub async fn schedule(
         &self,
         session: SessionId,
-        wanted: Wanted,
+        wanted: ScheduleRequest,
         made_from: &[String],
     ) -> Result<serde_json::Value, String> {
         self.0.schedules.ask(session, wanted, made_from).await
@@ -423,11 +423,11 @@ impl Channels {
 
     /// Who is paired with which channel, and who waits.
     #[must_use]
-    pub fn pairings(&self) -> Vec<Paired> {
+    pub fn pairings(&self) -> Vec<ChannelPairings> {
         let now = self.0.clock.now();
         let mut all = Vec::new();
         for (channel, lane) in self.with_pairing() {
-            all.push(lane.inlet.gate.pairings(|pairings| Paired {
+            all.push(lane.inlet.gate.pairings(|pairings| ChannelPairings {
                 channel: channel.clone(),
                 paired: pairings.paired().map(str::to_owned).collect(),
                 pending: pairings.pending(now).to_vec(),
@@ -436,7 +436,7 @@ impl Channels {
         all
     }
 
-    fn with_pairing(&self) -> impl Iterator<Item = (&String, &Lane)> {
+    fn with_pairing(&self) -> impl Iterator<Item = (&String, &ChannelHandle)> {
         let lanes = self
             .0
             .names
@@ -469,9 +469,9 @@ impl Channels {
             return Err(NotDone::WrongCode);
         };
         let step = if approve {
-            Pairing::Approved
+            PairingChange::Approved
         } else {
-            Pairing::Denied
+            PairingChange::Denied
         };
         self.step(lane, &sender, step, by).await?;
         if approve {
@@ -484,7 +484,7 @@ impl Channels {
         Ok((channel.clone(), sender))
     }
 
-    fn guesses<T>(&self, with: impl FnOnce(&mut Guesses) -> T) -> T {
+    fn guesses<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
         with(&mut self.0.guesses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -502,7 +502,7 @@ impl Channels {
         for (name, lane) in self.with_pairing() {
             let meant = channel.is_none_or(|channel| channel == name);
             if meant && lane.inlet.gate.pairings(|pairings| pairings.is_paired(sender)) {
-                self.step(lane, sender, Pairing::Revoked, by).await?;
+                self.step(lane, sender, PairingChange::Revoked, by).await?;
                 ended.push(name.clone());
             }
         }
@@ -513,7 +513,13 @@ impl Channels {
         }
     }
 
-    async fn step(&self, lane: &Lane, sender: &str, step: Pairing, by: &str) -> Result<(), NotDone> {
+    async fn step(
+        &self,
+        lane: &ChannelHandle,
+        sender: &str,
+        step: PairingChange,
+        by: &str,
+    ) -> Result<(), NotDone> {
         let fact = ChannelFact::Pairing {
             channel: lane.inlet.channel().name.clone(),
             sender: sender.to_owned(),
@@ -523,7 +529,7 @@ impl Channels {
             by: Some(by.to_owned()),
         };
         // What takes rights away counts at once; what gives them, once it is on the record.
-        if step == Pairing::Revoked {
+        if step == PairingChange::Revoked {
             lane.inlet.gate.pairings(|pairings| pairings.took(sender, step));
         }
         self.0.kernel.record_channel(&fact).await?;
@@ -539,7 +545,7 @@ impl Channels {
 pub async fn remove_installed(
     channel: &Channel,
     config: &ChannelConfig,
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     workdir: &Path,
 ) -> Result<Vec<String>, String> {
     if channel.kind == ChannelType::DbTrigger {
@@ -549,7 +555,7 @@ pub async fn remove_installed(
 }
 
 /// The secrets of channels that others reach by a request.
-fn proofs(channels: &[Channel], secrets: &Resolver) -> HashMap<String, Secret> {
+fn proofs(channels: &[Channel], secrets: &SecretResolver) -> HashMap<String, Secret> {
     let hooked = channels.iter().filter(|channel| {
         channel.transport == Transport::Webhook
             || matches!(channel.kind, ChannelType::Web | ChannelType::Voice)
@@ -563,7 +569,7 @@ fn proofs(channels: &[Channel], secrets: &Resolver) -> HashMap<String, Secret> {
 }
 
 /// Files of channels from before the encryption are sealed now.
-fn seal_old_files(parts: &Parts) {
+fn seal_old_files(parts: &ChannelDependencies) {
     if let Some(vault) = &parts.vault
         && let Err(error) = seal_channel_files(&parts.folder, vault, false)
     {
@@ -572,22 +578,27 @@ fn seal_old_files(parts: &Parts) {
 }
 
 /// Where a channel's files go.
-fn files(parts: &Parts, channel: &Channel) -> Files {
+fn files(parts: &ChannelDependencies, channel: &Channel) -> InboundFileStore {
     let config = parts.configs.get(&channel.name);
     let most = config.map_or(ChannelConfig::default().max_attachment_mb, |config| {
         config.max_attachment_mb
     });
-    Files::new(parts.workdir.clone(), most, channel.features)
+    InboundFileStore::new(parts.workdir.clone(), most, channel.features)
 }
 
 /// A channel with its adapter; without one, its state says why.
-fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationToken) -> Lane {
+fn lane(
+    parts: &ChannelDependencies,
+    inlet: Arc<InboundPipeline>,
+    lanes: &SharedChannelHandles,
+    removed: CancellationToken,
+) -> ChannelHandle {
     let channel: &Channel = inlet.channel();
     match types::make(channel, inlet.config(), parts) {
         Ok(Some(adapter)) => {
             inlet.set_adapter(&adapter);
-            let outlet = Outlet::new(Arc::clone(&adapter), Arc::clone(&inlet), Arc::clone(lanes));
-            Lane {
+            let outlet = OutboundPipeline::new(Arc::clone(&adapter), Arc::clone(&inlet), Arc::clone(lanes));
+            ChannelHandle {
                 adapter: Some(adapter),
                 outlet: Some(Arc::new(outlet)),
                 inlet,
@@ -596,7 +607,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationTo
         }
         Ok(None) => {
             inlet.ready();
-            Lane {
+            ChannelHandle {
                 inlet,
                 adapter: None,
                 outlet: None,
@@ -605,7 +616,7 @@ fn lane(parts: &Parts, inlet: Arc<Inlet>, lanes: &Lanes, removed: CancellationTo
         }
         Err(reason) => {
             inlet.status.set(State::Failed, Some(reason));
-            Lane {
+            ChannelHandle {
                 inlet,
                 adapter: None,
                 outlet: None,
@@ -625,21 +636,26 @@ fn next_wait_ms(wait_ms: u64, connected: Option<Duration>) -> u64 {
 }
 
 /// Keeps one channel connected, and delivers its answers while it is.
-async fn keep(adapter: Arc<dyn Adapter>, inlet: Arc<Inlet>, outlet: Arc<Outlet>, over: CancellationToken) {
+async fn keep(
+    adapter: Arc<dyn ChannelAdapter>,
+    inlet: Arc<InboundPipeline>,
+    outlet: Arc<OutboundPipeline>,
+    over: CancellationToken,
+) {
     let name = inlet.channel().name.clone();
     inlet.spawn(Arc::clone(&inlet).understand());
     let mut wait_ms = FIRST_WAIT_MS;
     loop {
         let mut well: Option<Instant> = None;
         let mut deliveries = None;
-        let ended: Ended = {
+        let ended: ChannelDisconnect = {
             let mut work = pin!(adapter.start(&inlet, &over));
             loop {
                 tokio::select! {
                     ended = &mut work => break ended,
                     () = inlet.connected(), if deliveries.is_none() => {
                         well = Some(Instant::now());
-                        deliveries = Some(inlet.kernel().deliver(&name, Arc::clone(&outlet) as Arc<dyn Deliver>));
+                        deliveries = Some(inlet.kernel().deliver(&name, Arc::clone(&outlet) as Arc<dyn ChannelDelivery>));
                     }
                 }
             }

@@ -18,7 +18,7 @@ pub(crate) struct ShareLimits {
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ShareUsage {
     all: usize,
     by_others: usize,
     each: HashMap<String, usize>,
@@ -26,21 +26,21 @@ struct Taken {
 
 /// Places that are taken for a while.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct ShareLimiter {
     limits: ShareLimits,
-    taken: Mutex<Taken>,
+    taken: Mutex<ShareUsage>,
     freed: Notify,
 }
 
 /// A place; free again when dropped.
 #[derive(Debug)]
 pub(crate) struct ShareGuard {
-    shares: Arc<Shares>,
+    shares: Arc<ShareLimiter>,
     principal: String,
     is_admin: bool,
 }
 
-impl Shares {
+impl ShareLimiter {
     pub(crate) fn new(limits: ShareLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -49,7 +49,7 @@ impl Shares {
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, ShareUsage> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +120,7 @@ mod tests {
 
     use clawk_kernel::Role;
 
-    use super::{ShareLimits, Shares};
+    use super::{ShareLimiter, ShareLimits};
 
     const LIMITS: ShareLimits = ShareLimits {
         total: 8,
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_sender_and_all_senders_leave_some_for_others_and_for_admins() {
-        let shares = Shares::new(LIMITS);
+        let shares = ShareLimiter::new(LIMITS);
         let take = |who: &str, role| shares.try_take(who, role);
         let user = Some(Role::User);
         let of_one: Vec<_> = (0..20).filter_map(|_| take("flood", user)).collect();
@@ -154,7 +154,7 @@ mod tests {
         reason = "somebody who waits is a task of their own"
     )]
     async fn who_waits_gets_the_place_that_is_freed() {
-        let shares = Shares::new(LIMITS);
+        let shares = ShareLimiter::new(LIMITS);
         let user = Some(Role::User);
         let mut held: Vec<_> = (0..3).filter_map(|_| shares.try_take("ann", user)).collect();
         let waits = tokio::spawn({

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use clawk_egress::{Stream, Url};
-use clawk_secrets::Env;
+use clawk_egress::{EgressStream, Url};
+use clawk_secrets::EnvironmentSource;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::sync::Mutex;
@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 4 << 20;
 
 /// What a socket says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum SocketMessage {
     /// A text.
     Text(String),
     /// Bytes.
@@ -37,8 +37,8 @@ pub(crate) enum Heard {
 
 /// A connection.
 pub(crate) struct Socket {
-    out: Mutex<SplitSink<WebSocketStream<Stream>, Message>>,
-    input: Mutex<SplitStream<WebSocketStream<Stream>>>,
+    out: Mutex<SplitSink<WebSocketStream<EgressStream>, Message>>,
+    input: Mutex<SplitStream<WebSocketStream<EgressStream>>>,
 }
 
 impl fmt::Debug for Socket {
@@ -52,7 +52,7 @@ impl Socket {
     ///
     /// # Errors
     /// For people.
-    pub(crate) async fn connect(url: &Url, env: &Env) -> Result<Self, String> {
+    pub(crate) async fn connect(url: &Url, env: &EnvironmentSource) -> Result<Self, String> {
         let secure = match url.scheme() {
             "wss" => true,
             "ws" => false,
@@ -63,7 +63,7 @@ impl Socket {
             .port_or_known_default()
             .unwrap_or(if secure { 443 } else { 80 });
         let bare = host.trim_matches(['[', ']']);
-        let stream = Stream::connect(bare, port, secure, env, CONNECT_MS).await;
+        let stream = EgressStream::connect(bare, port, secure, env, CONNECT_MS).await;
         let stream = stream.map_err(|error| error.to_string())?;
         let config = WebSocketConfig::default()
             .max_message_size(Some(MAX_MESSAGE))
@@ -86,22 +86,22 @@ impl Socket {
     ///
     /// # Errors
     /// It broke, or said nothing for so long.
-    pub(crate) async fn next(&self, silence: Duration) -> Result<Heard, String> {
+    pub(crate) async fn next(&self, silence: Duration) -> Result<SocketMessage, String> {
         let mut input = self.input.lock().await;
         let next = tokio::time::timeout(silence, input.next()).await;
         match next {
             Err(_) => Err(format!("the WebSocket was silent for {} s", silence.as_secs())),
-            Ok(None) => Ok(Heard::Closed(None, String::new())),
+            Ok(None) => Ok(SocketMessage::Closed(None, String::new())),
             Ok(Some(Err(_))) => Err("the WebSocket broke".to_owned()),
-            Ok(Some(Ok(Message::Text(text)))) => Ok(Heard::Text(text.as_str().to_owned())),
-            Ok(Some(Ok(Message::Binary(bytes)))) => Ok(Heard::Bytes(bytes.to_vec())),
+            Ok(Some(Ok(Message::Text(text)))) => Ok(SocketMessage::Text(text.as_str().to_owned())),
+            Ok(Some(Ok(Message::Binary(bytes)))) => Ok(SocketMessage::Bytes(bytes.to_vec())),
             Ok(Some(Ok(Message::Close(frame)))) => Ok(match frame {
                 Some(CloseFrame { code, reason }) => {
-                    Heard::Closed(Some(code.into()), crate::api::shown(reason.as_str()))
+                    SocketMessage::Closed(Some(code.into()), crate::api::shown(reason.as_str()))
                 }
-                None => Heard::Closed(None, String::new()),
+                None => SocketMessage::Closed(None, String::new()),
             }),
-            Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => Ok(Heard::Ping),
+            Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => Ok(SocketMessage::Ping),
         }
     }
 

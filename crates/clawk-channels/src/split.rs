@@ -2,14 +2,14 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use crate::adapter::Unit;
+use crate::adapter::LengthUnit;
 
 /// The length of a text as a platform counts it.
-pub(crate) fn length(text: &str, unit: Unit) -> usize {
+pub(crate) fn length(text: &str, unit: LengthUnit) -> usize {
     match unit {
-        Unit::Chars => text.chars().count(),
-        Unit::Utf16 => text.encode_utf16().count(),
-        Unit::Bytes => text.len(),
+        LengthUnit::Chars => text.chars().count(),
+        LengthUnit::Utf16 => text.encode_utf16().count(),
+        LengthUnit::Bytes => text.len(),
     }
 }
 
@@ -139,10 +139,10 @@ mod tests {
     use proptest::prelude::*;
     use unicode_segmentation::UnicodeSegmentation as _;
 
-    use super::{Unit, length, split};
+    use super::{LengthUnit, length, split};
 
     fn by(max: usize) -> impl Fn(&str) -> bool {
-        move |text| length(text, Unit::Utf16) <= max
+        move |text| length(text, LengthUnit::Utf16) <= max
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let pieces = split(&text, &by(100));
         assert!(pieces.len() > 2);
         for piece in &pieces {
-            assert!(length(piece, Unit::Utf16) <= 100, "{piece}");
+            assert!(length(piece, LengthUnit::Utf16) <= 100, "{piece}");
             assert_eq!(piece.matches("```").count() % 2, 0, "{piece}");
         }
         let lines: usize = pieces
@@ -181,7 +181,7 @@ mod tests {
             let whole: Vec<&str> = text.graphemes(true).filter(|g| !g.trim().is_empty()).collect();
             for piece in &pieces {
                 let alone = piece.graphemes(true).count() == 1;
-                prop_assert!(alone || length(piece, Unit::Utf16) <= max, "{:?}", piece);
+                prop_assert!(alone || length(piece, LengthUnit::Utf16) <= max, "{:?}", piece);
                 for grapheme in piece.graphemes(true).filter(|g| !g.trim().is_empty()) {
                     prop_assert!(whole.contains(&grapheme), "{:?}", grapheme);
                 }

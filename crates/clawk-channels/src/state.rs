@@ -32,7 +32,7 @@ impl State {
 
 /// The current state of one channel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct ChannelReport {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -66,24 +66,24 @@ pub struct Report {
 
 /// What happens to a channel, counted.
 #[derive(Debug, Default)]
-pub(crate) struct Status(Mutex<Report>);
+pub(crate) struct ChannelStatus(Mutex<ChannelReport>);
 
-impl Status {
+impl ChannelStatus {
     pub(crate) fn new(name: &str, kind: &str, transport: &str) -> Self {
-        Self(Mutex::new(Report {
+        Self(Mutex::new(ChannelReport {
             name: name.to_owned(),
             kind: kind.to_owned(),
             transport: transport.to_owned(),
             reason: Some("it is being connected".to_owned()),
-            ..Report::default()
+            ..ChannelReport::default()
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Report> {
+    fn lock(&self) -> MutexGuard<'_, ChannelReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> ChannelReport {
         self.lock().clone()
     }
 
@@ -103,14 +103,14 @@ impl Status {
         now.reason = reason;
     }
 
-    pub(crate) fn came(&self, at: Timestamp, what: Came) {
+    pub(crate) fn came(&self, at: Timestamp, what: IngestKind) {
         let mut now = self.lock();
         now.last_in = Some(at.to_string());
         match what {
-            Came::Accepted => now.accepted += 1,
-            Came::Duplicate => now.duplicates += 1,
-            Came::Refused => now.refused += 1,
-            Came::Ignored => now.ignored += 1,
+            IngestKind::Accepted => now.accepted += 1,
+            IngestKind::Duplicate => now.duplicates += 1,
+            IngestKind::Refused => now.refused += 1,
+            IngestKind::Ignored => now.ignored += 1,
         }
     }
 
@@ -123,7 +123,7 @@ impl Status {
 
 /// What became of something that came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum IngestKind {
     Accepted,
     Duplicate,
     Refused,

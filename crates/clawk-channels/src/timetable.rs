@@ -17,12 +17,12 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
 
 /// A cron expression and its zone.
 #[derive(Debug, Clone)]
-pub(crate) struct Timetable {
+pub(crate) struct CronTimetable {
     pattern: Pattern,
     zone: TimeZone,
 }
 
-impl Timetable {
+impl CronTimetable {
     /// # Errors
     /// For people: which of both is wrong.
     pub(crate) fn new(schedule: &str, timezone: Option<&str>) -> Result<Self, String> {
@@ -66,7 +66,7 @@ impl Timetable {
 mod tests {
     use clawk_kernel::time::Timestamp;
 
-    use super::Timetable;
+    use super::CronTimetable;
 
     #[test]
     fn a_time_is_told_in_the_schedules_zone() {
@@ -88,7 +88,7 @@ mod tests {
                 "2025-12-31T21:00:00-05:00",
             ),
         ] {
-            let table = Timetable::new("0 9 * * *", zone).unwrap();
+            let table = CronTimetable::new("0 9 * * *", zone).unwrap();
             assert_eq!(table.told(Timestamp::parse(at).unwrap()), told);
         }
     }

@@ -8,8 +8,8 @@ use clawk_kernel::ports::Delivery;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use crate::adapter::Ended;
-use crate::api::Fault;
+use crate::adapter::ChannelDisconnect;
+use crate::api::PlatformFailure;
 
 /// A token that was refused right after it was made is not asked for again within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,15 +18,15 @@ const LONGEST_S: u64 = 86_400;
 
 /// Says that a credential is refused, and waits for it to be said.
 #[derive(Debug)]
-pub(crate) struct Lost(watch::Sender<Option<String>>);
+pub(crate) struct CredentialRefusal(watch::Sender<Option<String>>);
 
-impl Default for Lost {
+impl Default for CredentialRefusal {
     fn default() -> Self {
         Self(watch::channel(None).0)
     }
 }
 
-impl Lost {
+impl CredentialRefusal {
     /// A connection begins: what was said before counts no more.
     pub(crate) fn begin(&self) {
         self.0.send_replace(None);
@@ -38,13 +38,13 @@ impl Lost {
     }
 
     /// Completes when it is said.
-    pub(crate) async fn wait(&self) -> Ended {
+    pub(crate) async fn wait(&self) -> ChannelDisconnect {
         let mut told = self.0.subscribe();
         let reason = match told.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
             Err(_) => String::new(),
         };
-        Ended::fatal(reason)
+        ChannelDisconnect::fatal(reason)
     }
 
     /// The platform refused the credential when it was given this message: it surely does not have it.
@@ -66,8 +66,8 @@ pub(crate) enum NoToken {
     Later { reason: String, after_ms: Option<u64> },
 }
 
-impl From<Fault> for NoToken {
-    fn from(fault: Fault) -> Self {
+impl From<PlatformFailure> for NoToken {
+    fn from(fault: PlatformFailure) -> Self {
         Self::Later {
             reason: fault.reason(),
             after_ms: None,
@@ -76,18 +76,18 @@ impl From<Fault> for NoToken {
 }
 
 impl NoToken {
-    pub(crate) fn ended(self) -> Ended {
+    pub(crate) fn ended(self) -> ChannelDisconnect {
         match self {
-            Self::Refused(reason) => Ended::fatal(reason),
-            Self::Later { reason, after_ms } => Ended {
+            Self::Refused(reason) => ChannelDisconnect::fatal(reason),
+            Self::Later { reason, after_ms } => ChannelDisconnect {
                 after_ms,
-                ..Ended::broken(reason)
+                ..ChannelDisconnect::broken(reason)
             },
         }
     }
 }
 
-struct Held {
+struct CachedToken {
     token: String,
     until: Instant,
 }
@@ -95,10 +95,10 @@ struct Held {
 /// The token that counts now.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<CachedToken>>,
     /// When the platform refused one last.
     refused: Mutex<Option<Instant>>,
-    pub(crate) lost: Lost,
+    pub(crate) lost: CredentialRefusal,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -124,7 +124,7 @@ impl Tokens {
             Ok((token, seconds)) => {
                 let seconds = seconds.min(LONGEST_S);
                 let early = (seconds / 10).min(300);
-                *held = Some(Held {
+                *held = Some(CachedToken {
                     token: token.clone(),
                     until: Instant::now() + Duration::from_secs(seconds - early),
                 });

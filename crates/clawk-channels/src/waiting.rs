@@ -13,7 +13,7 @@ use clawk_kernel::ports::MessageContext;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::adapter::{Attachment, Content, Incoming};
+use crate::adapter::{Attachment, AttachmentContent, PlatformMessage};
 use crate::genuine::hex;
 use crate::sealed_file::FileSeal;
 
@@ -23,7 +23,7 @@ const MOST: usize = 256;
 const KIND: &str = "json";
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct StoredVoiceMessage {
     ids: Vec<String>,
     conversation: String,
     direct: bool,
@@ -55,8 +55,8 @@ struct KeptFile {
 
 /// A message that waits.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
-    pub(crate) incoming: Incoming,
+pub(crate) struct PendingVoiceMessage {
+    pub(crate) incoming: PlatformMessage,
     /// The role with which it was accepted.
     pub(crate) role: Role,
     pub(crate) at: i64,
@@ -65,12 +65,12 @@ pub(crate) struct Waiting {
 
 /// The messages of one channel.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct VoiceMessageStore {
     folder: PathBuf,
     seal: FileSeal,
 }
 
-impl Shelf {
+impl VoiceMessageStore {
     /// Beside the channel's cursor.
     pub(crate) fn new(folder: &Path, channel: &str, seal: FileSeal) -> Self {
         let name = hex(Sha256::digest(channel.as_bytes()).get(..8).unwrap_or_default());
@@ -80,18 +80,18 @@ impl Shelf {
         }
     }
 
-    fn path(&self, incoming: &Incoming) -> Option<PathBuf> {
+    fn path(&self, incoming: &PlatformMessage) -> Option<PathBuf> {
         let id = incoming.ids.first()?;
         let digest = hex(&Sha256::digest(id.as_bytes()));
         Some(self.folder.join(format!("{digest}.{KIND}")))
     }
 
-    pub(crate) fn waits(&self, incoming: &Incoming) -> bool {
+    pub(crate) fn waits(&self, incoming: &PlatformMessage) -> bool {
         self.path(incoming).is_some_and(|path| path.exists())
     }
 
     /// Keeps a message durably. Returns `false` if there is no room, or it has no id by which it would be found again.
-    pub(crate) fn keep(&self, waiting: &Waiting) -> io::Result<bool> {
+    pub(crate) fn keep(&self, waiting: &PendingVoiceMessage) -> io::Result<bool> {
         let Some(path) = self.path(&waiting.incoming) else {
             return Ok(false);
         };
@@ -118,7 +118,7 @@ impl Shelf {
     }
 
     /// Those that wait, in the order in which they came.
-    pub(crate) fn pending(&self) -> io::Result<Vec<Waiting>> {
+    pub(crate) fn pending(&self) -> io::Result<Vec<PendingVoiceMessage>> {
         let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -142,7 +142,7 @@ impl Shelf {
         Ok(all)
     }
 
-    pub(crate) fn done(&self, incoming: &Incoming) {
+    pub(crate) fn done(&self, incoming: &PlatformMessage) {
         let Some(path) = self.path(incoming) else { return };
         if let Err(error) = fs::remove_file(path) {
             tracing::warn!(%error, "a message with a recording can't be removed");
@@ -150,22 +150,22 @@ impl Shelf {
     }
 }
 
-fn kept(waiting: &Waiting) -> Kept {
+fn kept(waiting: &PendingVoiceMessage) -> StoredVoiceMessage {
     let incoming = &waiting.incoming;
     let file = |file: &Attachment| KeptFile {
         name: file.name.clone(),
         media_type: file.media_type.clone(),
         size: file.size,
         at: match &file.content {
-            Content::At(at) => Some(at.clone()),
-            Content::Here(_) | Content::Absent => None,
+            AttachmentContent::At(at) => Some(at.clone()),
+            AttachmentContent::Here(_) | AttachmentContent::Absent => None,
         },
         data: match &file.content {
-            Content::Here(data) => Some(STANDARD.encode(data)),
-            Content::At(_) | Content::Absent => None,
+            AttachmentContent::Here(data) => Some(STANDARD.encode(data)),
+            AttachmentContent::At(_) | AttachmentContent::Absent => None,
         },
     };
-    Kept {
+    StoredVoiceMessage {
         ids: incoming.ids.clone(),
         conversation: incoming.conversation.clone(),
         direct: incoming.direct,
@@ -182,13 +182,15 @@ fn kept(waiting: &Waiting) -> Kept {
     }
 }
 
-fn waiting(kept: Kept) -> io::Result<Waiting> {
+fn waiting(kept: StoredVoiceMessage) -> io::Result<PendingVoiceMessage> {
     let mut attachments = Vec::new();
     for file in kept.files {
         let content = match (file.at, file.data) {
-            (Some(at), _) => Content::At(at),
-            (None, Some(data)) => Content::Here(STANDARD.decode(data).map_err(io::Error::other)?.into()),
-            (None, None) => Content::Absent,
+            (Some(at), _) => AttachmentContent::At(at),
+            (None, Some(data)) => {
+                AttachmentContent::Here(STANDARD.decode(data).map_err(io::Error::other)?.into())
+            }
+            (None, None) => AttachmentContent::Absent,
         };
         attachments.push(Attachment {
             name: file.name,
@@ -197,8 +199,8 @@ fn waiting(kept: Kept) -> io::Result<Waiting> {
             content,
         });
     }
-    Ok(Waiting {
-        incoming: Incoming {
+    Ok(PendingVoiceMessage {
+        incoming: PlatformMessage {
             ids: kept.ids,
             conversation: kept.conversation,
             direct: kept.direct,
@@ -226,15 +228,15 @@ fn waiting(kept: Kept) -> io::Result<Waiting> {
 mod tests {
     use clawk_kernel::Role;
 
-    use super::{FileSeal, Shelf, Waiting};
-    use crate::adapter::{Attachment, Content, Incoming};
+    use super::{FileSeal, PendingVoiceMessage, VoiceMessageStore};
+    use crate::adapter::{Attachment, AttachmentContent, PlatformMessage};
 
     #[test]
     fn what_waits_is_found_again_as_it_was_in_its_order() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(folder.path(), "chat", FileSeal::default());
-        let message = |id: &str, at: i64| Waiting {
-            incoming: Incoming {
+        let shelf = VoiceMessageStore::new(folder.path(), "chat", FileSeal::default());
+        let message = |id: &str, at: i64| PendingVoiceMessage {
+            incoming: PlatformMessage {
                 ids: vec![id.to_owned(), "second".to_owned()],
                 conversation: "c".to_owned(),
                 direct: true,
@@ -242,16 +244,16 @@ mod tests {
                 sender: Some("ann".to_owned()),
                 attachments: vec![
                     Attachment {
-                        content: Content::Here(bytes::Bytes::from_static(&[0, 255])),
+                        content: AttachmentContent::Here(bytes::Bytes::from_static(&[0, 255])),
                         ..Attachment::default()
                     },
                     Attachment {
-                        content: Content::At("there".to_owned()),
+                        content: AttachmentContent::At("there".to_owned()),
                         size: Some(3),
                         ..Attachment::default()
                     },
                 ],
-                ..Incoming::default()
+                ..PlatformMessage::default()
             },
             role: Role::User,
             at,
@@ -259,7 +261,7 @@ mod tests {
         };
         assert!(shelf.keep(&message("../b", 2)).unwrap());
         assert!(shelf.keep(&message("a", 1)).unwrap());
-        let mut again = Shelf::new(folder.path(), "chat", FileSeal::default())
+        let mut again = VoiceMessageStore::new(folder.path(), "chat", FileSeal::default())
             .pending()
             .unwrap();
         assert_eq!(again.len(), 2);
@@ -273,13 +275,13 @@ mod tests {
         );
         shelf.done(&again[0].incoming);
         assert!(!shelf.waits(&again[0].incoming) && shelf.waits(&again[1].incoming));
-        let nameless = Waiting {
-            incoming: Incoming::default(),
+        let nameless = PendingVoiceMessage {
+            incoming: PlatformMessage::default(),
             ..message("", 3)
         };
         assert!(!shelf.keep(&nameless).unwrap());
         assert!(
-            Shelf::new(folder.path(), "other", FileSeal::default())
+            VoiceMessageStore::new(folder.path(), "other", FileSeal::default())
                 .pending()
                 .unwrap()
                 .is_empty()

@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::{ClientError, Target, Wire, request_id};
+use crate::{AgentAddress, ClientError, OpenTransport, request_id};
 
 /// Calls that wait to be sent.
 const WAITING: usize = 256;
@@ -64,26 +64,26 @@ impl Options {
 
 /// What the agent says unasked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Notice {
+pub struct UnsolicitedMessage {
     /// For example `claw.heartbeat`.
     pub method: String,
     /// Its params.
     pub params: Value,
-    /// It is a request, to be answered with [`Client::answer`] under this id; null: it is a notification.
+    /// It is a request, to be answered with [`AgentClient::answer`] under this id; null: it is a notification.
     pub id: Value,
 }
 
 /// A connected client; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Client {
-    asks: mpsc::Sender<Ask>,
-    notices: broadcast::Sender<Notice>,
+pub struct AgentClient {
+    asks: mpsc::Sender<ClientCommand>,
+    notices: broadcast::Sender<UnsolicitedMessage>,
     agent: watch::Receiver<Value>,
     patience: Duration,
     task: TaskTracker,
 }
 
-enum Ask {
+enum ClientCommand {
     Call {
         method: String,
         params: Value,
@@ -101,7 +101,7 @@ enum Ask {
 }
 
 #[derive(Deserialize)]
-struct Heard {
+struct IncomingRpcMessage {
     #[serde(default)]
     id: Value,
     #[serde(default)]
@@ -114,18 +114,18 @@ struct Heard {
     error: Option<RpcError>,
 }
 
-impl Client {
+impl AgentClient {
     /// Connects and initializes.
     ///
     /// # Errors
     /// Nobody is there, we are not let in, or the agent refuses `claw.initialize`.
-    pub async fn connect(target: Target, options: Options) -> Result<Self, ClientError> {
+    pub async fn connect(target: AgentAddress, options: Options) -> Result<Self, ClientError> {
         let (notices, _) = broadcast::channel(BEHIND);
         let (wire, begun) = begin(&target, &options, &notices).await?;
         let (asks, incoming) = mpsc::channel(WAITING);
         let (told, agent) = watch::channel(begun);
         let patience = options.patience;
-        let driver = Driver {
+        let driver = ClientDriver {
             target,
             options,
             notices: notices.clone(),
@@ -164,7 +164,7 @@ impl Client {
     /// The agent refused, or no answer came.
     pub async fn call(&self, method: &str, params: Value) -> Result<Value, ClientError> {
         let (answer, answered) = oneshot::channel();
-        let ask = Ask::Call {
+        let ask = ClientCommand::Call {
             method: method.to_owned(),
             params,
             answer,
@@ -183,7 +183,7 @@ impl Client {
     /// # Errors
     /// The client has ended.
     pub async fn notify(&self, method: &str, params: Value) -> Result<(), ClientError> {
-        let ask = Ask::Notify {
+        let ask = ClientCommand::Notify {
             method: method.to_owned(),
             params,
         };
@@ -197,37 +197,40 @@ impl Client {
     /// The client has ended.
     pub async fn answer(&self, id: Value, outcome: Result<Value, RpcError>) -> Result<(), ClientError> {
         let over = |_| ClientError::Lost("this client has ended".to_owned());
-        self.asks.send(Ask::Answer { id, outcome }).await.map_err(over)
+        self.asks
+            .send(ClientCommand::Answer { id, outcome })
+            .await
+            .map_err(over)
     }
 
     /// What the agent says unasked, from now on.
     #[must_use]
-    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+    pub fn notices(&self) -> broadcast::Receiver<UnsolicitedMessage> {
         self.notices.subscribe()
     }
 
     /// Says good-bye and waits until that is done. Calls that wait end as lost.
     pub async fn close(self) {
         // silent-ok: it has ended already
-        let _asked = self.asks.send(Ask::Close).await;
+        let _asked = self.asks.send(ClientCommand::Close).await;
         self.task.wait().await;
     }
 }
 
 /// A new connection, initialized, and the agent's answer.
 async fn begin(
-    target: &Target,
+    target: &AgentAddress,
     options: &Options,
-    notices: &broadcast::Sender<Notice>,
-) -> Result<(Wire, Value), ClientError> {
-    let mut wire = Wire::open(target, &options.name, options.token.as_ref()).await?;
+    notices: &broadcast::Sender<UnsolicitedMessage>,
+) -> Result<(OpenTransport, Value), ClientError> {
+    let mut wire = OpenTransport::open(target, &options.name, options.token.as_ref()).await?;
     let hello = request_text(0, Method::Initialize.name(), &options.hello());
     let answered = async {
         wire.send(hello).await?;
         loop {
             let heard = hear(&wire.receive().await?)?;
             match heard {
-                Heard {
+                IncomingRpcMessage {
                     id, result, error, ..
                 } if id == 0 => {
                     return match (result, error) {
@@ -247,14 +250,14 @@ async fn begin(
     }
 }
 
-fn hear(text: &str) -> Result<Heard, ClientError> {
+fn hear(text: &str) -> Result<IncomingRpcMessage, ClientError> {
     serde_json::from_str(text).map_err(|error| ClientError::Malformed(error.to_string()))
 }
 
-fn tell(notices: &broadcast::Sender<Notice>, heard: Heard) {
+fn tell(notices: &broadcast::Sender<UnsolicitedMessage>, heard: IncomingRpcMessage) {
     if let Some(method) = heard.method {
         // silent-ok: nobody may listen
-        let _heard = notices.send(Notice {
+        let _heard = notices.send(UnsolicitedMessage {
             method,
             params: heard.params,
             id: heard.id,
@@ -263,28 +266,28 @@ fn tell(notices: &broadcast::Sender<Notice>, heard: Heard) {
 }
 
 /// A call without its answer.
-struct Open {
+struct UnansweredCall {
     text: String,
     again: bool,
     answer: oneshot::Sender<Result<Value, ClientError>>,
 }
 
 /// The task behind a client.
-struct Driver {
-    target: Target,
+struct ClientDriver {
+    target: AgentAddress,
     options: Options,
-    notices: broadcast::Sender<Notice>,
+    notices: broadcast::Sender<UnsolicitedMessage>,
     agent: watch::Sender<Value>,
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, UnansweredCall>,
     last_id: u64,
 }
 
-impl Driver {
-    async fn run(mut self, mut wire: Wire, mut asks: mpsc::Receiver<Ask>) {
+impl ClientDriver {
+    async fn run(mut self, mut wire: OpenTransport, mut asks: mpsc::Receiver<ClientCommand>) {
         loop {
             let broke = tokio::select! {
                 ask = asks.recv() => match ask {
-                    Some(Ask::Close) | None => break,
+                    Some(ClientCommand::Close) | None => break,
                     Some(ask) => self.send(&wire, ask).await,
                 },
                 heard = wire.receive() => match heard {
@@ -313,9 +316,9 @@ impl Driver {
         }
     }
 
-    async fn send(&mut self, wire: &Wire, ask: Ask) -> Result<(), ClientError> {
+    async fn send(&mut self, wire: &OpenTransport, ask: ClientCommand) -> Result<(), ClientError> {
         match ask {
-            Ask::Call {
+            ClientCommand::Call {
                 method,
                 params,
                 answer,
@@ -323,7 +326,7 @@ impl Driver {
                 self.last_id += 1;
                 let text = request_text(self.last_id, &method, &params);
                 let again = may_ask_again(&method, &params);
-                let open = Open {
+                let open = UnansweredCall {
                     text: text.clone(),
                     again,
                     answer,
@@ -331,18 +334,18 @@ impl Driver {
                 self.open.insert(self.last_id, open);
                 wire.send(text).await
             }
-            Ask::Notify { method, params } => {
+            ClientCommand::Notify { method, params } => {
                 let text = json!({"jsonrpc": "2.0", "method": method, "params": params});
                 wire.send(text.to_string()).await
             }
-            Ask::Answer { id, outcome } => {
+            ClientCommand::Answer { id, outcome } => {
                 let text = match outcome {
                     Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
                     Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
                 };
                 wire.send(text.to_string()).await
             }
-            Ask::Close => Ok(()),
+            ClientCommand::Close => Ok(()),
         }
     }
 
@@ -373,7 +376,7 @@ impl Driver {
     }
 
     /// A new connection on which everything that may be is asked again.
-    async fn reconnect(&mut self, mut error: ClientError) -> Result<Wire, ClientError> {
+    async fn reconnect(&mut self, mut error: ClientError) -> Result<OpenTransport, ClientError> {
         let lost: Vec<u64> = self
             .open
             .iter()
@@ -412,7 +415,7 @@ impl Driver {
         Err(error)
     }
 
-    async fn resend(&self, wire: &Wire) -> Result<(), ClientError> {
+    async fn resend(&self, wire: &OpenTransport) -> Result<(), ClientError> {
         let mut ids: Vec<&u64> = self.open.keys().collect();
         ids.sort_unstable();
         for open in ids.iter().filter_map(|id| self.open.get(id)) {
@@ -434,7 +437,7 @@ fn may_ask_again(method: &str, params: &Value) -> bool {
     }
 }
 
-impl Client {
+impl AgentClient {
     /// The params as they are sent, with what a person at a command line leaves out: a request id where the method wants one,
     /// and in whose name a tool is called.
     #[must_use]

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Why a file could not be read as a message.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum MessageFileError {
     /// It is longer than a message may be.
     #[error("it has more than {0} bytes")]
     TooLong(usize),
@@ -70,29 +70,29 @@ pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// It is no file of at most `max_bytes`, or can't be read.
-pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, Unreadable> {
+pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, MessageFileError> {
     let file = open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(Unreadable::NotAFile);
+        return Err(MessageFileError::NotAFile);
     }
     let most = u64::try_from(max_bytes).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > max_bytes {
-        return Err(Unreadable::TooLong(max_bytes));
+        return Err(MessageFileError::TooLong(max_bytes));
     }
     Ok(bytes)
 }
 
 /// Opens without following a link and without waiting for a pipe's other end.
-fn open(path: &Path) -> Result<File, Unreadable> {
+fn open(path: &Path) -> Result<File, MessageFileError> {
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(no_follow() | nonblocking())
         .open(path);
     opened.map_err(|error| match error.raw_os_error() {
-        Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => Unreadable::NotAFile,
-        Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => Unreadable::NotAFile,
+        Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => MessageFileError::NotAFile,
+        Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => MessageFileError::NotAFile,
         Some(_) | None => error.into(),
     })
 }
@@ -126,9 +126,9 @@ pub fn list(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
 /// Tells when something may have come into a folder: by inotify, or by looking again and again where that is not to be had
 /// (some network file systems).
 #[derive(Debug)]
-pub struct Watch(Option<AsyncFd<OwnedFd>>);
+pub struct FolderWatcher(Option<AsyncFd<OwnedFd>>);
 
-impl Watch {
+impl FolderWatcher {
     /// Watches a folder. Call it inside a runtime, and look at the folder after it.
     #[must_use]
     pub fn new(folder: &Path) -> Self {

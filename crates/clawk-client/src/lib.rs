@@ -4,7 +4,7 @@
 //! *Owns:* targets, wires (a transport as a pair of message queues), the client with its calls and reconnections, the folder's format, the queues' names.
 //! *Depends on:* proto, secrets (tokens), egress (HTTP, TLS).
 //! *Must not know:* the kernel, the server, manifests.
-//! *Start reading at:* [`Client`], then [`Wire`], then [`Target`].
+//! *Start reading at:* [`AgentClient`], then [`OpenTransport`], then [`AgentAddress`].
 //!
 //! ```no_run
 //! # async fn ask() -> Result<(), clawk_client::ClientError> {
@@ -25,10 +25,10 @@ pub mod queue;
 mod target;
 mod wire;
 
-pub use client::{Client, Notice, Options};
+pub use client::{AgentClient, Options, UnsolicitedMessage};
 pub use error::ClientError;
-pub use target::{Queue, Target};
-pub use wire::Wire;
+pub use target::{AgentAddress, QueueAddress};
+pub use wire::OpenTransport;
 
 /// A fresh request id: a random UUID.
 #[must_use]

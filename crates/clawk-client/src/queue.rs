@@ -13,7 +13,7 @@ const MAX_NAME: usize = 256;
 
 /// The queues of one agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct QueueNames {
     /// Requests.
     pub inbox: String,
     /// Answers and notifications.
@@ -22,7 +22,7 @@ pub struct Names {
     pub dead: String,
 }
 
-impl Names {
+impl QueueNames {
     /// `claw.SWARM.AGENT.inbox` and so on.
     #[must_use]
     pub fn new(swarm: &str, agent: &str) -> Self {
@@ -51,11 +51,11 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::Names;
+    use super::QueueNames;
 
     #[test]
     fn answers_go_to_queues_of_the_protocol_only() {
-        let names = Names::new("default", "desk");
+        let names = QueueNames::new("default", "desk");
         assert_eq!(names.inbox, "claw.default.desk.inbox");
         for name in [
             "claw.default.desk.outbox",

@@ -9,7 +9,7 @@ use crate::ClientError;
 
 /// An agent's address.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum AgentAddress {
     /// A command that speaks on its standard streams; it goes through `sh -c`.
     Command(String),
     /// A Unix socket: one message a line.
@@ -21,14 +21,14 @@ pub enum Target {
     /// A folder with `inbox/` and `outbox/`.
     Folder(PathBuf),
     /// NATS JetStream.
-    Nats(Queue),
+    Nats(QueueAddress),
     /// Redis Streams.
-    Redis(Queue),
+    Redis(QueueAddress),
 }
 
 /// An agent behind a queue.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Queue {
+pub struct QueueAddress {
     /// The server's URL; it may hold a password.
     pub server: Url,
     /// The swarm in the queues' names.
@@ -40,8 +40,8 @@ pub struct Queue {
 /// The swarm of an agent that declares none.
 pub(crate) const DEFAULT_SWARM: &str = "default";
 
-impl Target {
-    /// Whether the text has the form of a URL that [`Target::parse`] reads; anything else is a path or a command.
+impl AgentAddress {
+    /// Whether the text has the form of a URL that [`AgentAddress::parse`] reads; anything else is a path or a command.
     #[must_use]
     pub fn is_url(text: &str) -> bool {
         let schemes = [
@@ -95,14 +95,14 @@ impl Target {
     }
 }
 
-fn queue(mut server: Url) -> Result<Queue, String> {
+fn queue(mut server: Url) -> Result<QueueAddress, String> {
     let named = server.fragment().unwrap_or_default().to_owned();
     server.set_fragment(None);
     let (swarm, agent) = named.split_once('/').unwrap_or((DEFAULT_SWARM, &named));
     if agent.is_empty() || swarm.is_empty() {
         return Err("say which agent: `#AGENT` or `#SWARM/AGENT` at its end".to_owned());
     }
-    Ok(Queue {
+    Ok(QueueAddress {
         server,
         swarm: swarm.to_owned(),
         agent: agent.to_owned(),
@@ -117,7 +117,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for AgentAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Command(command) => write!(f, "{command}"),
@@ -129,19 +129,19 @@ impl fmt::Display for Target {
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for AgentAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({self})")
     }
 }
 
-impl fmt::Display for Queue {
+impl fmt::Display for QueueAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}/{}", shown(self.server.as_str()), self.swarm, self.agent)
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for QueueAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({self})")
     }
@@ -149,7 +149,7 @@ impl fmt::Debug for Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::Target;
+    use super::AgentAddress;
 
     #[test]
     fn urls_name_transports_and_hide_their_passwords() {
@@ -163,13 +163,13 @@ mod tests {
             ("nats://me:pw@q:4222#desk", "nats://…@q:4222#default/desk"),
             ("redis://q:6379/2#team/desk", "redis://q:6379/2#team/desk"),
         ] {
-            assert!(Target::is_url(text), "{text}");
-            let target = Target::parse(text).expect(text);
+            assert!(AgentAddress::is_url(text), "{text}");
+            let target = AgentAddress::parse(text).expect(text);
             assert_eq!(target.to_string(), shown);
             assert!(!format!("{target:?}").contains("pw"));
         }
         for text in ["nats://q:1", "http:", "ftp://x", "claw.yaml", "exec: ", "unix:"] {
-            let told = Target::parse(text).expect_err(text).to_string();
+            let told = AgentAddress::parse(text).expect_err(text).to_string();
             assert!(told.contains("is not a target"), "{told}");
         }
     }

@@ -21,12 +21,12 @@ use crate::EgressError;
 const MAX_KEPT: usize = 256;
 
 /// An authority, and the certificates that it has made.
-pub(crate) struct Authority {
+pub(crate) struct RunAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     made: Mutex<HashMap<String, Arc<ServerConfig>>>,
 }
 
-impl fmt::Debug for Authority {
+impl fmt::Debug for RunAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Authority")
     }
@@ -36,7 +36,7 @@ fn failed(error: impl fmt::Display) -> EgressError {
     EgressError::Setup(format!("the run's certificate authority: {error}"))
 }
 
-impl Authority {
+impl RunAuthority {
     /// A new key, good for `domains` and what is below them; for every name when there are none.
     pub(crate) fn new(domains: &[String]) -> Result<Self, EgressError> {
         let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;

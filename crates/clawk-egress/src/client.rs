@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use http::header::{self, HeaderMap};
 use http::{Method, StatusCode};
 use reqwest::Url;
@@ -16,14 +16,14 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LookupFailed, classify};
-use crate::record::{Ledger, Open, Via};
+use crate::record::{ConnectionLedger, ConnectionMethod, OpenConnection};
 use crate::response::Clock;
-use crate::{EgressError, Phase, Refusal, Response, Rules, Target, tls};
+use crate::{DeadlinePhase, EgressError, HostAllowList, PermittedTarget, Response, UrlRefusal, tls};
 
 /// How long each wait may last, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Deadlines {
+pub struct ClientDeadlines {
     /// Name look-up, TCP and TLS.
     pub connect_ms: u64,
     /// From the request to the response's head, connecting included.
@@ -34,7 +34,7 @@ pub struct Deadlines {
     pub total_ms: u64,
 }
 
-impl Default for Deadlines {
+impl Default for ClientDeadlines {
     fn default() -> Self {
         Self {
             connect_ms: 10_000,
@@ -84,21 +84,21 @@ impl fmt::Debug for Request {
 }
 
 /// Answers for a name with its addresses.
-pub type Ask = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
+pub type ResolveHook = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 
 /// The resolver of names: the system, or a fixed table (tests, simulation).
 #[derive(Clone, Default)]
-pub enum Names {
+pub enum NameResolver {
     /// The system's resolver.
     #[default]
     System,
     /// Exactly these names.
     Fixed(BTreeMap<String, Vec<IpAddr>>),
     /// Whatever this says, each time it is asked.
-    Hook(Ask),
+    Hook(ResolveHook),
 }
 
-impl fmt::Debug for Names {
+impl fmt::Debug for NameResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::System => "Names::System",
@@ -108,7 +108,7 @@ impl fmt::Debug for Names {
     }
 }
 
-impl Names {
+impl NameResolver {
     async fn look_up(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, LookupFailed> {
         let failed = |reason: String| LookupFailed {
             host: host.to_owned(),
@@ -140,9 +140,9 @@ impl Names {
 
 /// Answers for one name with the addresses that were judged, and for no other. Without a pin it asks the system.
 #[derive(Debug)]
-struct Pins(Option<(String, Vec<SocketAddr>)>);
+struct PinnedResolver(Option<(String, Vec<SocketAddr>)>);
 
-impl Resolve for Pins {
+impl Resolve for PinnedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let pinned = self
             .0
@@ -150,7 +150,7 @@ impl Resolve for Pins {
             .map(|(host, found)| (host == name.as_str(), found.clone()));
         Box::pin(async move {
             let found = match pinned {
-                None => Names::System.look_up(name.as_str(), 0).await?,
+                None => NameResolver::System.look_up(name.as_str(), 0).await?,
                 Some((true, found)) => found,
                 Some((false, _)) => {
                     let reason = "not the host that was judged".to_owned();
@@ -168,12 +168,12 @@ impl Resolve for Pins {
 
 /// An HTTP client; the only way out of the process by HTTP.
 #[derive(Clone)]
-pub struct Client {
+pub struct EgressClient {
     kind: Kind,
-    deadlines: Deadlines,
+    deadlines: ClientDeadlines,
     max_response_bytes: u64,
-    /// Where [`Client::send`] tells.
-    ledger: Option<Arc<Ledger>>,
+    /// Where [`EgressClient::send`] tells.
+    ledger: Option<Arc<ConnectionLedger>>,
 }
 
 #[derive(Clone)]
@@ -182,13 +182,13 @@ enum Kind {
     Declared(reqwest::Client),
     /// Any URL that the rules admit; a connection per request, to the addresses judged for that request.
     Guarded {
-        rules: Arc<Rules>,
-        names: Names,
+        rules: Arc<HostAllowList>,
+        names: NameResolver,
         tls: Box<rustls::ClientConfig>,
     },
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for EgressClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Declared(_) => f.write_str("Client(declared endpoint)"),
@@ -197,7 +197,7 @@ impl fmt::Debug for Client {
     }
 }
 
-impl Client {
+impl EgressClient {
     /// A client for `endpoint`, which the operator wrote down: any address is fine, redirects are not followed, and
     /// `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count (never for loopback).
     ///
@@ -206,16 +206,17 @@ impl Client {
     /// that is neither http nor https.
     pub fn for_provider(
         endpoint: &Url,
-        env: &Env,
-        deadlines: Deadlines,
+        env: &EnvironmentSource,
+        deadlines: ClientDeadlines,
         max_response_bytes: u64,
     ) -> Result<Self, EgressError> {
         if !matches!(endpoint.scheme(), "http" | "https") {
-            return Err(Refusal::Scheme(endpoint.scheme().to_owned()).into());
+            return Err(UrlRefusal::Scheme(endpoint.scheme().to_owned()).into());
         }
         let proxy = proxy_for(endpoint, env)?;
         let tls = tls::config(endpoint.scheme() == "https" || proxy.is_some(), env)?;
-        let mut builder = builder(tls, Pins(None), deadlines).pool_idle_timeout(Duration::from_secs(60));
+        let mut builder =
+            builder(tls, PinnedResolver(None), deadlines).pool_idle_timeout(Duration::from_secs(60));
         if let Some(proxy) = proxy {
             builder = builder.proxy(proxy);
         }
@@ -232,19 +233,23 @@ impl Client {
     ///
     /// # Errors
     /// [`EgressError::Setup`] when root certificates are not usable.
-    pub fn guarded(rules: Rules, env: &Env, deadlines: Deadlines) -> Result<Self, EgressError> {
-        Self::guarded_with(rules, env, deadlines, Names::System)
+    pub fn guarded(
+        rules: HostAllowList,
+        env: &EnvironmentSource,
+        deadlines: ClientDeadlines,
+    ) -> Result<Self, EgressError> {
+        Self::guarded_with(rules, env, deadlines, NameResolver::System)
     }
 
-    /// [`Client::guarded`] with another source of names.
+    /// [`EgressClient::guarded`] with another source of names.
     ///
     /// # Errors
-    /// The same errors as [`Client::guarded`].
+    /// The same errors as [`EgressClient::guarded`].
     pub fn guarded_with(
-        rules: Rules,
-        env: &Env,
-        deadlines: Deadlines,
-        names: Names,
+        rules: HostAllowList,
+        env: &EnvironmentSource,
+        deadlines: ClientDeadlines,
+        names: NameResolver,
     ) -> Result<Self, EgressError> {
         let max_response_bytes = rules.max_response_bytes;
         let kind = Kind::Guarded {
@@ -269,23 +274,27 @@ impl Client {
         self.send_told(request, &ledger).await
     }
 
-    /// The same client; [`Client::send`] tells its connections to `ledger`.
+    /// The same client; [`EgressClient::send`] tells its connections to `ledger`.
     #[must_use]
-    pub fn telling(mut self, ledger: Arc<Ledger>) -> Self {
+    pub fn telling(mut self, ledger: Arc<ConnectionLedger>) -> Self {
         self.ledger = Some(ledger);
         self
     }
 
-    /// [`Client::send`], each connection (one for every redirect) told to `ledger`: refused ones at once, the one that answers
+    /// [`EgressClient::send`], each connection (one for every redirect) told to `ledger`: refused ones at once, the one that answers
     /// when its response is dropped. Bytes are those of heads and bodies as they are handed over, TLS apart.
     ///
     /// # Errors
-    /// The same errors as [`Client::send`].
-    pub async fn send_told(&self, request: Request, ledger: &Arc<Ledger>) -> Result<Response, EgressError> {
+    /// The same errors as [`EgressClient::send`].
+    pub async fn send_told(
+        &self,
+        request: Request,
+        ledger: &Arc<ConnectionLedger>,
+    ) -> Result<Response, EgressError> {
         let clock = Clock::start(self.deadlines);
         let (response, open) = match &self.kind {
             Kind::Declared(client) => {
-                let mut open = asked(ledger, Via::Declared, &request);
+                let mut open = asked(ledger, ConnectionMethod::Declared, &request);
                 open.connection.rule = Some("declared".to_owned());
                 let answer = execute(client, request, &clock).await;
                 (answered(&mut open, answer)?, open)
@@ -297,20 +306,20 @@ impl Client {
 }
 
 async fn follow(
-    rules: &Rules,
-    names: &Names,
+    rules: &HostAllowList,
+    names: &NameResolver,
     tls: &rustls::ClientConfig,
     mut request: Request,
     clock: &Clock,
-    ledger: &Arc<Ledger>,
-) -> Result<(reqwest::Response, Open), EgressError> {
+    ledger: &Arc<ConnectionLedger>,
+) -> Result<(reqwest::Response, OpenConnection), EgressError> {
     let onward = |error: EgressError| EgressError::Onward(Box::new(error));
     let mut left = rules.max_redirects;
     let (mut response, mut open) = hop(rules, names, tls, &request, clock, ledger).await?;
     while let Some(next) = redirect(&response) {
         left = left
             .checked_sub(1)
-            .ok_or_else(|| onward(Refusal::Redirects(rules.max_redirects).into()))?;
+            .ok_or_else(|| onward(UrlRefusal::Redirects(rules.max_redirects).into()))?;
         request = redirected(request, response.status(), next).map_err(onward)?;
         (response, open) = hop(rules, names, tls, &request, clock, ledger)
             .await
@@ -321,22 +330,22 @@ async fn follow(
 
 /// One request, judged, and its answer.
 async fn hop(
-    rules: &Rules,
-    names: &Names,
+    rules: &HostAllowList,
+    names: &NameResolver,
     tls: &rustls::ClientConfig,
     request: &Request,
     clock: &Clock,
-    ledger: &Arc<Ledger>,
-) -> Result<(reqwest::Response, Open), EgressError> {
-    let mut open = asked(ledger, Via::Guarded, request);
+    ledger: &Arc<ConnectionLedger>,
+) -> Result<(reqwest::Response, OpenConnection), EgressError> {
+    let mut open = asked(ledger, ConnectionMethod::Guarded, request);
     let target = answered(&mut open, rules.judge(&request.url).map_err(EgressError::from))?;
     open.connection.rule = Some(target.rule.clone());
     open.connection.private = target.private;
     let found = clock
-        .limit(Phase::Connect, judged_addresses(names, &target))
+        .limit(DeadlinePhase::Connect, judged_addresses(names, &target))
         .await;
     let addresses = answered(&mut open, found.and_then(|found| found))?;
-    let pins = Pins(Some((target.host, addresses)));
+    let pins = PinnedResolver(Some((target.host, addresses)));
     let client = build(builder(tls.clone(), pins, clock.deadlines))?;
     let answer = execute(&client, request.clone(), clock).await;
     let response = answered(&mut open, answer)?;
@@ -344,8 +353,8 @@ async fn hop(
 }
 
 /// The record of a request that is about to be made.
-fn asked(ledger: &Arc<Ledger>, via: Via, request: &Request) -> Open {
-    let mut open = Open::new(Arc::clone(ledger), via);
+fn asked(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Request) -> OpenConnection {
+    let mut open = OpenConnection::new(Arc::clone(ledger), via);
     let host = request.url.host_str().unwrap_or_default();
     let host = clawk_proto::place::normal(host);
     open.asked(&host, request.url.port_or_known_default().unwrap_or(0));
@@ -359,7 +368,7 @@ fn asked(ledger: &Arc<Ledger>, via: Via, request: &Request) -> Open {
 }
 
 /// Notes how it went.
-fn answered<T: Peer>(open: &mut Open, answer: Result<T, EgressError>) -> Result<T, EgressError> {
+fn answered<T: Peer>(open: &mut OpenConnection, answer: Result<T, EgressError>) -> Result<T, EgressError> {
     match &answer {
         Ok(answer) => answer.note(open),
         Err(EgressError::Refused(refusal)) => open.refuse(refusal.code(), refusal.to_string()),
@@ -370,20 +379,23 @@ fn answered<T: Peer>(open: &mut Open, answer: Result<T, EgressError>) -> Result<
 
 /// What a step on the way says about the connection.
 trait Peer {
-    fn note(&self, _open: &mut Open) {}
+    fn note(&self, _open: &mut OpenConnection) {}
 }
 
-impl Peer for Target {}
+impl Peer for PermittedTarget {}
 impl Peer for Vec<SocketAddr> {}
 impl Peer for reqwest::Response {
-    fn note(&self, open: &mut Open) {
+    fn note(&self, open: &mut OpenConnection) {
         open.connection.address = self.remote_addr().map(|address| address.ip());
         open.counts.bytes_out.store(open.sent, Ordering::Relaxed);
     }
 }
 
 /// Every address of the host, each judged: one that is not public refuses them all.
-pub(crate) async fn judged_addresses(names: &Names, target: &Target) -> Result<Vec<SocketAddr>, EgressError> {
+pub(crate) async fn judged_addresses(
+    names: &NameResolver,
+    target: &PermittedTarget,
+) -> Result<Vec<SocketAddr>, EgressError> {
     let found = match target.literal {
         Some(address) => vec![SocketAddr::new(address, target.port)],
         None => names
@@ -412,7 +424,7 @@ async fn execute(
     if !body.is_empty() {
         request = request.body(body);
     }
-    let answer = clock.limit(Phase::FirstByte, request.send()).await?;
+    let answer = clock.limit(DeadlinePhase::FirstByte, request.send()).await?;
     answer.map_err(|error| classify(error, clock.deadlines.connect_ms))
 }
 
@@ -427,7 +439,7 @@ fn redirect(response: &reqwest::Response) -> Option<Url> {
 /// The request that a redirect asks for; another origin gets no secrets.
 fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Request, EgressError> {
     if request.url.scheme() == "https" && next.scheme() == "http" {
-        return Err(Refusal::Downgrade.into());
+        return Err(UrlRefusal::Downgrade.into());
     }
     let kept = matches!(status.as_u16(), 307 | 308) || matches!(request.method, Method::GET | Method::HEAD);
     if !kept {
@@ -450,7 +462,11 @@ fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Req
     Ok(request)
 }
 
-fn builder(tls: rustls::ClientConfig, pins: Pins, deadlines: Deadlines) -> reqwest::ClientBuilder {
+fn builder(
+    tls: rustls::ClientConfig,
+    pins: PinnedResolver,
+    deadlines: ClientDeadlines,
+) -> reqwest::ClientBuilder {
     #[expect(
         clippy::disallowed_methods,
         reason = "this crate is the constructor of HTTP clients"
@@ -474,7 +490,7 @@ fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError
         .map_err(|error| EgressError::Setup(error.without_url().to_string()))
 }
 
-fn proxy_for(endpoint: &Url, env: &Env) -> Result<Option<reqwest::Proxy>, EgressError> {
+fn proxy_for(endpoint: &Url, env: &EnvironmentSource) -> Result<Option<reqwest::Proxy>, EgressError> {
     let host = endpoint.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     // Upper-case `HTTP_PROXY` is left out where a request header could set it (CGI); we are no CGI.

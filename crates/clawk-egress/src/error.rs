@@ -3,11 +3,11 @@
 use std::error::Error as StdError;
 use std::io;
 
-use crate::Refusal;
+use crate::UrlRefusal;
 
 /// The wait that ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum DeadlinePhase {
     /// Name look-up, TCP and TLS.
     Connect,
     /// From the request to the response's head.
@@ -18,7 +18,7 @@ pub enum Phase {
     Total,
 }
 
-impl Phase {
+impl DeadlinePhase {
     /// The phase in words, for a message.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Phase {
 pub enum EgressError {
     /// The rules forbid the request; nothing was sent.
     #[error("refused: {0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] UrlRefusal),
     /// The client cannot be set up.
     #[error("cannot set up HTTP: {0}")]
     Setup(String),
@@ -57,7 +57,7 @@ pub enum EgressError {
     #[error("timed out {} after {ms} ms", .phase.as_str())]
     Timeout {
         /// The wait that was too long.
-        phase: Phase,
+        phase: DeadlinePhase,
         /// Its limit, in milliseconds.
         ms: u64,
     },
@@ -102,7 +102,7 @@ pub(crate) fn classify(error: reqwest::Error, connect_ms: u64) -> EgressError {
     let error = error.without_url();
     if error.is_timeout() {
         return EgressError::Timeout {
-            phase: Phase::Connect,
+            phase: DeadlinePhase::Connect,
             ms: connect_ms,
         };
     }

@@ -2,9 +2,9 @@
 //!
 //! * **Owns:** the connection to exactly the address that was judged, secrets at
 //!   the boundary ([`proxy`]), TLS roots, deadlines and size limits, what became of each connection ([`record`]).
-//! * **Depends on:** `clawk-proto` (where a request may go: [`Rules`]), `clawk-secrets` (the environment's proxy and certificate variables, redaction).
+//! * **Depends on:** `clawk-proto` (where a request may go: [`HostAllowList`]), `clawk-secrets` (the environment's proxy and certificate variables, redaction).
 //! * **Must not know:** what a request means, and who sent it.
-//! * **Start reading at:** [`Rules::judge_place`], then [`proxy`], then [`Client::guarded`].
+//! * **Start reading at:** [`HostAllowList::judge_place`], then [`proxy`], then [`EgressClient::guarded`].
 
 mod error;
 
@@ -27,13 +27,15 @@ pub mod proxy;
 #[cfg(test)]
 mod tests;
 
-pub use clawk_proto::place::{HostPattern, PatternError, Place, Refusal, Rules, Target};
-pub use client::{Ask, Client, Deadlines, Names, Request};
-pub use error::{EgressError, Phase};
-pub use proxy::{Binding, Proxy, ProxyCall};
-pub use record::{Connection, Ledger, Reached};
+pub use clawk_proto::place::{
+    HostAllowList, HostPattern, HostPort, PatternError, PermittedTarget, UrlRefusal,
+};
+pub use client::{ClientDeadlines, EgressClient, NameResolver, Request, ResolveHook};
+pub use error::{DeadlinePhase, EgressError};
+pub use proxy::{EgressSecret, Proxy, ProxyCall};
+pub use record::{ConnectionLedger, ConnectionRecord, ConnectionReport};
 pub use reqwest::Url;
 pub use response::Response;
-pub use screen::{Screen, Screened, Screening};
-pub use stream::Stream;
+pub use screen::{ScreenVerdict, SecretScan, SecretScreen};
+pub use stream::EgressStream;
 pub use tls::verified as tls_config;

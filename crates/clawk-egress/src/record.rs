@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// How a connection was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
+pub enum ConnectionMethod {
     /// Plain HTTP through the proxy.
     Http,
     /// `CONNECT`.
@@ -22,7 +22,7 @@ pub enum Via {
     Declared,
 }
 
-impl Via {
+impl ConnectionMethod {
     /// The word for the trace.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -39,9 +39,9 @@ impl Via {
 
 /// One connection, or one that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub struct ConnectionRecord {
     /// How it was asked for.
-    pub via: Via,
+    pub via: ConnectionMethod,
     /// The name asked for, in normal form where it has one; at most 255 characters.
     pub host: String,
     /// The port asked for; 0 where none could be read.
@@ -65,34 +65,34 @@ pub struct Connection {
     /// What the screen found and did not block.
     pub findings: Vec<String>,
     /// Why it was refused or ended; `None` for an ordinary end.
-    pub refused: Option<Denial>,
+    pub refused: Option<ConnectionDenial>,
 }
 
 /// Why a connection was not served, or cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denial {
+pub struct ConnectionDenial {
     /// A word for programs: `host`, `address`, `sni`, `smuggling`, …
     pub code: &'static str,
     /// For people. No URL, no header value.
     pub reason: String,
 }
 
-/// Connections of one call: the first [`Ledger::KEPT`] one by one, the rest in sums.
+/// Connections of one call: the first [`ConnectionLedger::KEPT`] one by one, the rest in sums.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Reached>);
+pub struct ConnectionLedger(Mutex<ConnectionReport>);
 
-/// What [`Ledger::take`] gives.
+/// What [`ConnectionLedger::take`] gives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct ConnectionReport {
     /// One by one, in the order of their ends.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionRecord>,
     /// Connections beyond those that are listed one by one.
-    pub more: More,
+    pub more: ConnectionTotals,
 }
 
 /// Sums over connections that are not told one by one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct More {
+pub struct ConnectionTotals {
     /// Connections that were served.
     pub connected: u64,
     /// Connections that were refused.
@@ -103,7 +103,7 @@ pub struct More {
     pub bytes_in: u64,
 }
 
-impl Reached {
+impl ConnectionReport {
     /// Bytes that left by all of them.
     #[must_use]
     pub fn bytes_out(&self) -> u64 {
@@ -113,12 +113,12 @@ impl Reached {
     }
 }
 
-impl Ledger {
+impl ConnectionLedger {
     /// How many connections are told one by one.
     pub const KEPT: usize = 64;
 
     /// Adds one.
-    pub fn add(&self, connection: Connection) {
+    pub fn add(&self, connection: ConnectionRecord) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if reached.connections.len() < Self::KEPT {
             reached.connections.push(connection);
@@ -135,34 +135,34 @@ impl Ledger {
     }
 
     /// Everything so far; the ledger begins anew.
-    pub fn take(&self) -> Reached {
+    pub fn take(&self) -> ConnectionReport {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A connection at work: written to the ledger when it is dropped, however it ends.
-pub(crate) struct Open {
-    ledger: Arc<Ledger>,
+pub(crate) struct OpenConnection {
+    ledger: Arc<ConnectionLedger>,
     started: Instant,
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionRecord,
     /// What a client of ours sends, counted when the server has answered.
     pub(crate) sent: u64,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<ByteCounters>,
 }
 
 /// Bytes of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct ByteCounters {
     pub(crate) bytes_out: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
 }
 
-impl Open {
-    pub(crate) fn new(ledger: Arc<Ledger>, via: Via) -> Self {
+impl OpenConnection {
+    pub(crate) fn new(ledger: Arc<ConnectionLedger>, via: ConnectionMethod) -> Self {
         Self {
             ledger,
             started: Instant::now(),
-            connection: Connection {
+            connection: ConnectionRecord {
                 via,
                 host: String::new(),
                 port: 0,
@@ -190,11 +190,11 @@ impl Open {
 
     pub(crate) fn refuse(&mut self, code: &'static str, reason: impl Into<String>) {
         let reason = reason.into().chars().take(400).collect();
-        self.connection.refused = Some(Denial { code, reason });
+        self.connection.refused = Some(ConnectionDenial { code, reason });
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut connection = self.connection.clone();
         connection.bytes_out = self.counts.bytes_out.load(Ordering::Relaxed);

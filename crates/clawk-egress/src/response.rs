@@ -11,8 +11,8 @@ use reqwest::Url;
 use tokio::time::Instant;
 
 use crate::error::classify;
-use crate::record::Open;
-use crate::{Deadlines, EgressError, Phase};
+use crate::record::OpenConnection;
+use crate::{ClientDeadlines, DeadlinePhase, EgressError};
 
 /// The head of a response; the body comes by [`Response::chunk`] or [`Response::bytes`]. Dropping it closes the connection.
 pub struct Response {
@@ -21,7 +21,7 @@ pub struct Response {
     left: u64,
     max_bytes: u64,
     /// Told when this is dropped.
-    open: Open,
+    open: OpenConnection,
 }
 
 impl Response {
@@ -29,7 +29,7 @@ impl Response {
         inner: reqwest::Response,
         clock: Clock,
         max_bytes: u64,
-        open: Open,
+        open: OpenConnection,
     ) -> Result<Self, EgressError> {
         if inner.content_length().is_some_and(|length| length > max_bytes) && inner.status().is_success() {
             return Err(EgressError::TooLarge(max_bytes));
@@ -63,7 +63,7 @@ impl Response {
     /// # Errors
     /// [`EgressError::TooLarge`], [`EgressError::Timeout`] or [`EgressError::Broken`] (also when the body ends early).
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, EgressError> {
-        let piece = self.clock.limit(Phase::Idle, self.inner.chunk()).await?;
+        let piece = self.clock.limit(DeadlinePhase::Idle, self.inner.chunk()).await?;
         let Some(piece) = piece.map_err(|error| classify(error, self.clock.deadlines.connect_ms))? else {
             return Ok(None);
         };
@@ -112,12 +112,12 @@ impl fmt::Debug for Response {
 /// One exchange's deadlines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
-    pub(crate) deadlines: Deadlines,
+    pub(crate) deadlines: ClientDeadlines,
     until: Instant,
 }
 
 impl Clock {
-    pub(crate) fn start(deadlines: Deadlines) -> Self {
+    pub(crate) fn start(deadlines: ClientDeadlines) -> Self {
         Self {
             deadlines,
             until: Instant::now() + Duration::from_millis(deadlines.total_ms),
@@ -127,19 +127,19 @@ impl Clock {
     /// Waits for `work` at most as long as `phase` allows, and never past the whole exchange's end.
     pub(crate) async fn limit<T>(
         &self,
-        phase: Phase,
+        phase: DeadlinePhase,
         work: impl Future<Output = T>,
     ) -> Result<T, EgressError> {
         let deadlines = self.deadlines;
         let ms = match phase {
-            Phase::Connect => deadlines.connect_ms,
-            Phase::FirstByte => deadlines.first_byte_ms,
-            Phase::Idle => deadlines.idle_ms,
-            Phase::Total => deadlines.total_ms,
+            DeadlinePhase::Connect => deadlines.connect_ms,
+            DeadlinePhase::FirstByte => deadlines.first_byte_ms,
+            DeadlinePhase::Idle => deadlines.idle_ms,
+            DeadlinePhase::Total => deadlines.total_ms,
         };
         let end = Instant::now() + Duration::from_millis(ms);
         let (end, phase, ms) = if end > self.until {
-            (self.until, Phase::Total, deadlines.total_ms)
+            (self.until, DeadlinePhase::Total, deadlines.total_ms)
         } else {
             (end, phase, ms)
         };

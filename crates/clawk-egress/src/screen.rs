@@ -3,24 +3,24 @@
 use std::fmt;
 
 /// Finds secrets in what leaves, by known values and by shape.
-pub trait Screen: Send + Sync + fmt::Debug {
+pub trait SecretScreen: Send + Sync + fmt::Debug {
     /// A new stream of bytes to look at.
-    fn begin(&self) -> Box<dyn Screening>;
+    fn begin(&self) -> Box<dyn SecretScan>;
 }
 
 /// One stream of bytes: a URL, a header's value, a body.
-pub trait Screening: Send {
+pub trait SecretScan: Send {
     /// Takes the next piece; appends to `out` what may leave by now. A secret cut in two by a piece's edge is found all the
     /// same: what may be the beginning of one is kept back.
-    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Screened;
+    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict;
 
     /// The stream's end: appends what was kept back.
-    fn finish(&mut self, out: &mut Vec<u8>) -> Screened;
+    fn finish(&mut self, out: &mut Vec<u8>) -> ScreenVerdict;
 }
 
 /// What a piece held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Screened {
+pub enum ScreenVerdict {
     /// Nothing.
     Clean,
     /// These kinds of secrets (names of patterns, never values); redacted in `out`, or left and told, as the policy says.

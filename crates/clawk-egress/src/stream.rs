@@ -8,24 +8,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::{EgressError, Phase, tls};
+use crate::{DeadlinePhase, EgressError, tls};
 
 /// A byte stream, with or without TLS.
-pub struct Stream(Kind);
+pub struct EgressStream(Kind);
 
 enum Kind {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for EgressStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Kind::Plain(_) => "Stream(plain)",
@@ -34,7 +34,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-impl Stream {
+impl EgressStream {
     /// Connects to a host, with TLS where `secure`; both together within `connect_ms`.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Stream {
         host: &str,
         port: u16,
         secure: bool,
-        env: &Env,
+        env: &EnvironmentSource,
         connect_ms: u64,
     ) -> Result<Self, EgressError> {
         let connecting = async {
@@ -61,7 +61,7 @@ impl Stream {
         match tokio::time::timeout(Duration::from_millis(connect_ms), connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(EgressError::Timeout {
-                phase: Phase::Connect,
+                phase: DeadlinePhase::Connect,
                 ms: connect_ms,
             }),
         }
@@ -71,7 +71,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`EgressError::Tls`]; [`EgressError::Setup`] where it has TLS already.
-    pub async fn secure(self, host: &str, env: &Env) -> Result<Self, EgressError> {
+    pub async fn secure(self, host: &str, env: &EnvironmentSource) -> Result<Self, EgressError> {
         match self.0 {
             Kind::Plain(tcp) => secured(tcp, host, env).await,
             Kind::Tls(_) => Err(EgressError::Setup("the connection has TLS already".to_owned())),
@@ -79,17 +79,17 @@ impl Stream {
     }
 }
 
-async fn secured(tcp: TcpStream, host: &str, env: &Env) -> Result<Stream, EgressError> {
+async fn secured(tcp: TcpStream, host: &str, env: &EnvironmentSource) -> Result<EgressStream, EgressError> {
     let config = tls::config(true, env)?;
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_invalid| EgressError::Tls(format!("`{host}` is no name of a server")))?;
     let connector = TlsConnector::from(Arc::new(config));
     let stream = connector.connect(name, tcp).await;
     let stream = stream.map_err(|error| EgressError::Tls(error.to_string()))?;
-    Ok(Stream(Kind::Tls(Box::new(stream))))
+    Ok(EgressStream(Kind::Tls(Box::new(stream))))
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for EgressStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
             Kind::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -98,7 +98,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for EgressStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().0 {
             Kind::Plain(stream) => Pin::new(stream).poll_write(cx, buf),

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use http::{HeaderMap, HeaderValue, Method};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ use super::*;
 
 mod tls;
 
-fn rules(toml: &str) -> Rules {
+fn rules(toml: &str) -> HostAllowList {
     toml::from_str(toml).unwrap()
 }
 
@@ -58,13 +58,13 @@ fn get(url: &str) -> Request {
     }
 }
 
-fn names(table: &[(&str, &[&str])]) -> Names {
+fn names(table: &[(&str, &[&str])]) -> NameResolver {
     let parse = |list: &[&str]| {
         list.iter()
             .map(|address| address.parse::<IpAddr>().unwrap())
             .collect()
     };
-    Names::Fixed(
+    NameResolver::Fixed(
         table
             .iter()
             .map(|(name, list)| ((*name).to_owned(), parse(list)))
@@ -72,14 +72,20 @@ fn names(table: &[(&str, &[&str])]) -> Names {
     )
 }
 
-fn guarded(toml: &str, table: &[(&str, &[&str])]) -> Client {
-    let deadlines = Deadlines {
+fn guarded(toml: &str, table: &[(&str, &[&str])]) -> EgressClient {
+    let deadlines = ClientDeadlines {
         connect_ms: 500,
         first_byte_ms: 500,
         idle_ms: 500,
         total_ms: 2_000,
     };
-    Client::guarded_with(rules(toml), &Env::fixed([("A", "")]), deadlines, names(table)).unwrap()
+    EgressClient::guarded_with(
+        rules(toml),
+        &EnvironmentSource::fixed([("A", "")]),
+        deadlines,
+        names(table),
+    )
+    .unwrap()
 }
 
 #[tokio::test]
@@ -92,7 +98,7 @@ async fn one_bad_address_among_good_ones_refuses() {
     for host in ["mixed.test", "meta.test"] {
         let answer = client.send(get(&format!("http://{host}/"))).await;
         assert!(
-            matches!(answer, Err(EgressError::Refused(Refusal::Address { .. }))),
+            matches!(answer, Err(EgressError::Refused(UrlRefusal::Address { .. }))),
             "{answer:?}"
         );
     }
@@ -180,7 +186,7 @@ async fn redirects_end() {
         panic!("{answer:?}")
     };
     assert!(
-        matches!(*error, EgressError::Refused(Refusal::Redirects(2))),
+        matches!(*error, EgressError::Refused(UrlRefusal::Redirects(2))),
         "{error:?}"
     );
     served.await.unwrap();
@@ -215,7 +221,7 @@ async fn bodies_and_waits_are_bounded() {
         matches!(
             slow,
             Err(EgressError::Timeout {
-                phase: Phase::FirstByte,
+                phase: DeadlinePhase::FirstByte,
                 ms: 500
             })
         ),
@@ -228,8 +234,8 @@ async fn bodies_and_waits_are_bounded() {
 async fn a_declared_endpoint_may_be_local_and_is_not_redirected() {
     let (port, served) = server(vec![found("http://example.com/")]).await;
     let url = Url::parse(&format!("http://127.0.0.1:{port}/v1")).unwrap();
-    let env = Env::fixed([("HTTP_PROXY", "http://127.0.0.1:1")]);
-    let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+    let env = EnvironmentSource::fixed([("HTTP_PROXY", "http://127.0.0.1:1")]);
+    let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
     assert_eq!(client.send(get(url.as_str())).await.unwrap().status(), 302);
     served.await.unwrap();
 }
@@ -239,10 +245,10 @@ async fn faults_are_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let env = Env::fixed([("A", "")]);
+    let env = EnvironmentSource::fixed([("A", "")]);
     let send = async |url: String| {
         let url = Url::parse(&url).unwrap();
-        let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+        let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
         client.send(get(url.as_str())).await.unwrap_err()
     };
     let refused = send(format!("http://127.0.0.1:{port}/?key=canary")).await;
@@ -272,8 +278,8 @@ async fn faults_are_told_apart() {
     assert!(matches!(&garbage, EgressError::Broken(_)), "{garbage:?}");
     served.await.unwrap();
     let proxy = Url::parse("https://example.com/").unwrap();
-    let env = Env::fixed([("HTTPS_PROXY", "::canary::")]);
-    let bad = Client::for_provider(&proxy, &env, Deadlines::default(), 1000)
+    let env = EnvironmentSource::fixed([("HTTPS_PROXY", "::canary::")]);
+    let bad = EgressClient::for_provider(&proxy, &env, ClientDeadlines::default(), 1000)
         .unwrap_err()
         .to_string();
     assert!(!bad.contains("canary"), "{bad}");
@@ -284,16 +290,18 @@ async fn a_proxy_is_used_but_for_what_it_is_not_for() {
     let (port, served) = server(vec![OK.to_owned()]).await;
     let proxy = format!("http://127.0.0.1:{port}");
     let url = Url::parse("http://models.invalid/v1?q=1").unwrap();
-    let send = async |env: Env| {
-        let client = Client::for_provider(&url, &env, Deadlines::default(), 1000).unwrap();
+    let send = async |env: EnvironmentSource| {
+        let client = EgressClient::for_provider(&url, &env, ClientDeadlines::default(), 1000).unwrap();
         client.send(get(url.as_str())).await
     };
-    let except = Env::fixed([
+    let except = EnvironmentSource::fixed([
         ("HTTP_PROXY", proxy.as_str()),
         ("NO_PROXY", "other.test,.invalid"),
     ]);
     assert!(matches!(send(except).await, Err(EgressError::Dns { .. })));
-    let through = send(Env::fixed([("HTTP_PROXY", proxy.as_str())])).await.unwrap();
+    let through = send(EnvironmentSource::fixed([("HTTP_PROXY", proxy.as_str())]))
+        .await
+        .unwrap();
     assert_eq!(through.bytes().await.unwrap(), "hello");
     let head = served.await.unwrap().remove(0);
     assert!(

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::EgressError;
 
 /// A client configuration. Without `verified` it knows no root at all, for endpoints that speak plain http: reading the
 /// platform's certificates costs milliseconds.
-pub(crate) fn config(verified: bool, env: &Env) -> Result<ClientConfig, EgressError> {
+pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     let roots = if verified {
         roots(env)?
     } else {
@@ -27,13 +27,13 @@ pub(crate) fn config(verified: bool, env: &Env) -> Result<ClientConfig, EgressEr
 ///
 /// # Errors
 /// [`EgressError::Setup`] when the roots are not usable.
-pub fn verified(env: &Env) -> Result<ClientConfig, EgressError> {
+pub fn verified(env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     config(true, env)
 }
 
 /// The certificates of the roots, as PEM, for a trust file inside a sandbox; empty when only the built-in set is there, which
 /// holds keys and no certificates.
-pub(crate) fn bundle(env: &Env) -> String {
+pub(crate) fn bundle(env: &EnvironmentSource) -> String {
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
     let found = if file.is_some() || dir.is_some() {
         rustls_native_certs::load_certs_from_paths(file.as_deref(), dir.as_deref())
@@ -49,7 +49,7 @@ pub(crate) fn bundle(env: &Env) -> String {
 
 /// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; else the platform's, read once per process. The built-in set helps
 /// only if the operator named none: named roots that can't be read are an error, never a weaker run.
-fn roots(env: &Env) -> Result<Arc<RootCertStore>, EgressError> {
+fn roots(env: &EnvironmentSource) -> Result<Arc<RootCertStore>, EgressError> {
     static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
     if file.is_some() || dir.is_some() {

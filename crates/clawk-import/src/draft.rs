@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::report::Report;
+use crate::report::ImportReport;
 
 /// Everything that a `claw.yaml` and a `clawk.toml` can say of an imported agent.
 #[derive(Debug, Default)]
@@ -19,11 +19,11 @@ pub(crate) struct Draft {
     /// Further files that are copied as they are.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
     /// The first one answers, the others are its fallbacks in order.
-    pub(crate) providers: Vec<Provider>,
+    pub(crate) providers: Vec<ProviderDraft>,
     /// The first model that was configured and whose address is not known.
     pub(crate) unplaced: Option<UnplacedModel>,
     pub(crate) channels: Vec<Channel>,
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Vec<McpServerDraft>,
     pub(crate) skills: Vec<Skill>,
     pub(crate) members: Vec<Member>,
     /// The swarm's name and the member that leads it.
@@ -41,12 +41,12 @@ pub(crate) struct Draft {
     pub(crate) steps_per_turn: Option<u64>,
     /// Whether it remembered across conversations.
     pub(crate) memory: bool,
-    pub(crate) report: Report,
+    pub(crate) report: ImportReport,
 }
 
 /// A model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Provider {
+pub(crate) struct ProviderDraft {
     pub(crate) name: String,
     pub(crate) protocol: &'static str,
     pub(crate) endpoint: String,
@@ -84,7 +84,7 @@ pub(crate) struct Channel {
 
 /// An MCP server, all of whose tools are taken over.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Server {
+pub(crate) struct McpServerDraft {
     pub(crate) name: String,
     /// `stdio:///…` or `https://…`.
     pub(crate) uri: String,
@@ -122,8 +122,8 @@ impl Draft {
     }
 
     /// Adds a provider unless an equal one is there.
-    pub(crate) fn provider(&mut self, mut provider: Provider) {
-        let same = |known: &Provider| {
+    pub(crate) fn provider(&mut self, mut provider: ProviderDraft) {
+        let same = |known: &ProviderDraft| {
             known.endpoint == provider.endpoint
                 && known.model == provider.model
                 && known.protocol == provider.protocol
@@ -149,7 +149,7 @@ impl Draft {
     }
 
     /// Adds an MCP server; the name of a tool or of another server gets a number behind it.
-    pub(crate) fn server(&mut self, mut server: Server) {
+    pub(crate) fn server(&mut self, mut server: McpServerDraft) {
         server.name = free_name(&server.name, |name| {
             crate::tools::BUILTINS.contains(&name) || self.servers.iter().any(|known| known.name == name)
         });

@@ -26,17 +26,17 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use report::{Left, NeededSecret, Report};
+pub use report::{ImportReport, NeededSecret, OmittedSetting};
 pub use runtimes::Runtime;
 pub use skill::{REQUIRES, SkillImport, skill};
 
 /// A folder to be written: the new agent, and what could not be carried over.
 #[derive(Debug)]
-pub struct Import {
+pub struct ImportResult {
     /// Relative paths and contents. `claw.yaml`, `clawk.toml` and `IMPORT.md` are always among them.
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// What was carried over, and what was not.
-    pub report: Report,
+    pub report: ImportReport,
 }
 
 /// Why nothing could be imported.
@@ -95,7 +95,7 @@ pub enum ImportError {
 /// # Errors
 /// No configuration is there, or one of its files can't be read. Single settings that mean nothing here are no errors: they
 /// stand in the report.
-pub fn import(runtime: Runtime, path: &Path) -> Result<Import, ImportError> {
+pub fn import(runtime: Runtime, path: &Path) -> Result<ImportResult, ImportError> {
     let draft = runtimes::read(runtime, path)?;
     Ok(write::write(runtime, draft))
 }

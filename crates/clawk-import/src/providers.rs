@@ -2,8 +2,8 @@
 //!
 //! A model goes to the address that its configuration means, or nowhere: what is not known is named, never guessed.
 
-use crate::draft::{Draft, Provider, UnplacedModel, fit, shout};
-use crate::vendors::{ANTHROPIC, OPENAI, Vendor, VendorReach, known, vendor_of_model};
+use crate::draft::{Draft, ProviderDraft, UnplacedModel, fit, shout};
+use crate::vendors::{ANTHROPIC, ModelVendor, OPENAI, VendorReach, known, vendor_of_model};
 
 /// Where Gemini's own dialect and its OpenAI dialect live.
 const GEMINI_HOST: &str = "https://generativelanguage.googleapis.com";
@@ -12,7 +12,7 @@ const KIMI_CODING_MODELS: &[&str] = &["kimi-for-coding", "kimi-code", "k2p5", "k
 
 /// What a configuration says of one vendor.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Account {
+pub(crate) struct VendorAccount {
     /// The key as it stands there: a value or `${NAME}`.
     pub(crate) key: Option<String>,
     /// Where the key stands, for the report.
@@ -23,7 +23,7 @@ pub(crate) struct Account {
     pub(crate) dialect: Option<String>,
 }
 
-impl Account {
+impl VendorAccount {
     fn says_something(&self) -> bool {
         self.key.is_some() || self.base_url.is_some()
     }
@@ -42,7 +42,7 @@ pub(crate) enum VendorChoice<'a> {
 
 /// What a dialect's word means here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
+enum VendorDialect {
     Anthropic,
     OpenAi,
     Gemini,
@@ -56,7 +56,7 @@ pub(crate) fn add(
     draft: &mut Draft,
     model: &str,
     choice: VendorChoice<'_>,
-    account: &dyn Fn(&str) -> Account,
+    account: &dyn Fn(&str) -> VendorAccount,
 ) {
     let Some((name, bare)) = settle(model, choice, account) else {
         let reason = "its name says no vendor: set `endpoint` and `model` in claw.yaml";
@@ -81,7 +81,7 @@ pub(crate) fn add(
         None if usual.is_empty() || is_local(&placed.endpoint) => None,
         None => Some(draft.secret("", &usual, "the environment of the old runtime")),
     };
-    let found = Provider {
+    let found = ProviderDraft {
         name: fit(&name),
         protocol: placed.protocol,
         endpoint: placed.endpoint,
@@ -98,7 +98,7 @@ pub(crate) fn add(
 fn settle(
     model: &str,
     choice: VendorChoice<'_>,
-    account: &dyn Fn(&str) -> Account,
+    account: &dyn Fn(&str) -> VendorAccount,
 ) -> Option<(String, String)> {
     let in_name = || {
         let (prefix, _) = model.split_once('/')?;
@@ -125,21 +125,25 @@ fn settle(
 }
 
 /// The known vendor of this name; `kimi` stands for two, which the model tells apart.
-fn vendor_of(name: &str, model: &str) -> Option<&'static Vendor> {
+fn vendor_of(name: &str, model: &str) -> Option<&'static ModelVendor> {
     let coding =
         name.eq_ignore_ascii_case("kimi") && KIMI_CODING_MODELS.iter().any(|known| model.starts_with(known));
     known(if coding { "kimi-coding" } else { name })
 }
 
-struct Placement {
+struct ProviderEndpoint {
     protocol: &'static str,
     endpoint: String,
 }
 
 /// Where a vendor is asked and how, or why that can't be said.
-fn placement(name: &str, vendor: Option<&'static Vendor>, said: &Account) -> Result<Placement, String> {
+fn placement(
+    name: &str,
+    vendor: Option<&'static ModelVendor>,
+    said: &VendorAccount,
+) -> Result<ProviderEndpoint, String> {
     let dialect = said.dialect.as_deref().map(dialect_of);
-    if let (Some(Dialect::Unspoken), Some(word)) = (dialect, said.dialect.as_deref()) {
+    if let (Some(VendorDialect::Unspoken), Some(word)) = (dialect, said.dialect.as_deref()) {
         return Err(format!(
             "clawk does not speak `{word}`: set `endpoint` in claw.yaml to an address that speaks OpenAI's or Anthropic's dialect"
         ));
@@ -149,7 +153,7 @@ fn placement(name: &str, vendor: Option<&'static Vendor>, said: &Account) -> Res
         return match reach {
             Some(VendorReach::Address {
                 protocol, endpoint, ..
-            }) => Ok(Placement {
+            }) => Ok(ProviderEndpoint {
                 protocol,
                 endpoint: endpoint.to_owned(),
             }),
@@ -168,35 +172,35 @@ fn placement(name: &str, vendor: Option<&'static Vendor>, said: &Account) -> Res
         return Err(reason.to_owned());
     }
     let usual = match reach {
-        Some(VendorReach::Address { protocol, .. }) if protocol == ANTHROPIC => Dialect::Anthropic,
-        Some(VendorReach::Address { .. } | VendorReach::NoAddress(_)) | None => Dialect::OpenAi,
+        Some(VendorReach::Address { protocol, .. }) if protocol == ANTHROPIC => VendorDialect::Anthropic,
+        Some(VendorReach::Address { .. } | VendorReach::NoAddress(_)) | None => VendorDialect::OpenAi,
     };
     speak(dialect.unwrap_or(usual), base)
 }
 
 /// The address at which a dialect is spoken below `base`.
-fn speak(dialect: Dialect, base: String) -> Result<Placement, String> {
+fn speak(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, String> {
     let (protocol, endpoint) = match dialect {
-        Dialect::Anthropic => (ANTHROPIC, base.strip_suffix("/v1").unwrap_or(&base).to_owned()),
-        Dialect::OpenAi | Dialect::Gemini if base.starts_with(GEMINI_HOST) => {
+        VendorDialect::Anthropic => (ANTHROPIC, base.strip_suffix("/v1").unwrap_or(&base).to_owned()),
+        VendorDialect::OpenAi | VendorDialect::Gemini if base.starts_with(GEMINI_HOST) => {
             (OPENAI, format!("{GEMINI_HOST}/v1beta/openai"))
         }
-        Dialect::Gemini => {
+        VendorDialect::Gemini => {
             return Err(format!(
                 "it speaks `google-generative-ai` at `{base}`, which clawk does not: set `endpoint` in claw.yaml to its OpenAI address"
             ));
         }
-        Dialect::Ollama => {
+        VendorDialect::Ollama => {
             let server = base
                 .strip_suffix("/api")
                 .or_else(|| base.strip_suffix("/v1"))
                 .unwrap_or(&base);
             (OPENAI, format!("{server}/v1"))
         }
-        Dialect::OpenAi => (OPENAI, base),
-        Dialect::Unspoken => return Err("clawk does not speak its dialect".to_owned()),
+        VendorDialect::OpenAi => (OPENAI, base),
+        VendorDialect::Unspoken => return Err("clawk does not speak its dialect".to_owned()),
     };
-    Ok(Placement { protocol, endpoint })
+    Ok(ProviderEndpoint { protocol, endpoint })
 }
 
 /// An address without what comes after the dialect's root.
@@ -224,14 +228,14 @@ fn address(base: &str) -> Result<String, String> {
     Ok(base.to_owned())
 }
 
-fn dialect_of(word: &str) -> Dialect {
+fn dialect_of(word: &str) -> VendorDialect {
     let folded: String = word
         .chars()
         .filter(char::is_ascii_alphanumeric)
         .map(|c| c.to_ascii_lowercase())
         .collect();
     match folded.as_str() {
-        "anthropic" | "anthropicmessages" | "messages" => Dialect::Anthropic,
+        "anthropic" | "anthropicmessages" | "messages" => VendorDialect::Anthropic,
         "openai"
         | "openaicompletions"
         | "openaichat"
@@ -240,10 +244,10 @@ fn dialect_of(word: &str) -> Dialect {
         | "openaicompatible"
         | "chatcompletions"
         | "completions"
-        | "responses" => Dialect::OpenAi,
-        "googlegenerativeai" | "gemini" | "google" => Dialect::Gemini,
-        "ollama" => Dialect::Ollama,
-        _ => Dialect::Unspoken,
+        | "responses" => VendorDialect::OpenAi,
+        "googlegenerativeai" | "gemini" | "google" => VendorDialect::Gemini,
+        "ollama" => VendorDialect::Ollama,
+        _ => VendorDialect::Unspoken,
     }
 }
 

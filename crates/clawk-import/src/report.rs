@@ -4,18 +4,18 @@ use serde::Serialize;
 
 /// The outcome of an import, for people and as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct ImportReport {
     /// What came over, one sentence each.
     pub carried: Vec<String>,
     /// Settings that did not come over.
-    pub left: Vec<Left>,
+    pub left: Vec<OmittedSetting>,
     /// Secrets that the new agent refers to.
     pub secrets: Vec<NeededSecret>,
 }
 
 /// A setting that did not come over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Left {
+pub struct OmittedSetting {
     /// Where it stands: a file, and the path of members in it.
     pub setting: String,
     /// Why, and what to do instead where there is something.
@@ -31,7 +31,7 @@ pub struct NeededSecret {
     pub found: String,
 }
 
-impl Report {
+impl ImportReport {
     /// Notes what came over.
     pub(crate) fn carried(&mut self, what: impl Into<String>) {
         self.carried.push(what.into());
@@ -39,7 +39,7 @@ impl Report {
 
     /// Notes what did not.
     pub(crate) fn left(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
-        let left = Left {
+        let left = OmittedSetting {
             setting: setting.into(),
             reason: reason.into(),
         };

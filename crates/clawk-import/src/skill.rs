@@ -41,7 +41,7 @@ const NAMES: [(&str, &str); 14] = [
 ];
 
 /// Relative paths and contents.
-type Files = Vec<(PathBuf, Vec<u8>)>;
+type SkillFiles = Vec<(PathBuf, Vec<u8>)>;
 
 /// A skill, ready to be written.
 #[derive(Debug)]
@@ -305,7 +305,7 @@ fn at_home(
     output: &Path,
     shelf: &Path,
     notes: &mut Vec<String>,
-) -> Result<(PathBuf, Files), ImportError> {
+) -> Result<(PathBuf, SkillFiles), ImportError> {
     let here = folder.shown();
     if here.starts_with(shelf) {
         return Ok((here, Vec::new()));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, Server, fit, secret_text, shout, variable};
+use crate::draft::{Draft, McpServerDraft, fit, secret_text, shout, variable};
 use crate::settings::Settings;
 
 /// Words in a variable's or header's name whose value is a secret.
@@ -32,9 +32,9 @@ pub(crate) fn servers(draft: &mut Draft, settings: &Settings, at: &str) {
 }
 
 fn server(draft: &mut Draft, settings: &Settings, name: &str, at: &str) {
-    let mut server = Server {
+    let mut server = McpServerDraft {
         name: fit(name),
-        ..Server::default()
+        ..McpServerDraft::default()
     };
     if let Some(url) = settings.text(&format!("{at}.url")) {
         if !url.starts_with("https://") && !url.starts_with("http://") {

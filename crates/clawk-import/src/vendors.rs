@@ -10,7 +10,7 @@ pub(crate) const ANTHROPIC: &str = "anthropic-native";
 
 /// A known vendor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Vendor {
+pub(crate) struct ModelVendor {
     /// What it is called, in lower case without separators.
     pub(crate) names: &'static [&'static str],
     /// How it is reached.
@@ -32,31 +32,35 @@ pub(crate) enum VendorReach {
 }
 
 /// A vendor that speaks OpenAI's dialect.
-const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> Vendor {
+const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> ModelVendor {
     let protocol = OPENAI;
     let reach = VendorReach::Address {
         protocol,
         endpoint,
         secret,
     };
-    Vendor { names, reach }
+    ModelVendor { names, reach }
 }
 
 /// A vendor that speaks Anthropic's dialect.
-const fn anthropic(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> Vendor {
+const fn anthropic(
+    names: &'static [&'static str],
+    endpoint: &'static str,
+    secret: &'static str,
+) -> ModelVendor {
     let protocol = ANTHROPIC;
     let reach = VendorReach::Address {
         protocol,
         endpoint,
         secret,
     };
-    Vendor { names, reach }
+    ModelVendor { names, reach }
 }
 
 /// A vendor without an address of its own.
-const fn nowhere(names: &'static [&'static str], reason: &'static str) -> Vendor {
+const fn nowhere(names: &'static [&'static str], reason: &'static str) -> ModelVendor {
     let reach = VendorReach::NoAddress(reason);
-    Vendor { names, reach }
+    ModelVendor { names, reach }
 }
 
 const SUBSCRIPTION: &str = "it is signed in to by browser with a subscription, which is for that vendor's own program: use a vendor \
@@ -65,7 +69,7 @@ const PROGRAM: &str = "it starts a program of the vendor, which clawk does not: 
                        claw.yaml";
 
 #[rustfmt::skip]
-const VENDORS: &[Vendor] = &[
+const VENDORS: &[ModelVendor] = &[
     anthropic(&["anthropic", "claude"], "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     open(&["openai"], "https://api.openai.com/v1", "OPENAI_API_KEY"),
     open(&["gemini", "google", "googlegemini"], "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
@@ -154,7 +158,7 @@ const VENDORS: &[Vendor] = &[
 ];
 
 /// The vendor of exactly this name, in any spelling of its words.
-pub(crate) fn known(name: &str) -> Option<&'static Vendor> {
+pub(crate) fn known(name: &str) -> Option<&'static ModelVendor> {
     let folded: String = name
         .chars()
         .filter(char::is_ascii_alphanumeric)

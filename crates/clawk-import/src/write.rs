@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use crate::channels::quoted;
-use crate::draft::{Channel, Draft, Member, Provider, fit};
-use crate::{Import, Report, Runtime, emit, tools};
+use crate::draft::{Channel, Draft, Member, ProviderDraft, fit};
+use crate::{ImportReport, ImportResult, Runtime, emit, tools};
 
 /// Reading in the folder is free, all else is asked for or refused: nothing that the other runtime allowed silently.
 const POLICY: &str = include_str!("../../../examples/policies/standard.yaml");
 const POLICY_TESTS: &str = include_str!("../../../examples/policies/standard.tests.yaml");
 
 /// Writes the draft down. Pure: nothing touches the disk.
-pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> Import {
+pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> ImportResult {
     if draft.providers.is_empty() {
         let reason = if draft.unplaced.is_some() {
             "no configured model came over: the new agent answers once `providers` in claw.yaml names an address"
@@ -47,11 +47,11 @@ pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> Import {
     let mut report = draft.report;
     keep_first_of_each_path(&mut files, &mut report);
     files.push((PathBuf::from("IMPORT.md"), told(runtime, &report).into_bytes()));
-    Import { files, report }
+    ImportResult { files, report }
 }
 
 /// No file of the old folder takes the place of another one, on a disk that ignores case either.
-fn keep_first_of_each_path(files: &mut Vec<(PathBuf, Vec<u8>)>, report: &mut Report) {
+fn keep_first_of_each_path(files: &mut Vec<(PathBuf, Vec<u8>)>, report: &mut ImportReport) {
     let mut known = BTreeSet::from(["import.md".to_owned()]);
     files.retain(|(path, _)| {
         let shown = path.to_string_lossy();
@@ -159,7 +159,7 @@ fn providers(draft: &Draft) -> Value {
     .collect()
 }
 
-fn provider(one: &Provider) -> Value {
+fn provider(one: &ProviderDraft) -> Value {
     let auth = match &one.secret {
         None => json!({"type": "none"}),
         Some(secret) if one.protocol == "anthropic-native" => {
@@ -346,7 +346,7 @@ fn table(out: &mut String, name: &str, members: &std::collections::BTreeMap<Stri
 }
 
 /// `IMPORT.md`: what a person has to know.
-fn told(runtime: Runtime, report: &Report) -> String {
+fn told(runtime: Runtime, report: &ImportReport) -> String {
     let mut out = format!(
         "# Imported from {}\n\n## Give it these secrets\n\n",
         runtime.title()

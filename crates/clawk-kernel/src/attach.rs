@@ -9,7 +9,7 @@ use clawk_proto::Digest;
 use crate::error::KernelError;
 use crate::event::digest;
 use crate::message_frame::MessageFrame;
-use crate::ports::{Image, InferRequest, Journal, JournalError, Message, MessageContext};
+use crate::ports::{Image, InferRequest, Journal, JournalError, MessageContext, ModelMessage};
 
 /// Pictures of one message.
 pub const MAX_IMAGES: usize = 16;
@@ -24,8 +24,8 @@ const COUNTED_BYTES: u64 = 6_400;
 
 /// A picture as it comes in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
-    /// One of [`Attached::TYPES`].
+pub struct AttachedPicture {
+    /// One of [`AttachedPicture::TYPES`].
     pub mime_type: String,
     /// What its sender calls it.
     pub name: Option<String>,
@@ -33,7 +33,7 @@ pub struct Attached {
     pub data: Vec<u8>,
 }
 
-impl Attached {
+impl AttachedPicture {
     /// The types of pictures that models take.
     pub const TYPES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
 
@@ -109,28 +109,28 @@ fn too_large() -> String {
 
 /// What somebody says, as it comes in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingMessage {
     pub(crate) text: String,
-    pub(crate) images: Vec<Attached>,
-    pub(crate) setting: Setting,
+    pub(crate) images: Vec<AttachedPicture>,
+    pub(crate) setting: FrameSource,
 }
 
 /// Where a message's frame comes from.
 #[derive(Debug, Clone)]
-pub(crate) enum Setting {
+pub(crate) enum FrameSource {
     /// It is written when the message is taken.
     Given(MessageContext),
     /// It was written when the message was taken in the run that is played again.
     Recorded(MessageFrame),
 }
 
-impl Default for Setting {
+impl Default for FrameSource {
     fn default() -> Self {
         Self::Given(MessageContext::default())
     }
 }
 
-impl From<String> for Incoming {
+impl From<String> for IncomingMessage {
     fn from(text: String) -> Self {
         Self {
             text,
@@ -141,10 +141,10 @@ impl From<String> for Incoming {
 
 /// What somebody said, as a turn takes it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct TurnInput {
     pub(crate) text: String,
     pub(crate) images: Vec<Image>,
-    /// See [`Message::User`].
+    /// See [`ModelMessage::User`].
     pub(crate) frame: String,
 }
 
@@ -152,7 +152,10 @@ pub(crate) struct Said {
 ///
 /// # Errors
 /// There are too many, or one is not what it says.
-pub(crate) fn images(attached: &[Attached], clean: impl Fn(&mut String)) -> Result<Vec<Image>, KernelError> {
+pub(crate) fn images(
+    attached: &[AttachedPicture],
+    clean: impl Fn(&mut String),
+) -> Result<Vec<Image>, KernelError> {
     if attached.len() > MAX_IMAGES {
         let reason = format!("it has {} pictures, the limit is {MAX_IMAGES}", attached.len());
         return Err(KernelError::Refused(reason));
@@ -171,8 +174,8 @@ pub(crate) fn images(attached: &[Attached], clean: impl Fn(&mut String)) -> Resu
 /// What the pictures of a request and those of results (`of_tools`) count for the purse, bytes; nothing where the provider is not shown them.
 pub(crate) fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
     let each = request.messages.iter().map(|message| match message {
-        Message::User { images, .. } => images.len(),
-        Message::Assistant { .. } | Message::ToolResult { .. } => 0,
+        ModelMessage::User { images, .. } => images.len(),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => 0,
     });
     let count = u64::try_from(each.sum::<usize>().saturating_add(of_tools)).unwrap_or(u64::MAX);
     if takes_images {
@@ -193,7 +196,7 @@ pub(crate) async fn shown(
 ) -> Result<InferRequest, JournalError> {
     let mut left = MAX_SHOWN_BYTES;
     for message in request.messages.iter_mut().rev() {
-        let Message::User { text, images, .. } = message else {
+        let ModelMessage::User { text, images, .. } = message else {
             continue;
         };
         for mut image in std::mem::take(images) {
@@ -231,6 +234,6 @@ fn note(image: &Image) -> String {
 }
 
 /// Their digests, for what makes a request the same.
-pub(crate) fn digests(attached: &[Attached]) -> Vec<Digest> {
+pub(crate) fn digests(attached: &[AttachedPicture]) -> Vec<Digest> {
     attached.iter().map(|image| digest(&image.data)).collect()
 }

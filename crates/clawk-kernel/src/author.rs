@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use clawk_manifest::model::{ChannelType, Manifest, Role};
 use serde::{Deserialize, Serialize};
 
-use crate::door::{Door, Origin};
+use crate::door::{EntryPoint, Origin};
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind};
 use crate::taint;
 
@@ -38,7 +38,7 @@ pub(crate) enum AuthorKind {
 
 /// Who wrote a text: by which door it came in, the sender's name there, and the rights that the sender had there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Author {
+pub struct TextAuthor {
     kind: AuthorKind,
     /// The channel's name, or the door's.
     door: String,
@@ -48,7 +48,7 @@ pub struct Author {
     repeats: BTreeSet<String>,
 }
 
-impl Author {
+impl TextAuthor {
     /// This program's own words. Nothing that came from outside may be in such a text.
     #[must_use]
     pub const fn runtime() -> Self {
@@ -79,12 +79,13 @@ impl Author {
         Self {
             kind: origin.author_kind.unwrap_or_else(|| kind_of(door, manifest)),
             door: match door {
-                Door::Channel { channel, .. } => channel.clone(),
-                Door::Rpc { client, .. } if client.starts_with(AGENT_CLIENTS) => "a2a".to_owned(),
-                Door::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => "queue".to_owned(),
-                Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => {
-                    door.name().to_owned()
-                }
+                EntryPoint::Channel { channel, .. } => channel.clone(),
+                EntryPoint::Rpc { client, .. } if client.starts_with(AGENT_CLIENTS) => "a2a".to_owned(),
+                EntryPoint::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => "queue".to_owned(),
+                EntryPoint::Rpc { .. }
+                | EntryPoint::Cli
+                | EntryPoint::Peer { .. }
+                | EntryPoint::Unknown { .. } => door.name().to_owned(),
             },
             sender: door.sender().to_owned(),
             role: origin.role,
@@ -93,7 +94,7 @@ impl Author {
     }
 
     /// The author of what somebody says who has this door, where there is no message.
-    pub(crate) fn of_door(door: &Door, manifest: &Manifest) -> Self {
+    pub(crate) fn of_door(door: &EntryPoint, manifest: &Manifest) -> Self {
         Self::of(&Origin::from(door.clone()), manifest)
     }
 
@@ -137,7 +138,7 @@ impl Author {
 
     /// Somebody who types at the terminal of this machine, or pipes text into the program.
     pub(crate) fn is_at_terminal(&self) -> bool {
-        self.kind == AuthorKind::Person && self.door == Door::Cli.name()
+        self.kind == AuthorKind::Person && self.door == EntryPoint::Cli.name()
     }
 
     /// Who it is, for people: `ann on slack (user)`.
@@ -161,23 +162,23 @@ impl Author {
 }
 
 /// Which kind of author comes in by a door.
-pub(crate) fn kind_of(door: &Door, manifest: &Manifest) -> AuthorKind {
+pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
     match door {
-        Door::Cli => AuthorKind::Person,
-        Door::Rpc { client, .. } if client.starts_with(AGENT_CLIENTS) => AuthorKind::Agent,
-        Door::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => AuthorKind::Trigger,
-        Door::Rpc { .. } => AuthorKind::Person,
-        Door::Peer { .. } => AuthorKind::Agent,
+        EntryPoint::Cli => AuthorKind::Person,
+        EntryPoint::Rpc { client, .. } if client.starts_with(AGENT_CLIENTS) => AuthorKind::Agent,
+        EntryPoint::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => AuthorKind::Trigger,
+        EntryPoint::Rpc { .. } => AuthorKind::Person,
+        EntryPoint::Peer { .. } => AuthorKind::Agent,
         // The sender of a trigger's message is its channel.
-        Door::Channel { channel, sender, .. } if channel == sender => {
+        EntryPoint::Channel { channel, sender, .. } if channel == sender => {
             let declared = manifest.channels.iter().find(|known| known.name == *channel);
             match declared.map(|known| known.kind) {
                 Some(ChannelType::Cron) => AuthorKind::Operator,
                 Some(_) | None => AuthorKind::Trigger,
             }
         }
-        Door::Channel { .. } => AuthorKind::Person,
-        Door::Unknown { .. } => AuthorKind::Trigger,
+        EntryPoint::Channel { .. } => AuthorKind::Person,
+        EntryPoint::Unknown { .. } => AuthorKind::Trigger,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Atlases in the kernel: the set in force, sessions with their resolutions, what has been spent (DESIGN §2, R12, R29).
 //!
 //! A turn resolves before its model is asked (`turn`); an action's call passes `gate` on the one path; whoever speaks
-//! CRA itself comes through [`crate::Cra`]. Everything that happens is in the journal, and what must outlive a restart is folded
+//! CRA itself comes through [`crate::CraHandle`]. Everything that happens is in the journal, and what must outlive a restart is folded
 //! from it (`restore`).
 
 pub(crate) mod atlases;
@@ -17,30 +17,30 @@ pub(crate) mod turn;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use clawk_carp::atlas::{Action, Executor};
+use clawk_carp::atlas::{AtlasAction, Executor};
 use clawk_carp::set::SetError;
 use clawk_carp::{Atlas, AtlasSet};
-use clawk_proto::carp::{Requester, Task};
+use clawk_proto::carp::{CarpRequester, CarpTask};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 pub use atlases::{AtlasView, Origin};
-pub(crate) use book::Books;
+pub(crate) use book::CarpSessions;
 pub use book::{ApprovalState, ApprovalView, NewSession, SessionView};
 pub use error::CarpError;
 pub use event::resolution_events;
-pub(crate) use gate::{Gate, Judgement, Pended, pend};
+pub(crate) use gate::{AtlasGate, AtlasJudgement, DeferredApproval, pend};
 pub use replay::{AtlasRef, CarpFacts, atlas_of};
-pub(crate) use replay::{Outside, facts};
+pub(crate) use replay::{OutsideAtlasEvent, facts};
 pub(crate) use restore::{follow, restore};
-pub(crate) use turn::{Granted, for_turn, goal_of};
+pub(crate) use turn::{TurnGrant, for_turn, goal_of};
 
-use crate::catalog::Catalog;
-use crate::event::{Scribe, Thread};
+use crate::catalog::ToolCatalog;
+use crate::event::{JournalWriter, Thread};
 
 /// The settings of Atlases from `[atlases]` of `clawk.toml`.
 #[derive(Debug, Clone)]
-pub struct Atlases {
+pub struct AtlasSettings {
     /// Loaded at the start.
     pub loaded: Vec<Arc<Atlas>>,
     /// What no policy mentions is denied (R29).
@@ -57,7 +57,7 @@ pub struct Atlases {
     pub served: bool,
 }
 
-impl Default for Atlases {
+impl Default for AtlasSettings {
     fn default() -> Self {
         Self {
             loaded: Vec::new(),
@@ -71,7 +71,7 @@ impl Default for Atlases {
     }
 }
 
-impl Atlases {
+impl AtlasSettings {
     fn options(&self) -> clawk_carp::Options {
         clawk_carp::Options {
             strict: self.strict,
@@ -82,7 +82,7 @@ impl Atlases {
 
 /// The Atlases in force, compiled together.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedAtlases {
     pub(crate) set: AtlasSet,
     pub(crate) origins: BTreeMap<Arc<str>, Origin>,
     /// Tools that are only reached through actions.
@@ -91,12 +91,12 @@ pub(crate) struct Loaded {
     pub(crate) changes: u64,
 }
 
-impl Loaded {
+impl LoadedAtlases {
     fn new(
         atlases: Vec<Arc<Atlas>>,
         origins: BTreeMap<Arc<str>, Origin>,
         changes: u64,
-        config: &Atlases,
+        config: &AtlasSettings,
     ) -> Result<Self, SetError> {
         let mut executors: HashSet<Box<str>> =
             config.fallback.iter().map(|name| name.as_str().into()).collect();
@@ -116,36 +116,36 @@ impl Loaded {
 
 /// The kernel's CRA side. Empty, it costs nothing and changes nothing.
 #[derive(Debug)]
-pub(crate) struct Carp {
+pub(crate) struct CarpRuntime {
     /// The Identity's name: who asks in the agent's own requests.
     agent_id: String,
     /// The runtime's own chain.
     root: Thread,
-    pub(crate) scribe: Scribe,
-    pub(crate) config: Atlases,
-    loaded: RwLock<Arc<Loaded>>,
-    books: Mutex<Books>,
+    pub(crate) scribe: JournalWriter,
+    pub(crate) config: AtlasSettings,
+    loaded: RwLock<Arc<LoadedAtlases>>,
+    books: Mutex<CarpSessions>,
     /// One change of the set at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
-impl Carp {
+impl CarpRuntime {
     /// Compiles what the configuration names.
     ///
     /// # Errors
     /// The Atlases don't go together.
     pub(crate) fn new(
-        config: Atlases,
+        config: AtlasSettings,
         agent_id: &str,
         root: Thread,
-        scribe: Scribe,
+        scribe: JournalWriter,
     ) -> Result<Self, SetError> {
         let origins = config
             .loaded
             .iter()
             .map(|atlas| (Arc::clone(&atlas.id), Origin::Configured))
             .collect();
-        let loaded = Loaded::new(config.loaded.clone(), origins, 0, &config)?;
+        let loaded = LoadedAtlases::new(config.loaded.clone(), origins, 0, &config)?;
         Ok(Self {
             agent_id: agent_id.to_owned(),
             root,
@@ -173,15 +173,15 @@ impl Carp {
         self.root.child(span)
     }
 
-    pub(crate) fn loaded(&self) -> Arc<Loaded> {
+    pub(crate) fn loaded(&self) -> Arc<LoadedAtlases> {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn replace(&self, loaded: Loaded) {
+    fn replace(&self, loaded: LoadedAtlases) {
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
+    pub(crate) fn books(&self) -> MutexGuard<'_, CarpSessions> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +202,7 @@ impl Carp {
     }
 
     /// The tool that runs an action, by name: the one that it names, else the one of its own name, else the fallback.
-    pub(crate) fn tool_of(&self, action: &Action, catalog: &Catalog) -> Option<String> {
+    pub(crate) fn tool_of(&self, action: &AtlasAction, catalog: &ToolCatalog) -> Option<String> {
         if let Some(Executor::Tool(name)) = &action.executor {
             return catalog.get(name).map(|entry| entry.name.to_string());
         }
@@ -218,10 +218,10 @@ impl Carp {
 
 /// Under which resolution a call is made.
 #[derive(Debug, Clone)]
-pub(crate) struct Under {
+pub(crate) struct ResolutionContext {
     pub(crate) resolution: Uuid,
     /// What this execution will be called.
     pub(crate) execution: Uuid,
-    pub(crate) requester: Requester,
-    pub(crate) task: Option<Task>,
+    pub(crate) requester: CarpRequester,
+    pub(crate) task: Option<CarpTask>,
 }

@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_manifest::model::{Manifest, Sandbox, Tool};
-use clawk_policy::{Closed, Engine};
+use clawk_policy::{Engine, HiddenRoots};
 
 pub(crate) use convert::ConvertedArguments;
-pub(crate) use entry::{Described, Entry, validator};
+pub(crate) use entry::{CatalogEntry, DescribedTool, validator};
 
 use entry::names;
-use plans::Plans;
+use plans::SandboxPlans;
 
 use crate::error::CallError;
 use crate::narrow;
 use crate::options::Options;
 use crate::output;
 use crate::place;
-use crate::ports::{Description, ToolRunner};
+use crate::ports::{ToolDescription, ToolRunner};
 use crate::sampling;
 use crate::team;
 
@@ -35,26 +35,26 @@ pub const PREDICTED: &str = "predicted";
 
 /// All tools by name.
 #[derive(Debug)]
-pub(crate) struct Catalog {
-    tools: BTreeMap<Arc<str>, Arc<Entry>>,
+pub(crate) struct ToolCatalog {
+    tools: BTreeMap<Arc<str>, Arc<CatalogEntry>>,
     /// Tools of servers that a declared tool stands for, once the servers told of them.
-    taken: RwLock<BTreeMap<Arc<str>, Arc<Entry>>>,
+    taken: RwLock<BTreeMap<Arc<str>, Arc<CatalogEntry>>>,
     /// Offered after a cut; absent where the manifest has a tool of this name.
-    output_read: Option<Arc<Entry>>,
+    output_read: Option<Arc<CatalogEntry>>,
     /// `mcp-sampling`; absent where the manifest has a tool of the name.
-    sampling: Option<Arc<Entry>>,
+    sampling: Option<Arc<CatalogEntry>>,
     /// `delegate`, `ask-peer`, `report`; absent where the manifest has a tool of the name, or no swarm.
-    team: Vec<Arc<Entry>>,
+    team: Vec<Arc<CatalogEntry>>,
     /// `skill-NAME` of each skill whose name no tool has.
-    skills: Vec<Arc<Entry>>,
+    skills: Vec<Arc<CatalogEntry>>,
     /// Every declared sandbox; `context.sandbox` may name one.
     sandboxes: BTreeMap<String, Sandbox>,
-    plans: Plans,
+    plans: SandboxPlans,
     /// The roots of all rules and where they led when the agent started.
     pub(crate) roots: BTreeMap<PathBuf, PathBuf>,
 }
 
-impl Catalog {
+impl ToolCatalog {
     pub(crate) async fn new(
         manifest: &Manifest,
         options: &Options,
@@ -62,7 +62,7 @@ impl Catalog {
         runner: &dyn ToolRunner,
     ) -> Self {
         let workdir = &options.workdir;
-        let plans = Plans::new(manifest, options);
+        let plans = SandboxPlans::new(manifest, options);
         let mut tools = BTreeMap::new();
         for spec in &manifest.tools {
             let skill = spec
@@ -71,14 +71,14 @@ impl Catalog {
                 .filter(|_| spec.composite)
                 .and_then(|name| manifest.skill(name));
             let known = if skill.is_some() || spec.mcp_source.is_some() {
-                Description::default()
+                ToolDescription::default()
             } else {
                 // silent-ok: the first call says what is wrong with its executor
                 runner.describe(&spec.name).await.unwrap_or_default()
             };
             let closed = place::closed(engine, spec, &known, workdir);
             let sandbox = manifest.sandbox_of(spec).map(|sandbox| sandbox.name.clone());
-            let mut entry = Entry::new(spec.clone(), &plans.without(sandbox, &closed));
+            let mut entry = CatalogEntry::new(spec.clone(), &plans.without(sandbox, &closed));
             entry.closed = closed;
             if known.category == Some("memory") {
                 entry.names = names(manifest, &spec.name);
@@ -88,14 +88,14 @@ impl Catalog {
         }
         let output_read = (!tools.contains_key(output::NAME)).then(|| {
             let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
-            let plan = plans.without(sandbox, &Closed::default());
-            let mut entry = Entry::new(output::tool(), &plan);
+            let plan = plans.without(sandbox, &HiddenRoots::default());
+            let mut entry = CatalogEntry::new(output::tool(), &plan);
             entry.reads_output = true;
             Arc::new(entry)
         });
         let sampling = (!tools.contains_key(sampling::NAME)).then(|| {
-            let plan = plans.without(None, &Closed::default());
-            let mut entry = Entry::new(sampling::tool(), &plan);
+            let plan = plans.without(None, &HiddenRoots::default());
+            let mut entry = CatalogEntry::new(sampling::tool(), &plan);
             entry.samples = true;
             Arc::new(entry)
         });
@@ -104,8 +104,8 @@ impl Catalog {
             .filter(|spec| manifest.swarm.is_some() && manifest.tool(&spec.name).is_none());
         let team = team.map(|spec| {
             let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
-            let plan = plans.without(sandbox, &Closed::default());
-            let mut entry = Entry::new(spec, &plan);
+            let plan = plans.without(sandbox, &HiddenRoots::default());
+            let mut entry = CatalogEntry::new(spec, &plan);
             entry.of_team = true;
             entry.timeout_ms = team::WAIT_MS;
             Arc::new(entry)
@@ -127,22 +127,22 @@ impl Catalog {
     }
 
     /// The built-in that reads what a cut left out.
-    pub(crate) const fn output_read(&self) -> Option<&Arc<Entry>> {
+    pub(crate) const fn output_read(&self) -> Option<&Arc<CatalogEntry>> {
         self.output_read.as_ref()
     }
 
     /// What a server's question to a model is, for policies and the trace.
-    pub(crate) const fn sampling(&self) -> Option<&Arc<Entry>> {
+    pub(crate) const fn sampling(&self) -> Option<&Arc<CatalogEntry>> {
         self.sampling.as_ref()
     }
 
     /// The swarm's tool of this name.
-    pub(crate) fn of_team(&self, name: &str) -> Option<Arc<Entry>> {
+    pub(crate) fn of_team(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         self.team.iter().find(|entry| *entry.name == *name).cloned()
     }
 
     /// What invokes a skill by this name.
-    pub(crate) fn of_skill(&self, name: &str) -> Option<Arc<Entry>> {
+    pub(crate) fn of_skill(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         self.skills.iter().find(|entry| *entry.name == *name).cloned()
     }
 
@@ -150,7 +150,11 @@ impl Catalog {
     ///
     /// # Errors
     /// Why it can't run there.
-    pub(crate) fn within(&self, tool: &Arc<Entry>, name: &str) -> Option<Result<Arc<Entry>, String>> {
+    pub(crate) fn within(
+        &self,
+        tool: &Arc<CatalogEntry>,
+        name: &str,
+    ) -> Option<Result<Arc<CatalogEntry>, String>> {
         let inner = self.sandboxes.get(name)?;
         let own = tool.plan.name().and_then(|own| self.sandboxes.get(own));
         if own.is_some_and(|own| own.name == inner.name) {
@@ -170,12 +174,12 @@ impl Catalog {
         if !narrower {
             return refuse("it grants more than the tool's own, and `context.sandbox` may only narrow");
         }
-        Some(Ok(Arc::new(Entry {
+        Some(Ok(Arc::new(CatalogEntry {
             described: tool.described.clone(),
             closed: tool.closed.clone(),
             timeout_ms: tool.timeout_ms.min(plan.limits().timeout_ms),
             looked_at: AtomicBool::new(tool.looked_at.load(Ordering::Relaxed)),
-            ..Entry::new(tool.spec.clone(), plan)
+            ..CatalogEntry::new(tool.spec.clone(), plan)
         })))
     }
 
@@ -185,9 +189,9 @@ impl Catalog {
     /// The server can't be had, or two of its tools would have one name.
     pub(crate) async fn offered(
         &self,
-        entry: &Arc<Entry>,
+        entry: &Arc<CatalogEntry>,
         runner: &dyn ToolRunner,
-    ) -> Result<Vec<Arc<Entry>>, CallError> {
+    ) -> Result<Vec<Arc<CatalogEntry>>, CallError> {
         if !entry.may_stand_for_others() {
             return Ok(vec![Arc::clone(entry)]);
         }
@@ -196,7 +200,7 @@ impl Catalog {
             .get_or_try_init(|| async {
                 let names = runner.takes_over(&entry.name).await;
                 let Some(names) = names.map_err(|error| entry.unavailable(&error))? else {
-                    return Ok(vec![Arc::new(Entry::new(entry.spec.clone(), &entry.plan))]);
+                    return Ok(vec![Arc::new(CatalogEntry::new(entry.spec.clone(), &entry.plan))]);
                 };
                 Ok::<_, CallError>(self.take(entry, names))
             })
@@ -215,9 +219,9 @@ impl Catalog {
     }
 
     /// A name that another tool has is left out.
-    fn take(&self, entry: &Arc<Entry>, names: Vec<String>) -> Vec<Arc<Entry>> {
+    fn take(&self, entry: &Arc<CatalogEntry>, names: Vec<String>) -> Vec<Arc<CatalogEntry>> {
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
-        let mut found: Vec<Arc<Entry>> = Vec::new();
+        let mut found: Vec<Arc<CatalogEntry>> = Vec::new();
         for name in names {
             let known = self.tools.contains_key(name.as_str())
                 || taken.contains_key(name.as_str())
@@ -236,7 +240,7 @@ impl Catalog {
                 description: None,
                 ..entry.spec.clone()
             };
-            let mut one = Entry::new(spec, &entry.plan);
+            let mut one = CatalogEntry::new(spec, &entry.plan);
             one.from = Some(Arc::clone(&entry.name));
             found.push(Arc::new(one));
         }
@@ -247,7 +251,7 @@ impl Catalog {
     /// Asks the server of the declared tool to which this name belongs, if nobody did so far.
     ///
     /// # Errors
-    /// As [`Catalog::offered`].
+    /// As [`ToolCatalog::offered`].
     pub(crate) async fn prepare(&self, name: &str, runner: &dyn ToolRunner) -> Result<(), CallError> {
         for entry in self.tools.values().filter(|entry| entry.may_stand_for_others()) {
             if *entry.name == *name || entry.is_prefix_of(name) {
@@ -269,7 +273,7 @@ impl Catalog {
     }
 
     /// A tool that can be called by this name.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Entry>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         let declared = self.tools.get(name).filter(|entry| !entry.stands_for_others());
         declared.cloned().or_else(|| {
             let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +282,7 @@ impl Catalog {
     }
 
     /// Every declared tool.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<CatalogEntry>> {
         self.tools.values()
     }
 

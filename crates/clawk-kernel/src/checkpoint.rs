@@ -8,20 +8,20 @@ use std::sync::{Mutex, PoisonError};
 use clawk_manifest::model::{Manifest, Skill, Store, StoreType};
 use clawk_proto::method::NewEntry;
 use clawk_proto::{Digest, RequestId};
-use clawk_recall::entry::{Hit, Mark, New, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::author::Author;
-use crate::call::{Caller, Calls, Context, Permit};
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, CallerContext, Context, Permit};
 use crate::event::{MemoryStored, Thread, canonical, digest, kind, together};
-use crate::ports::{Ask, Batch, Message, RunError, Scope, StoreQuery};
+use crate::ports::{Batch, MemorySearch, ModelMessage, RunError, Scope, StoreQuery};
 use crate::recall;
 use crate::recover;
 use crate::time::Timestamp;
 use crate::turn::{Effect, Turn};
-use crate::world_model::Planned;
+use crate::world_model::SkillPlanResult;
 
 /// The first source of every checkpoint: nothing but the kernel writes an entry that is made from it.
 const MADE_FROM: &str = "checkpoint";
@@ -36,9 +36,9 @@ pub(crate) fn store(manifest: &Manifest) -> Option<&Store> {
 
 /// Composite calls that a crash cut off, which go on when their turn asks for them again.
 #[derive(Debug, Default)]
-pub(crate) struct Interrupted(Mutex<BTreeSet<String>>);
+pub(crate) struct InterruptedComposites(Mutex<BTreeSet<String>>);
 
-impl Interrupted {
+impl InterruptedComposites {
     pub(crate) fn add(&self, all: impl IntoIterator<Item = String>) {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.extend(all);
@@ -51,7 +51,7 @@ impl Interrupted {
 }
 
 /// The agent is being stopped, and what this caller's composite call had begun goes on afterwards.
-pub(crate) fn outlives(calls: &Calls, caller: &Caller) -> bool {
+pub(crate) fn outlives(calls: &CallGovernor, caller: &CallerContext) -> bool {
     let in_turn = caller.turn.is_some() && caller.depth == 0;
     in_turn && calls.life.stop.is_cancelled() && store(&calls.manifest).is_some()
 }
@@ -59,7 +59,7 @@ pub(crate) fn outlives(calls: &Calls, caller: &Caller) -> bool {
 /// What kind of task it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Task {
+pub(crate) enum CheckpointTask {
     /// A turn that answers a message.
     Turn,
     /// The turn of a member of the swarm at its task.
@@ -70,18 +70,18 @@ pub(crate) enum Task {
 
 /// One checkpoint: the content of its entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Checkpoint {
+pub(crate) struct TaskCheckpoint {
     /// The composite's skill and arguments; absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    call: Option<Inner>,
+    call: Option<InnerTurnStart>,
     /// Since the message that began the task; absent: it is too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    messages: Option<Vec<Message>>,
+    messages: Option<Vec<ModelMessage>>,
     /// `running` or `done`.
     state: String,
     /// Model answers so far.
     steps: usize,
-    task: Task,
+    task: CheckpointTask,
     tokens: u64,
     /// Its turn's id in the journal.
     turn: Uuid,
@@ -89,42 +89,47 @@ pub(crate) struct Checkpoint {
 
 /// What the inner turn of a composite tool was begun with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Inner {
+pub(crate) struct InnerTurnStart {
     arguments_hash: Digest,
     /// What the inner turn answers.
     first: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    planned: Option<Planned>,
+    planned: Option<SkillPlanResult>,
     skill: String,
 }
 
 /// Writes the checkpoints of one task.
 #[derive(Debug)]
-pub(crate) struct Saver {
+pub(crate) struct CheckpointWriter {
     key: String,
-    task: Task,
+    task: CheckpointTask,
     turn: Uuid,
-    call: Option<Inner>,
+    call: Option<InnerTurnStart>,
     /// Messages of the conversation when it began.
     before: usize,
     /// Messages when it was last written.
     written: usize,
 }
 
-impl Saver {
+impl CheckpointWriter {
     /// Of a turn; `None`: the manifest keeps no checkpoints.
-    pub(crate) fn of_turn(calls: &Calls, turn_id: Uuid, task: Option<&str>, turn: &Turn) -> Option<Self> {
+    pub(crate) fn of_turn(
+        calls: &CallGovernor,
+        turn_id: Uuid,
+        task: Option<&str>,
+        turn: &Turn,
+    ) -> Option<Self> {
         store(&calls.manifest)?;
-        let is_user = |message: &Message| matches!(message, Message::User { .. });
+        let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
         Some(Self {
             key: match task {
                 Some(task) => format!("task/{task}"),
                 None => format!("turn/{turn_id}"),
             },
             task: if task.is_some() {
-                Task::Delegated
+                CheckpointTask::Delegated
             } else {
-                Task::Turn
+                CheckpointTask::Turn
             },
             turn: turn_id,
             call: None,
@@ -135,17 +140,17 @@ impl Saver {
 
     /// Of a composite tool's inner turn.
     pub(crate) fn of_call(
-        calls: &Calls,
+        calls: &CallGovernor,
         (permit, skill): (&Permit, &Skill),
         turn_id: Uuid,
-        (first, planned): (&str, Option<Planned>),
+        (first, planned): (&str, Option<SkillPlanResult>),
     ) -> Option<Self> {
         store(&calls.manifest)?;
         Some(Self {
             key: key_of(permit.request_id()),
-            task: Task::Composite,
+            task: CheckpointTask::Composite,
             turn: turn_id,
-            call: Some(Inner {
+            call: Some(InnerTurnStart {
                 arguments_hash: permit.digest(),
                 first: first.to_owned(),
                 planned,
@@ -162,7 +167,7 @@ impl Saver {
     /// For people: why it is not kept.
     pub(crate) async fn save(
         &mut self,
-        calls: &Calls,
+        calls: &CallGovernor,
         (thread, context): (Thread, &Context),
         turn: &Turn,
         done: bool,
@@ -177,13 +182,13 @@ impl Saver {
         self.written = count;
         let messages = turn.messages().get(self.before..).unwrap_or_default();
         let short = canonical(&messages).len() <= MAX_CONVERSATION_BYTES;
-        let checkpoint = Checkpoint {
+        let checkpoint = TaskCheckpoint {
             call: self.call.clone(),
             messages: short.then(|| messages.to_vec()),
             state: if done { "done" } else { "running" }.to_owned(),
             steps: messages
                 .iter()
-                .filter(|message| matches!(message, Message::Assistant { .. }))
+                .filter(|message| matches!(message, ModelMessage::Assistant { .. }))
                 .count(),
             task: self.task,
             tokens: turn.usage().total(),
@@ -201,13 +206,17 @@ impl Saver {
         let sources = context.sources();
         let untrusted = !sources.is_empty();
         made_from.extend(sources);
-        let new = New {
+        let new = EntryInsertion {
             id,
             entry,
-            mark: Mark {
+            mark: EntryProvenance {
                 origin: "agent".to_owned(),
                 untrusted,
-                author: context.requester.as_ref().map(Author::words).unwrap_or_default(),
+                author: context
+                    .requester
+                    .as_ref()
+                    .map(TextAuthor::words)
+                    .unwrap_or_default(),
                 session: thread.session.to_string(),
                 whose: context
                     .origin
@@ -223,10 +232,10 @@ impl Saver {
 
 /// Keeps a checkpoint and its record: in one commit, where the store joins.
 async fn keep(
-    calls: &Calls,
+    calls: &CallGovernor,
     store: &Store,
     (thread, context): (Thread, &Context),
-    (new, hash, turn): (New, Digest, Uuid),
+    (new, hash, turn): (EntryInsertion, Digest, Uuid),
 ) -> Result<(), String> {
     let Some(backend) = &calls.memories.backend else {
         return Ok(());
@@ -263,7 +272,7 @@ fn key_of(id: &RequestId) -> String {
     format!("call/{}", id.as_str())
 }
 
-fn place(calls: &Calls, context: &Context) -> Scope {
+fn place(calls: &CallGovernor, context: &Context) -> Scope {
     match &context.origin {
         Some(origin) => recall::place(calls, origin.sender_door()),
         None => Scope {
@@ -274,14 +283,14 @@ fn place(calls: &Calls, context: &Context) -> Scope {
 }
 
 /// A composite's inner turn that goes on.
-pub(crate) struct Resumed {
+pub(crate) struct ResumedInnerTurn {
     pub(crate) turn_id: Uuid,
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
     pub(crate) requests: std::collections::BTreeMap<String, RequestId>,
     pub(crate) repaired: bool,
     pub(crate) first: String,
-    pub(crate) planned: Option<Planned>,
+    pub(crate) planned: Option<SkillPlanResult>,
 }
 
 /// Where a composite call goes on that a crash or a stop cut off; `None`: it begins.
@@ -289,11 +298,11 @@ pub(crate) struct Resumed {
 /// # Errors
 /// It was cut off, and there is no checkpoint of it any more: what it did is not known to it.
 pub(crate) async fn resume(
-    calls: &Calls,
+    calls: &CallGovernor,
     (thread, context): (Thread, &Context),
     skill: &Skill,
     permit: &Permit,
-) -> Result<Option<Resumed>, RunError> {
+) -> Result<Option<ResumedInnerTurn>, RunError> {
     let lost = |why: &str| {
         RunError::Unknown(format!(
             "the runtime stopped while it ran, and it can't go on: {why}; it has not been run again"
@@ -306,8 +315,8 @@ pub(crate) async fn resume(
     if calls.memories.taped {
         return Ok(None);
     }
-    let ask = Ask {
-        whose: Whose::All,
+    let ask = MemorySearch {
+        whose: ConversationFilter::All,
         query: StoreQuery::Key(key_of(permit.request_id())),
         vector: None,
         limit: 1,
@@ -338,7 +347,7 @@ pub(crate) async fn resume(
     let Some(open) = open else {
         return Err(lost("what its model said is erased"));
     };
-    Ok(Some(Resumed {
+    Ok(Some(ResumedInnerTurn {
         turn_id,
         repaired: open.repaired,
         turn: open.open.turn,
@@ -350,7 +359,7 @@ pub(crate) async fn resume(
 }
 
 /// Whether the checkpoint's `ttl` has not passed. Retention may remove an expired one only later.
-fn in_time(calls: &Calls, store: &Store, hit: &Hit) -> bool {
+fn in_time(calls: &CallGovernor, store: &Store, hit: &EntryHit) -> bool {
     let Some(ttl) = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl) else {
         return true;
     };
@@ -363,7 +372,7 @@ fn in_time(calls: &Calls, store: &Store, hit: &Hit) -> bool {
 }
 
 /// Reads a checkpoint. `None` if it was not written by the kernel itself in this session.
-fn read(hit: &Hit, thread: Thread) -> Option<Checkpoint> {
+fn read(hit: &EntryHit, thread: Thread) -> Option<TaskCheckpoint> {
     let own = hit.mark.made_from.first().is_some_and(|first| first == MADE_FROM);
     if !own || hit.mark.session != thread.session.to_string() {
         return None;

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::author::Author;
-use crate::drive::Run;
+use crate::author::TextAuthor;
+use crate::drive::RunningTurn;
 use crate::event::{ClaimsJudged, Draft, digest, kind};
-use crate::infer::{self, NoAnswer, Site};
-use crate::ports::{InferRequest, Message};
+use crate::infer::{self, InferenceContext, NoAnswer};
+use crate::ports::{InferRequest, ModelMessage};
 use crate::shown;
 use crate::stop::Level;
-use crate::turn::{End, Turn};
-use crate::watch::Notices;
-use question::Question;
-use sentence::Sentence;
+use crate::turn::{Turn, TurnOutcome};
+use crate::watch::NoticeSender;
+use question::ClaimsQuestion;
+use sentence::AnswerSentence;
 
 /// The mark behind a sentence that the record does not support.
 pub const MARK: &str = "(⚠ not in the record of this turn)";
@@ -53,7 +53,7 @@ impl Claims {
 
 /// The judgement of one answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Judged {
+pub struct ClaimsJudgement {
     /// The provider that judged.
     pub by: String,
     /// How many sentences the answer has.
@@ -65,7 +65,7 @@ pub struct Judged {
     pub failed: Option<String>,
 }
 
-impl Judged {
+impl ClaimsJudgement {
     /// The judgement in words for the record line; `None` if no sentence is marked.
     pub(crate) fn words(&self) -> Option<String> {
         if let Some(why) = &self.failed {
@@ -113,16 +113,16 @@ fn is_json(answer: &str) -> bool {
 
 /// A judgement, and the event that records it at the end of the turn.
 #[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) judged: Judged,
+pub(crate) struct ClaimsVerdict {
+    pub(crate) judged: ClaimsJudgement,
     pub(crate) draft: Draft,
 }
 
 /// Judges the final answer of a turn. `None` if no judge is configured, or if the answer is empty.
-pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdict> {
+pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome) -> Option<ClaimsVerdict> {
     let claims = run.calls.claims.as_ref().filter(|_| run.judged)?;
     let answer = turn.said();
-    if answer.trim().is_empty() || matches!(end, End::Failed(_)) {
+    if answer.trim().is_empty() || matches!(end, TurnOutcome::Failed(_)) {
         return None;
     }
     let clock = run.calls.clock();
@@ -130,9 +130,9 @@ pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdi
     let sentences = sentence::split(answer);
     let limit = Duration::from_millis(claims.timeout_ms);
     let found = match end {
-        End::Cancelled => Err(CANCELLED),
-        End::Answered | End::Failed(_) if sentences.len() > MAX_SENTENCES => Err(LONG),
-        End::Answered | End::Failed(_) => {
+        TurnOutcome::Cancelled => Err(CANCELLED),
+        TurnOutcome::Answered | TurnOutcome::Failed(_) if sentences.len() > MAX_SENTENCES => Err(LONG),
+        TurnOutcome::Answered | TurnOutcome::Failed(_) => {
             let asked = Box::pin(ask(run, claims, answer, &sentences));
             tokio::time::timeout(limit, asked).await.unwrap_or(Err(LATE)) // silent-ok: late is said so
         }
@@ -152,21 +152,21 @@ pub(crate) async fn judge(run: &Run<'_>, turn: &Turn, end: &End) -> Option<Verdi
         text_hash: digest(answer.as_bytes()),
     };
     let draft = scribe.entry(&run.thread, kind::CLAIMS_JUDGED, &payload);
-    let judged = Judged {
+    let judged = ClaimsJudgement {
         by: claims.judge.clone(),
         sentences: sentences.len(),
         marks,
         failed: failed.map(str::to_owned),
     };
-    Some(Verdict { judged, draft })
+    Some(ClaimsVerdict { judged, draft })
 }
 
 /// The positions of the marks, or why the answer was not judged.
 async fn ask(
-    run: &Run<'_>,
+    run: &RunningTurn<'_>,
     claims: &Claims,
     answer: &str,
-    sentences: &[Sentence],
+    sentences: &[AnswerSentence],
 ) -> Result<Vec<usize>, &'static str> {
     let calls = run.calls;
     let session = run.thread.session;
@@ -177,25 +177,25 @@ async fn ask(
         NO_RECORD
     })?;
     let mut marks = Vec::new();
-    for question in Question::all(&record, answer, sentences).ok_or(LONG)? {
+    for question in ClaimsQuestion::all(&record, answer, sentences).ok_or(LONG)? {
         let held = calls
             .brake
             .hold(session, Level::Frozen, run.cancel)
             .map_err(|_| STOPPED)?; // silent-ok: the stop has its own record
         let request = InferRequest {
             system: question::ORDER.to_owned(),
-            messages: vec![Message::User {
+            messages: vec![ModelMessage::User {
                 text: question.text(),
                 images: Vec::new(),
                 frame: String::new(),
-                author: Author::runtime(),
+                author: TextAuthor::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
             ..InferRequest::default()
         };
-        let quiet = Notices::default();
-        let place = Site {
+        let quiet = NoticeSender::default();
+        let place = InferenceContext {
             thread: run.thread,
             // A turn of its own: no conversation is rebuilt with it.
             turn: calls.clock().uuid(),

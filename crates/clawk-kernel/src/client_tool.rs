@@ -3,14 +3,14 @@
 
 use serde_json::{Map, Value};
 
-use crate::drive::Run;
+use crate::drive::RunningTurn;
 use crate::event::{ClientCalled, canonical, digest, kind};
-use crate::notice::Notice;
+use crate::notice::SessionNotice;
 use crate::ports::ToolOffer;
 use crate::talk::told::ClientCall;
 use crate::turn::Event;
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// The client's tools that none of the agent's own has the name of: what is declared here is run here.
     pub(crate) fn client_offers(&self, own: &[ToolOffer]) -> Vec<ToolOffer> {
         let taken = |name: &str| own.iter().any(|offer| offer.name == name);
@@ -54,7 +54,7 @@ impl Run<'_> {
             return Event::Failed(error.to_string());
         }
         let call_id = call.id.clone();
-        self.notices.send(Notice::Handed(call)).await;
+        self.notices.send(SessionNotice::Handed(call)).await;
         Event::Handed { call_id }
     }
 }

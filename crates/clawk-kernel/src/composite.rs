@@ -1,7 +1,7 @@
 //! Composite tools: a skill's workflow as one call. Every gate applies to each inner call as well.
 
 use clawk_manifest::model::Skill;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::author::Author;
-use crate::call::{Caller, Calls, Permit};
-use crate::checkpoint::{self, Resumed, Saver};
-use crate::drive::Run;
-use crate::ports::{Later, RunError, RunOutcome};
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, CallerContext, Permit};
+use crate::checkpoint::{self, CheckpointWriter, ResumedInnerTurn};
+use crate::drive::RunningTurn;
+use crate::ports::{BoxFuture, RunError, RunOutcome};
 use crate::prompt;
-use crate::purse::Purse;
-use crate::skill::{self, Ceiling, Joined};
+use crate::purse::BudgetAccount;
+use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::taint;
-use crate::turn::{Effect, End, Turn};
-use crate::world_model::{self, Planned};
+use crate::turn::{Effect, Turn, TurnOutcome};
+use crate::world_model::{self, SkillPlanResult};
 
 /// How long what a timeout cancels may take to end.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the skill as an inner turn. Its permissions are a ceiling below those of the skills above.
 pub(crate) fn run<'a>(
-    calls: &'a Calls,
-    caller: &'a Caller,
+    calls: &'a CallGovernor,
+    caller: &'a CallerContext,
     skill: &'a Skill,
     permit: Permit,
-    purse: Purse,
+    purse: BudgetAccount,
     cancel: &'a CancellationToken,
-) -> Later<'a, Result<RunOutcome, RunError>> {
+) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
     Box::pin(inner(calls, caller, skill, permit, purse, cancel))
 }
 
@@ -41,15 +41,15 @@ pub(crate) fn run<'a>(
     reason = "an inner turn from its plan to its result, read downward: to split it would hide the order"
 )]
 async fn inner(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     skill: &Skill,
     permit: Permit,
-    purse: Purse,
+    purse: BudgetAccount,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let inner = cancel.child_token();
-    let site = world_model::Site {
+    let site = world_model::ActingSkill {
         calls,
         caller,
         skill,
@@ -80,7 +80,7 @@ async fn inner(
             begin(calls, permit.arguments(), planned)
         }
     };
-    let Resumed {
+    let ResumedInnerTurn {
         turn_id,
         mut turn,
         effects,
@@ -90,19 +90,19 @@ async fn inner(
         planned,
     } = begun;
     let mut ceilings = caller.ceilings.clone();
-    let own = Ceiling::of(skill, world_model::model_policy(calls, skill));
+    let own = SkillCeiling::of(skill, world_model::model_policy(calls, skill));
     ceilings.push(own.approved().planned(planned.as_ref()));
     let mut base: BTreeSet<String> = caller.context.taint.iter().cloned().collect();
     base.extend(world_model::origin(calls, skill).await);
     let files = prompt::context_files(&*calls.runner, &calls.manifest, None).await;
     base.extend(taint::through(&files.marked));
-    let saver = Saver::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
+    let saver = CheckpointWriter::of_call(calls, (&permit, skill), turn_id, (&first, planned.clone()));
     let started_us = calls.clock().monotonic_us();
-    let mut joined = Joined::new(Arc::new(skill.clone()), started_us, planned).since_the_start();
+    let mut joined = RunningSkill::new(Arc::new(skill.clone()), started_us, planned).since_the_start();
     joined.repaired = repaired;
     let provider = calls.models.primary();
     let window = crate::drive::window(calls, caller.thread.session, provider);
-    let mut run = Run {
+    let mut run = RunningTurn {
         calls,
         thread: caller.thread.child(turn_id),
         turn_id,
@@ -121,9 +121,9 @@ async fn inner(
         requests,
         planned: false,
         spent_out: std::sync::atomic::AtomicBool::new(false),
-        offered: crate::drive::Offered::default(),
+        offered: crate::drive::OfferedTools::default(),
         judged: false,
-        notices: crate::watch::Notices::default(),
+        notices: crate::watch::NoticeSender::default(),
         purse,
         base,
         context: Arc::clone(&caller.context),
@@ -146,9 +146,9 @@ async fn inner(
     };
     drop(driven);
     let (text, is_error) = match end {
-        End::Answered => (turn.said().to_owned(), false),
-        End::Cancelled => return Err(RunError::Cancelled),
-        End::Failed(reason) => (reason, true),
+        TurnOutcome::Answered => (turn.said().to_owned(), false),
+        TurnOutcome::Cancelled => return Err(RunError::Cancelled),
+        TurnOutcome::Failed(reason) => (reason, true),
     };
     let mut structured = json!({"skill": skill.name, "tokens": turn.usage().total()});
     if !is_error
@@ -166,17 +166,21 @@ async fn inner(
 }
 
 /// An inner turn that begins, with what its world model foretells.
-fn begin(calls: &Calls, arguments: &Map<String, Value>, planned: Option<(Planned, String)>) -> Resumed {
+fn begin(
+    calls: &CallGovernor,
+    arguments: &Map<String, Value>,
+    planned: Option<(SkillPlanResult, String)>,
+) -> ResumedInnerTurn {
     let (planned, foretold) = match planned {
         Some((planned, text)) => (Some(planned), format!("\n\n{text}")),
         None => (None, String::new()),
     };
     let input = Value::Object(arguments.clone());
     let first = format!("Run the skill with this input: {input}{foretold}");
-    Resumed {
+    ResumedInnerTurn {
         turn_id: calls.clock().uuid(),
         // Its words are those of the call that began it: the origins of these stand beside the conversation.
-        turn: Turn::start(Vec::new(), first.clone(), Author::runtime()).within(calls.bounds()),
+        turn: Turn::start(Vec::new(), first.clone(), TextAuthor::runtime()).within(calls.bounds()),
         effects: vec![Effect::Infer],
         requests: BTreeMap::new(),
         repaired: false,
@@ -186,6 +190,6 @@ fn begin(calls: &Calls, arguments: &Map<String, Value>, planned: Option<(Planned
 }
 
 /// The inner turn itself runs nothing; each inner call says what enclosed it.
-fn obtained() -> Obtained {
-    Obtained::in_process("inner-turn")
+fn obtained() -> ObtainedEnforcement {
+    ObtainedEnforcement::in_process("inner-turn")
 }

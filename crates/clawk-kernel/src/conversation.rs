@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use clawk_proto::SessionId;
 
-use crate::door::Door;
+use crate::door::EntryPoint;
 use crate::error::KernelError;
 use crate::hosts;
 use crate::ports::ConversationKey;
-use crate::recover::{self, Rebuilt};
-use crate::session::{self, Opening, Sessions};
+use crate::recover::{self, RebuiltSession};
+use crate::session::{self, SessionOpening, SessionServices};
 use crate::state::State;
 
 /// Which conversation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Which<'a> {
+pub(crate) enum ConversationSelector<'a> {
     /// That of a caller who names it: its name gives the session's id.
     Named(SessionId),
     /// A channel's: the journal keeps which session it is.
@@ -23,14 +23,14 @@ pub(crate) enum Which<'a> {
 
 /// The conversation's session. One at a time looks for it, so that two first messages make one.
 pub(crate) async fn open(
-    sessions: &Arc<Sessions>,
-    door: &Door,
-    which: Which<'_>,
+    sessions: &Arc<SessionServices>,
+    door: &EntryPoint,
+    which: ConversationSelector<'_>,
 ) -> Result<Arc<State>, KernelError> {
     let _alone = sessions.looking.lock().await;
     let known = match which {
-        Which::Named(id) => Some(id),
-        Which::Channel(key) => known(sessions, key).await?,
+        ConversationSelector::Named(id) => Some(id),
+        ConversationSelector::Channel(key) => known(sessions, key).await?,
     };
     if let Some(state) = known.and_then(|id| sessions.table.get(id)) {
         return Ok(state);
@@ -44,9 +44,9 @@ pub(crate) async fn open(
     }
     let rebuilt = match known {
         Some(id) => recover::rebuild(&sessions.calls, id).await?,
-        None => Rebuilt::default(),
+        None => RebuiltSession::default(),
     };
-    let opening = Opening {
+    let opening = SessionOpening {
         id: known.filter(|_| rebuilt.exists),
         door: door.clone(),
         provider: sessions.calls.models.primary().to_owned(),
@@ -59,13 +59,13 @@ pub(crate) async fn open(
         member: None,
     };
     let (state, _) = match which {
-        Which::Named(id) => session::open_as(sessions, opening, id).await?,
-        Which::Channel(_) => session::open(sessions, opening).await?,
+        ConversationSelector::Named(id) => session::open_as(sessions, opening, id).await?,
+        ConversationSelector::Channel(_) => session::open(sessions, opening).await?,
     };
     for open in rebuilt.open {
         state.mailbox.resume(open);
     }
-    if let Which::Channel(key) = which {
+    if let ConversationSelector::Channel(key) = which {
         sessions.table.conversations().insert(key.clone(), state.id);
     }
     Ok(state)
@@ -73,7 +73,7 @@ pub(crate) async fn open(
 
 /// The session of a channel's conversation; none: nothing was said in it yet.
 pub(crate) async fn known(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     key: &ConversationKey,
 ) -> Result<Option<SessionId>, KernelError> {
     let at_hand = sessions.table.conversations().get(key).copied();

@@ -7,28 +7,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_proto::carp::{ExecuteResponse, Request, Resolution, ValidateResponse};
+use clawk_proto::carp::{CarpResolution, ExecuteResponse, Request, ValidateResponse};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::call::Calls;
+use crate::call::CallGovernor;
 use crate::carp::CarpError;
-use crate::carp::atlases::{self, AtlasView, Upload};
-use crate::carp::book::{ApprovalState, ApprovalView, Book, MAX_METADATA_BYTES, NewSession, SessionView};
-use crate::carp::event::{About, Answered, Opened, Started};
+use crate::carp::atlases::{self, AtlasUpload, AtlasView};
+use crate::carp::book::{
+    ApprovalState, ApprovalView, CarpSession, MAX_METADATA_BYTES, NewSession, SessionView,
+};
+use crate::carp::event::{CarpApproved, CarpSessionDescription, CarpSessionOpened, CarpSessionStarted};
 use crate::carp::resolve::{self, check_skew};
 use crate::carp::turn::fault;
 use crate::event::{Thread, canonical, digest, kind};
-use crate::sheet::Seen;
+use crate::sheet::PreviewReceipt;
 
 /// A handle to the CRA side of an agent; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Cra {
-    calls: Arc<Calls>,
+pub struct CraHandle {
+    calls: Arc<CallGovernor>,
 }
 
-impl Cra {
-    pub(crate) const fn new(calls: Arc<Calls>) -> Self {
+impl CraHandle {
+    pub(crate) const fn new(calls: Arc<CallGovernor>) -> Self {
         Self { calls }
     }
 
@@ -53,7 +55,7 @@ impl Cra {
             }
         }
         let about = (!new.metadata.is_empty()).then(|| {
-            canonical(&About {
+            canonical(&CarpSessionDescription {
                 goal: new.goal.clone(),
                 metadata: new.metadata.clone(),
             })
@@ -66,7 +68,7 @@ impl Cra {
             return Err(CarpError::Invalid(fault("/metadata", "length", message)));
         }
         let id = new.id.unwrap_or_else(|| SessionId(calls.clock().uuid()));
-        let mut book = Book::new(
+        let mut book = CarpSession::new(
             new.agent_id.clone(),
             new.goal.clone(),
             Some(new.owner.clone()),
@@ -76,12 +78,12 @@ impl Cra {
         book.atlas_id.clone_from(&new.atlas_id);
         book.metadata = new.metadata;
         calls.carp.books().open(id, book)?;
-        let started = Started {
+        let started = CarpSessionStarted {
             agent_id: &new.agent_id,
             goal: &new.goal,
         };
         let goal_hash = digest(new.goal.as_bytes());
-        let opened = Opened {
+        let opened = CarpSessionOpened {
             about_hash: about.as_deref().map(digest),
             agent_id: new.agent_id.clone(),
             atlas_id: new.atlas_id,
@@ -116,7 +118,7 @@ impl Cra {
         live: Option<bool>,
         page: (usize, usize),
     ) -> (Vec<SessionView>, usize) {
-        let wanted = |book: &Book| {
+        let wanted = |book: &CarpSession| {
             (owner.is_none() || book.owner.as_deref() == owner)
                 && live.is_none_or(|live| live == book.ended.is_none())
         };
@@ -157,7 +159,7 @@ impl Cra {
     ///
     /// # Errors
     /// See [`CarpError`].
-    pub async fn resolve(&self, request: &Request) -> Result<Resolution, CarpError> {
+    pub async fn resolve(&self, request: &Request) -> Result<CarpResolution, CarpError> {
         let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
         let request = &*screened::request(&self.calls.screens, request);
         let outcome = self.resolved(request).await;
@@ -167,7 +169,7 @@ impl Cra {
         outcome
     }
 
-    async fn resolved(&self, request: &Request) -> Result<Resolution, CarpError> {
+    async fn resolved(&self, request: &Request) -> Result<CarpResolution, CarpError> {
         let calls = &self.calls;
         check_skew(&calls.carp, request, calls.carp.now())?;
         {
@@ -227,7 +229,7 @@ impl Cra {
         let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
         atlases::load(
             (&self.calls.carp, &self.calls.catalog),
-            Upload { files, manifest },
+            AtlasUpload { files, manifest },
             by,
         )
         .await
@@ -258,7 +260,7 @@ impl Cra {
         approve: bool,
         by: &str,
         reason: Option<String>,
-        seen: &Seen,
+        seen: &PreviewReceipt,
     ) -> Result<ApprovalView, CarpError> {
         let calls = &self.calls;
         let _working = calls.life.enter().map_err(CarpError::NotReady)?;
@@ -268,7 +270,7 @@ impl Cra {
                 hidden_bytes: view.sheet.hidden_bytes(),
             });
         }
-        let payload = Answered {
+        let payload = CarpApproved {
             action_id: &view.action_id,
             answer: if approve { "approve" } else { "deny" },
             approval_id: id,

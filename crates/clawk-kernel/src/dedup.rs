@@ -14,16 +14,16 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_proto::method::{Acknowledged, MemoryStoreResult, ToolCallResult};
+use clawk_proto::method::{AcknowledgedResult, MemoryStoreResult, ToolCallResult};
 use clawk_proto::{Digest, RequestId};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::error::CallError;
 use crate::event::kind;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, Recorded, StoredAnswer};
-use crate::talk::told::Told;
-use crate::time::{Clock, Steady, Timestamp};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, RecordedEvent, StoredAnswer};
+use crate::talk::told::TurnResult;
+use crate::time::{Clock, SteadyClock, Timestamp};
 
 /// Answers kept at hand, entries.
 const RECENT_ANSWERS: usize = 2048;
@@ -34,7 +34,7 @@ const FILTER_HASHES: u64 = 4;
 
 /// Which method a request id belongs to (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keyed {
+pub(crate) enum DedupMethod {
     Call,
     MemoryStore,
     Delegate,
@@ -45,7 +45,7 @@ pub(crate) enum Keyed {
 }
 
 /// The key of a request's stored answer.
-pub(crate) fn key(method: Keyed, request_id: &RequestId) -> AnswerKey {
+pub(crate) fn key(method: DedupMethod, request_id: &RequestId) -> AnswerKey {
     // A RequestId holds a hyphenated UUID by construction.
     keyed(
         method,
@@ -54,13 +54,13 @@ pub(crate) fn key(method: Keyed, request_id: &RequestId) -> AnswerKey {
 }
 
 /// The same of an id that is a UUID already.
-pub(crate) fn keyed(method: Keyed, id: uuid::Uuid) -> AnswerKey {
+pub(crate) fn keyed(method: DedupMethod, id: uuid::Uuid) -> AnswerKey {
     let method = match method {
-        Keyed::Call => 0,
-        Keyed::MemoryStore => 1,
-        Keyed::Delegate => 2,
-        Keyed::MemoryBegun => 3,
-        Keyed::Message => 4,
+        DedupMethod::Call => 0,
+        DedupMethod::MemoryStore => 1,
+        DedupMethod::Delegate => 2,
+        DedupMethod::MemoryBegun => 3,
+        DedupMethod::Message => 4,
     };
     AnswerKey {
         method,
@@ -70,20 +70,20 @@ pub(crate) fn keyed(method: Keyed, id: uuid::Uuid) -> AnswerKey {
 
 /// A stored answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Stored {
+pub(crate) enum DedupAnswer {
     Call(Result<ToolCallResult, CallError>),
     Memory(MemoryStoreResult),
-    Delegated(Acknowledged),
-    Message(Box<Told>),
+    Delegated(AcknowledgedResult),
+    Message(Box<TurnResult>),
 }
 
 #[derive(Debug)]
-struct Answered {
+struct AnsweredRequest {
     digest: Digest,
-    answer: Stored,
+    answer: DedupAnswer,
 }
 
-type Slot = Option<Arc<Answered>>;
+type AnswerSlot = Option<Arc<AnsweredRequest>>;
 
 /// What a claim finds.
 #[derive(Debug)]
@@ -91,14 +91,14 @@ pub(crate) enum Claim<'a> {
     /// First of its kind: go on, then settle.
     Fresh(Guard<'a>),
     /// It was answered before.
-    Answered(Stored),
+    Answered(DedupAnswer),
     /// The id was used with other arguments.
     Reused,
 }
 
 /// What became of a request on another host.
 #[derive(Debug)]
-pub(crate) enum Elsewhere {
+pub(crate) enum RemoteClaimOutcome {
     /// It was answered.
     Answered(Claim<'static>),
     /// The other agent ended before it ran. The event that says so has this row.
@@ -108,46 +108,46 @@ pub(crate) enum Elsewhere {
 /// A running claim; dropping it without settling lets the next one try.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
-    dedup: &'a Dedup,
+    dedup: &'a DedupTable,
     key: AnswerKey,
     digest: Digest,
-    sender: watch::Sender<Slot>,
+    sender: watch::Sender<AnswerSlot>,
 }
 
 /// The table of claims.
 #[derive(Debug)]
-pub(crate) struct Dedup {
+pub(crate) struct DedupTable {
     clock: Arc<dyn Clock>,
-    steady: Steady,
+    steady: SteadyClock,
     /// When the journal's last event before the start was, by the wall clock of then.
     before: Option<Timestamp>,
-    inner: Mutex<Inner>,
+    inner: Mutex<DedupState>,
     /// Until then the journal may hold answers that this process did not give.
     cold_until: Timestamp,
 }
 
 #[derive(Debug)]
-struct Inner {
-    running: HashMap<AnswerKey, (Digest, watch::Receiver<Slot>)>,
-    recent: HashMap<AnswerKey, Arc<Answered>>,
+struct DedupState {
+    running: HashMap<AnswerKey, (Digest, watch::Receiver<AnswerSlot>)>,
+    recent: HashMap<AnswerKey, Arc<AnsweredRequest>>,
     order: VecDeque<(Timestamp, AnswerKey)>,
     evicted: Filter,
 }
 
-enum Found {
-    Fresh(watch::Sender<Slot>),
-    Wait(Digest, watch::Receiver<Slot>),
-    Answered(Arc<Answered>),
+enum ClaimLookup {
+    Fresh(watch::Sender<AnswerSlot>),
+    Wait(Digest, watch::Receiver<AnswerSlot>),
+    Answered(Arc<AnsweredRequest>),
     AskJournal,
 }
 
-impl Dedup {
+impl DedupTable {
     /// `before`: when an earlier process recorded its last event. `shared`: other hosts answer as well, so that the journal is
     /// asked for ever.
     pub(crate) fn new(clock: Arc<dyn Clock>, before: Option<Timestamp>, shared: bool) -> Self {
-        let steady = Steady::new(Arc::clone(&clock));
+        let steady = SteadyClock::new(Arc::clone(&clock));
         let now = steady.now();
-        let inner = Inner {
+        let inner = DedupState {
             running: HashMap::new(),
             recent: HashMap::new(),
             order: VecDeque::new(),
@@ -201,7 +201,7 @@ impl Dedup {
         self.before.is_some_and(|last| self.clock.now() < last)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, DedupState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,7 +218,7 @@ impl Dedup {
         loop {
             let found = self.look(key, digest, now, asked, journal_asked);
             match found {
-                Found::Fresh(sender) => {
+                ClaimLookup::Fresh(sender) => {
                     return Ok(Claim::Fresh(Guard {
                         dedup: self,
                         key,
@@ -226,9 +226,9 @@ impl Dedup {
                         sender,
                     }));
                 }
-                Found::Answered(answered) => return Ok(answered.against(digest)),
-                Found::Wait(other, _) if other != digest => return Ok(Claim::Reused),
-                Found::Wait(_, mut receiver) => {
+                ClaimLookup::Answered(answered) => return Ok(answered.against(digest)),
+                ClaimLookup::Wait(other, _) if other != digest => return Ok(Claim::Reused),
+                ClaimLookup::Wait(_, mut receiver) => {
                     // The sender is dropped when the first call ends, so this wait ends with it.
                     let outcome = receiver
                         .wait_for(Option::is_some)
@@ -239,10 +239,10 @@ impl Dedup {
                         return Ok(answered.against(digest));
                     }
                 }
-                Found::AskJournal => {
+                ClaimLookup::AskJournal => {
                     if let Some(answer) = journal.answer_to(key).await?
                         && self.still_answers(key, &answer)
-                        && let Some(answered) = Answered::read(&answer.event)
+                        && let Some(answered) = AnsweredRequest::read(&answer.event)
                         && !answered.is_no_answer()
                     {
                         return Ok(Arc::new(answered).against(digest));
@@ -260,41 +260,48 @@ impl Dedup {
         key: AnswerKey,
         digest: Digest,
         journal: &dyn Journal,
-    ) -> Result<Option<Elsewhere>, JournalError> {
+    ) -> Result<Option<RemoteClaimOutcome>, JournalError> {
         let answer = journal.answer_to(key).await?;
         let Some(StoredAnswer { event, .. }) = answer.filter(|answer| self.is_kept(answer)) else {
             return Ok(None);
         };
         Ok(
-            Answered::read(&event).map(|answered| match answered.is_no_answer() {
-                true => Elsewhere::NotRun { row: event.row },
-                false => Elsewhere::Answered(answered.against(digest)),
+            AnsweredRequest::read(&event).map(|answered| match answered.is_no_answer() {
+                true => RemoteClaimOutcome::NotRun { row: event.row },
+                false => RemoteClaimOutcome::Answered(answered.against(digest)),
             }),
         )
     }
 
-    fn look(&self, key: AnswerKey, digest: Digest, now: Timestamp, warm: bool, journal_asked: bool) -> Found {
+    fn look(
+        &self,
+        key: AnswerKey,
+        digest: Digest,
+        now: Timestamp,
+        warm: bool,
+        journal_asked: bool,
+    ) -> ClaimLookup {
         let mut inner = self.lock();
         inner.expire(now);
         if let Some((other, receiver)) = inner.running.get(&key) {
-            return Found::Wait(*other, receiver.clone());
+            return ClaimLookup::Wait(*other, receiver.clone());
         }
         if let Some(answered) = inner.recent.get(&key) {
-            return Found::Answered(Arc::clone(answered));
+            return ClaimLookup::Answered(Arc::clone(answered));
         }
         if !journal_asked && (!warm || inner.evicted.may_hold(key)) {
-            return Found::AskJournal;
+            return ClaimLookup::AskJournal;
         }
         let (sender, receiver) = watch::channel(None);
         inner.running.insert(key, (digest, receiver));
-        Found::Fresh(sender)
+        ClaimLookup::Fresh(sender)
     }
 }
 
-impl Answered {
+impl AnsweredRequest {
     /// The agent ended before the request ran.
     fn is_no_answer(&self) -> bool {
-        matches!(&self.answer, Stored::Call(Err(error)) if error.is_no_answer())
+        matches!(&self.answer, DedupAnswer::Call(Err(error)) if error.is_no_answer())
     }
 
     fn against<'a>(&self, digest: Digest) -> Claim<'a> {
@@ -306,7 +313,7 @@ impl Answered {
     }
 
     /// Reads an answering event back.
-    fn read(recorded: &Recorded) -> Option<Self> {
+    fn read(recorded: &RecordedEvent) -> Option<Self> {
         let payload: Value = serde_json::from_str(&recorded.payload).ok()?; // silent-ok: not an answer we know
         let field = |name: &str| {
             payload
@@ -317,11 +324,11 @@ impl Answered {
         let digest = field("request_hash")?;
         let bytes = recorded.content.as_ref().map(|content| content.bytes.as_slice());
         let answer = match recorded.kind.as_str() {
-            kind::ACTION_EXECUTED => Stored::Call(Ok(serde_json::from_slice(bytes?).ok()?)), // silent-ok: as above
+            kind::ACTION_EXECUTED => DedupAnswer::Call(Ok(serde_json::from_slice(bytes?).ok()?)), // silent-ok: as above
             kind::ACTION_DENIED | kind::ACTION_FAILED => {
-                Stored::Call(Err(serde_json::from_slice(bytes?).ok()?))
+                DedupAnswer::Call(Err(serde_json::from_slice(bytes?).ok()?))
             } // silent-ok: as above
-            kind::MEMORY_STORED => Stored::Memory(match bytes {
+            kind::MEMORY_STORED => DedupAnswer::Memory(match bytes {
                 Some(bytes) => serde_json::from_slice(bytes).ok()?, // silent-ok: as above
                 // One commit with the entries: their ids follow from it.
                 None => {
@@ -330,7 +337,9 @@ impl Answered {
                     crate::memory::stored_as(batch, usize::try_from(count).ok()?) // silent-ok: as above
                 }
             }),
-            kind::SWARM_RUN | kind::SWARM_DELEGATED => Stored::Delegated(Acknowledged { acknowledged: true }),
+            kind::SWARM_RUN | kind::SWARM_DELEGATED => {
+                DedupAnswer::Delegated(AcknowledgedResult { acknowledged: true })
+            }
             _ => return None,
         };
         Some(Self { digest, answer })
@@ -339,9 +348,9 @@ impl Answered {
 
 impl Guard<'_> {
     /// Publishes the answer: to those who wait, and to those who come later.
-    pub(crate) fn settle(self, answer: Stored) {
+    pub(crate) fn settle(self, answer: DedupAnswer) {
         let now = self.dedup.now();
-        let answered = Arc::new(Answered {
+        let answered = Arc::new(AnsweredRequest {
             digest: self.digest,
             answer,
         });
@@ -363,7 +372,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Inner {
+impl DedupState {
     fn evict(&mut self, now: Timestamp) {
         if let Some((at, key)) = self.order.pop_front() {
             self.recent.remove(&key);

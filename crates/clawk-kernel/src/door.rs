@@ -6,8 +6,8 @@ use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
 
-use crate::author::{Author, AuthorKind};
-use crate::ports::{Arrival, ConversationKey, Owed, ToolOffer};
+use crate::author::{AuthorKind, TextAuthor};
+use crate::ports::{ConversationKey, InboxArrival, OwedAnswer, ToolOffer};
 use crate::time::Timestamp;
 
 /// How long the ids of a platform's messages are kept if the channel does not say, in days.
@@ -15,7 +15,7 @@ pub const REMEMBERED_DAYS: u32 = 7;
 
 /// The door by which a request came in. Each door gives its sender a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Door {
+pub enum EntryPoint {
     /// JSON-RPC.
     Rpc {
         /// `clientInfo.name`.
@@ -55,7 +55,7 @@ pub enum Door {
     },
 }
 
-impl Door {
+impl EntryPoint {
     /// The launcher's wire: JSON-RPC on standard input and output, as admin.
     #[must_use]
     pub fn launcher(client: &str) -> Self {
@@ -120,7 +120,7 @@ impl Door {
 /// Whose message it is, and with which rights its turn runs: recorded with the message, and rebuilt after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
-    pub(crate) door: Door,
+    pub(crate) door: EntryPoint,
     /// At most the door's own.
     pub(crate) role: Role,
     /// The platform's ids of the message.
@@ -134,13 +134,13 @@ pub(crate) struct Origin {
     /// Origins of words of others that the text repeats.
     pub(crate) repeats: BTreeSet<String>,
     /// By which door the message came, where its turn goes on in a fork and answers at another one.
-    pub(crate) written_by: Option<Door>,
+    pub(crate) written_by: Option<EntryPoint>,
 }
 
 /// What `ckp.message.accepted` says of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Came {
+pub(crate) struct RecordedOrigin {
     author_kind: Option<AuthorKind>,
     channel: Option<String>,
     conversation: Option<String>,
@@ -153,8 +153,8 @@ pub(crate) struct Came {
     task_id: Option<String>,
 }
 
-impl From<Door> for Origin {
-    fn from(door: Door) -> Self {
+impl From<EntryPoint> for Origin {
+    fn from(door: EntryPoint) -> Self {
         Self {
             role: door.role(),
             door,
@@ -170,7 +170,7 @@ impl From<Door> for Origin {
 
 impl Origin {
     /// The same, where the text repeats words of others.
-    pub(crate) fn repeating(mut self, author: &Author) -> Self {
+    pub(crate) fn repeating(mut self, author: &TextAuthor) -> Self {
         self.repeats.extend(author.origins());
         self
     }
@@ -186,7 +186,7 @@ impl Origin {
     /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
     /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its
     /// turns go on as a viewer's: the task of a peer that such a version left open gets no tools and is best asked for again.
-    pub(crate) fn recorded(came: Came) -> Self {
+    pub(crate) fn recorded(came: RecordedOrigin) -> Self {
         let role = match (&came.role, came.door.as_str()) {
             (Some(word), _) => Role::parse(word).unwrap_or(Role::Viewer),
             (None, "cli" | "rpc") => Role::Admin,
@@ -195,21 +195,21 @@ impl Origin {
         let platform_ids = came.platform_ids;
         let sender = came.sender;
         let door = match (came.door.as_str(), came.task_id, came.channel, came.conversation) {
-            ("cli", ..) => Door::Cli,
-            ("rpc", ..) => Door::Rpc { client: sender, role },
-            ("peer", Some(task_id), ..) => Door::Peer {
+            ("cli", ..) => EntryPoint::Cli,
+            ("rpc", ..) => EntryPoint::Rpc { client: sender, role },
+            ("peer", Some(task_id), ..) => EntryPoint::Peer {
                 identity: sender,
                 task_id,
                 role,
             },
-            ("channel", _, Some(channel), Some(conversation)) => Door::Channel {
+            ("channel", _, Some(channel), Some(conversation)) => EntryPoint::Channel {
                 channel,
                 conversation,
                 direct: came.direct.unwrap_or(false),
                 sender,
                 role,
             },
-            _ => Door::Unknown { sender },
+            _ => EntryPoint::Unknown { sender },
         };
         Self {
             role: role.min(door.role()),
@@ -224,7 +224,7 @@ impl Origin {
     }
 
     /// The door of whoever said it. The answer goes to [`Origin::door`].
-    pub(crate) fn sender_door(&self) -> &Door {
+    pub(crate) fn sender_door(&self) -> &EntryPoint {
         self.written_by.as_ref().unwrap_or(&self.door)
     }
 
@@ -262,7 +262,7 @@ impl Origin {
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
     /// a role is only repeated by those. `judged`: a version that judges authors went on with the session; where none did, a message
     /// without a kind of author had no author to judge.
-    pub(crate) fn replayed(mut came: Came, judged: bool) -> Self {
+    pub(crate) fn replayed(mut came: RecordedOrigin, judged: bool) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
         if !judged {
             came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
@@ -277,20 +277,23 @@ impl Origin {
     /// The name of the channel, the conversation there, and whether it is a direct one.
     pub(crate) fn channel(&self) -> Option<(&str, &str, bool)> {
         match &self.door {
-            Door::Channel {
+            EntryPoint::Channel {
                 channel,
                 conversation,
                 direct,
                 ..
             } => Some((channel, conversation, *direct)),
-            Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => None,
+            EntryPoint::Rpc { .. }
+            | EntryPoint::Cli
+            | EntryPoint::Peer { .. }
+            | EntryPoint::Unknown { .. } => None,
         }
     }
 
     /// What a message of a channel changes beside the inbox.
-    pub(crate) fn arrival(&self, now: Timestamp) -> Option<Arrival> {
+    pub(crate) fn arrival(&self, now: Timestamp) -> Option<InboxArrival> {
         let kept_ms = i64::from(self.remembered_days) * 86_400_000;
-        Some(Arrival {
+        Some(InboxArrival {
             key: self.door.key()?,
             platform_ids: self.platform_ids.clone(),
             at: now,
@@ -300,17 +303,22 @@ impl Origin {
 
     /// What is owed to whoever said it: to a channel's conversation, or to the process owner at the terminal. Other doors have
     /// a caller of their own who waits for the answer.
-    pub(crate) fn owed(&self, message: MessageId, session: SessionId, text: Option<Digest>) -> Option<Owed> {
+    pub(crate) fn owed(
+        &self,
+        message: MessageId,
+        session: SessionId,
+        text: Option<Digest>,
+    ) -> Option<OwedAnswer> {
         let (channel, conversation) = match &self.door {
-            Door::Channel {
+            EntryPoint::Channel {
                 channel,
                 conversation,
                 ..
             } => (channel.clone(), conversation.clone()),
-            Door::Cli => (String::new(), self.door.name().to_owned()),
-            Door::Rpc { .. } | Door::Peer { .. } | Door::Unknown { .. } => return None,
+            EntryPoint::Cli => (String::new(), self.door.name().to_owned()),
+            EntryPoint::Rpc { .. } | EntryPoint::Peer { .. } | EntryPoint::Unknown { .. } => return None,
         };
-        Some(Owed {
+        Some(OwedAnswer {
             message,
             session,
             channel,
@@ -323,8 +331,11 @@ impl Origin {
 
     pub(crate) fn task_id(&self) -> Option<&str> {
         match &self.door {
-            Door::Peer { task_id, .. } => Some(task_id),
-            Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => None,
+            EntryPoint::Peer { task_id, .. } => Some(task_id),
+            EntryPoint::Rpc { .. }
+            | EntryPoint::Cli
+            | EntryPoint::Channel { .. }
+            | EntryPoint::Unknown { .. } => None,
         }
     }
 }

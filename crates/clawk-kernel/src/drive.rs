@@ -9,13 +9,13 @@ mod context;
 mod labels;
 mod skills;
 
-pub(crate) use context::Known;
+pub(crate) use context::ContextFileDigests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_manifest::model::{Autonomy, Role};
+use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::ValueSources;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId};
@@ -24,12 +24,12 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::attach::Said;
-use crate::author::Author;
-use crate::call::{Caller, Calls, Context, Rank, Request, call};
-use crate::carp::{self, Granted};
+use crate::attach::TurnInput;
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Request, call};
+use crate::carp::{self, TurnGrant};
 use crate::catalog::ConvertedArguments;
-use crate::checkpoint::Saver;
+use crate::checkpoint::CheckpointWriter;
 use crate::claims;
 use crate::door::Origin;
 use crate::error::CallError;
@@ -37,46 +37,46 @@ use crate::event::{ChainText, EventWords, MessageResumed, Thread, TurnStopped, W
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
 use crate::message_frame;
-use crate::notice::{Notice, Stop};
+use crate::notice::{SessionNotice, TurnStop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::ports::{InferRequest, Marked, Message, Sources, ToolOffer, ToolUse};
+use crate::ports::{InferRequest, ModelMessage, ProvenanceCollector, TaintedFiles, ToolOffer, ToolUse};
 use crate::prompt::{self, ContextFiles};
-use crate::purse::{Amount, Purse};
-use crate::recall::{self, Recalled};
+use crate::purse::{BudgetAccount, BudgetAmount};
+use crate::recall::{self, RecalledContext};
 use crate::roles;
 use crate::shown;
-use crate::skill::{self, Ceiling, Joined};
+use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::state::State;
 use crate::stop::Level;
 use crate::taint;
-use crate::turn::{self, Effect, End, Event, Turn};
-use crate::watch::Notices;
+use crate::turn::{self, Effect, Event, Turn, TurnOutcome};
+use crate::watch::NoticeSender;
 
 /// How often an interrupted turn is taken up again before its message is given up as dead.
 pub(crate) const MAX_RESUMES: u32 = 3;
 
 /// What the turns of messages need.
 #[derive(Debug, Clone)]
-pub(crate) struct Turns {
-    pub(crate) calls: Arc<Calls>,
+pub(crate) struct TurnServices {
+    pub(crate) calls: Arc<CallGovernor>,
     /// Told of every answer.
     pub(crate) outbox: Arc<Outbox>,
-    pub(crate) at_start: Arc<AtStart>,
+    pub(crate) at_start: Arc<RecordedAgent>,
 }
 
 /// What the record says of this run's agent.
 #[derive(Debug)]
-pub(crate) struct AtStart {
+pub(crate) struct RecordedAgent {
     /// SHA-256 of what `ckp.agent.described` holds.
     pub(crate) agent_hash: Digest,
     /// Digests of its context files, by their paths in the manifest; `None`: it was not there.
-    pub(crate) context: Known,
+    pub(crate) context: ContextFileDigests,
 }
 
 /// Everything that stays the same while one turn runs.
-pub(crate) struct Run<'a> {
-    pub(crate) calls: &'a Calls,
+pub(crate) struct RunningTurn<'a> {
+    pub(crate) calls: &'a CallGovernor,
     pub(crate) thread: Thread,
     pub(crate) turn_id: Uuid,
     pub(crate) door: &'static str,
@@ -86,15 +86,15 @@ pub(crate) struct Run<'a> {
     /// The end of it that changes from turn to turn.
     pub(crate) volatile: String,
     /// What the Atlases grant to this turn.
-    pub(crate) granted: Option<Arc<Granted>>,
+    pub(crate) granted: Option<Arc<TurnGrant>>,
     /// Only these tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
     /// Skills that run: from their invocation to the turn's end.
-    pub(crate) joined: Vec<Joined>,
+    pub(crate) joined: Vec<RunningSkill>,
     /// The client's own tools.
     pub(crate) client: &'a [ToolOffer],
-    pub(crate) ceilings: Vec<Ceiling>,
+    pub(crate) ceilings: Vec<SkillCeiling>,
     pub(crate) depth: u8,
     /// Calls of an interrupted turn keep their ids.
     pub(crate) requests: BTreeMap<String, RequestId>,
@@ -103,12 +103,12 @@ pub(crate) struct Run<'a> {
     /// A purse had no room for the model's answer.
     pub(crate) spent_out: AtomicBool,
     /// What the model was offered; see [`Self::could_act`].
-    pub(crate) offered: Offered,
+    pub(crate) offered: OfferedTools,
     /// Its answer is judged before it leaves, so that nothing is said to anybody until then.
     pub(crate) judged: bool,
-    pub(crate) notices: Notices,
+    pub(crate) notices: NoticeSender,
     /// What pays for it.
-    pub(crate) purse: Purse,
+    pub(crate) purse: BudgetAccount,
     /// Origins of untrusted text that stands beside the conversation.
     pub(crate) base: BTreeSet<String>,
     /// What the model was shown when it was last asked.
@@ -116,7 +116,7 @@ pub(crate) struct Run<'a> {
     /// Whose turn it is, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
     /// Where it stands is kept after each step.
-    pub(crate) saver: Option<Saver>,
+    pub(crate) saver: Option<CheckpointWriter>,
     /// Calls that ran beside the one before them, and their ends.
     pub(crate) early: BTreeMap<String, Event>,
     pub(crate) cancel: &'a CancellationToken,
@@ -124,19 +124,19 @@ pub(crate) struct Run<'a> {
 
 /// Whether a turn's model was offered tools yet, and whether any of them has side effects.
 #[derive(Debug, Default)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedTools {
     looked: AtomicBool,
     acts: AtomicBool,
 }
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// The model was offered tools with side effects in this turn.
     pub(crate) fn could_act(&self) -> bool {
         self.offered.acts.load(Ordering::Relaxed)
     }
 
     /// Drives a turn to its end.
-    pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> End {
+    pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> TurnOutcome {
         let mut queue = VecDeque::from(effects);
         self.look_back(turn).await;
         self.checkpoint(turn, false).await;
@@ -157,7 +157,7 @@ impl Run<'_> {
                 }
                 Effect::Say(text) => {
                     if !self.judged {
-                        self.notices.send(Notice::Said(text)).await;
+                        self.notices.send(SessionNotice::Said(text)).await;
                     }
                     continue;
                 }
@@ -187,7 +187,7 @@ impl Run<'_> {
             self.checkpoint(turn, false).await;
             self.joined.iter_mut().for_each(|joined| joined.begin(turn));
         }
-        End::Failed("the turn ended without an end".to_owned())
+        TurnOutcome::Failed("the turn ended without an end".to_owned())
     }
 
     /// Keeps where the task stands. One that can't be kept is on record as a warning, and the task goes on.
@@ -196,19 +196,19 @@ impl Run<'_> {
         let site = (self.thread, &*self.context);
         if let Err(error) = saver.save(self.calls, site, turn, done).await {
             let text = format!("a checkpoint could not be kept: {error}");
-            self.notices.send(Notice::Warned(text)).await;
+            self.notices.send(SessionNotice::Warned(text)).await;
         }
     }
 
     /// What ended the turn.
-    fn stop(&self, end: &End, turn: &Turn) -> Stop {
+    fn stop(&self, end: &TurnOutcome, turn: &Turn) -> TurnStop {
         match end {
-            End::Answered if turn.declined() => Stop::Refused,
-            End::Answered => Stop::Answered,
-            End::Cancelled => Stop::Cancelled,
-            End::Failed(_) if turn.stopped().is_some() => Stop::Stopped,
-            End::Failed(_) if self.spent_out.load(Ordering::Relaxed) => Stop::Budget,
-            End::Failed(_) => Stop::Failed,
+            TurnOutcome::Answered if turn.declined() => TurnStop::Refused,
+            TurnOutcome::Answered => TurnStop::Answered,
+            TurnOutcome::Cancelled => TurnStop::Cancelled,
+            TurnOutcome::Failed(_) if turn.stopped().is_some() => TurnStop::Stopped,
+            TurnOutcome::Failed(_) if self.spent_out.load(Ordering::Relaxed) => TurnStop::Budget,
+            TurnOutcome::Failed(_) => TurnStop::Failed,
         }
     }
 
@@ -262,7 +262,7 @@ impl Run<'_> {
             ..InferRequest::default()
         };
         message_frame::move_first_frame(&mut request);
-        let place = infer::Site {
+        let place = infer::InferenceContext {
             thread: self.thread,
             turn: self.turn_id,
             notices: &self.notices,
@@ -284,7 +284,7 @@ impl Run<'_> {
     async fn offers(&self) -> Vec<ToolOffer> {
         let claw = self.calls.manifest.identity.autonomy;
         let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
-        if autonomy == Autonomy::Observer || !roles::triggers(self.role) {
+        if autonomy == AutonomyLevel::Observer || !roles::triggers(self.role) {
             return Vec::new();
         }
         let may = |name: &str| self.member.as_ref().is_none_or(|member| member.may_use(name));
@@ -359,7 +359,7 @@ impl Run<'_> {
         // Where nobody sits at a terminal, who runs the agent reads it in the log.
         tracing::error!(target: crate::OPERATOR, "tool `{tool}` is not offered: {error}");
         let text = format!("the tool `{tool}` is not offered: {error}");
-        self.notices.send(Notice::Warned(text)).await;
+        self.notices.send(SessionNotice::Warned(text)).await;
     }
 
     /// The conversation's share of the model's window, bytes.
@@ -473,7 +473,7 @@ impl Run<'_> {
         name: String,
         arguments: serde_json::Map<String, Value>,
         request_id: RequestId,
-    ) -> (Caller, Request) {
+    ) -> (CallerContext, Request) {
         let action = self.granted.as_ref().and_then(|granted| granted.action(&name));
         let name = action.map_or(name.clone(), str::to_owned);
         let under = self.granted.as_ref().filter(|_| self.calls.carp.is_action(&name));
@@ -491,7 +491,7 @@ impl Run<'_> {
             under: under.map(|granted| granted.under(&self.calls.carp)),
             converted,
         };
-        let caller = Caller {
+        let caller = CallerContext {
             thread: self.thread,
             door: self.door,
             turn: Some(self.turn_id),
@@ -504,7 +504,7 @@ impl Run<'_> {
             purse: self.purse.clone(),
             context: Arc::clone(&self.context),
             member: self.member.clone(),
-            rank: Rank::default(),
+            rank: CallOrder::default(),
         };
         (caller, request)
     }
@@ -512,13 +512,13 @@ impl Run<'_> {
 
 /// A new message's turn.
 pub(crate) async fn turn(
-    turns: &Turns,
+    turns: &TurnServices,
     state: &State,
     (message, origin): (MessageId, Origin),
-    said: Said,
+    said: TurnInput,
     cancel: &CancellationToken,
 ) {
-    let author = Author::of(&origin, &turns.calls.manifest);
+    let author = TextAuthor::of(&origin, &turns.calls.manifest);
     let turn = Turn::start_with(state.history(), said, author);
     let open = OpenTurn {
         message,
@@ -528,7 +528,7 @@ pub(crate) async fn turn(
         ceilings: Vec::new(),
         requests: BTreeMap::new(),
         skills: Vec::new(),
-        spent: Amount::default(),
+        spent: BudgetAmount::default(),
         resumes: 0,
         early: BTreeMap::new(),
     };
@@ -536,7 +536,12 @@ pub(crate) async fn turn(
 }
 
 /// The rest of an interrupted turn.
-pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, cancel: &CancellationToken) {
+pub(crate) async fn resume(
+    turns: &TurnServices,
+    state: &State,
+    mut open: OpenTurn,
+    cancel: &CancellationToken,
+) {
     // One that had come and not begun answers what was said before it as well.
     open.turn.go_behind(state.history());
     let (message, resumes) = (open.message, open.resumes);
@@ -549,7 +554,7 @@ pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, can
     });
     let effects = if resumes >= MAX_RESUMES {
         let reason = format!("it was interrupted {resumes} times");
-        vec![Effect::Done(End::Failed(reason))]
+        vec![Effect::Done(TurnOutcome::Failed(reason))]
     } else {
         let payload = MessageResumed {
             attempt: resumes + 1,
@@ -561,7 +566,7 @@ pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, can
         let draft = scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
         match scribe.write(vec![draft]).await {
             Ok(()) => open.effects,
-            Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+            Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
         }
     };
     finish(turns, state, OpenTurn { effects, ..open }, cancel).await;
@@ -569,10 +574,10 @@ pub(crate) async fn resume(turns: &Turns, state: &State, mut open: OpenTurn, can
 
 /// The system prompt, and behind it what the Atlases give as context.
 fn system(
-    calls: &Calls,
+    calls: &CallGovernor,
     state: &State,
-    granted: Option<&Granted>,
-    recalled: &Recalled,
+    granted: Option<&TurnGrant>,
+    recalled: &RecalledContext,
     files: &ContextFiles,
 ) -> String {
     let window = window(calls, state.id, &state.provider);
@@ -594,24 +599,24 @@ fn system(
 /// The message that a turn answers.
 fn asked(turn: &Turn) -> String {
     let said = turn.messages().iter().rev().find_map(|message| match message {
-        Message::User { text, .. } => Some(text.clone()),
-        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+        ModelMessage::User { text, .. } => Some(text.clone()),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     });
     said.unwrap_or_default()
 }
 
 /// Tokens that the model's window holds.
-pub(crate) fn window(calls: &Calls, session: clawk_proto::SessionId, provider: &str) -> usize {
+pub(crate) fn window(calls: &CallGovernor, session: clawk_proto::SessionId, provider: &str) -> usize {
     calls.models.window(session, provider)
 }
 
 /// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled or read in files, and
 /// peers' words.
 async fn base(
-    calls: &Calls,
+    calls: &CallGovernor,
     state: &State,
-    author: &Author,
-    (recalled, marked): (&Recalled, &Marked),
+    author: &TextAuthor,
+    (recalled, marked): (&RecalledContext, &TaintedFiles),
 ) -> BTreeSet<String> {
     let mut base = recall::of_session(calls, state).await;
     base.extend(recalled.untrusted.iter().cloned());
@@ -628,7 +633,7 @@ async fn base(
     clippy::too_many_lines,
     reason = "a turn from its first question to its record, read downward: to split it would hide the order"
 )]
-async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &CancellationToken) {
+async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &CancellationToken) {
     let OpenTurn {
         message,
         origin,
@@ -650,21 +655,21 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         calls.purses.skill(&purse, &joined.skill.name, now)
     });
     let started_us = calls.clock().monotonic_us();
-    state.notices.send(Notice::TurnStarted { message }).await;
+    state.notices.send(SessionNotice::TurnStarted { message }).await;
     let (granted, effects) =
         match carp::for_turn((&calls.carp, &calls.catalog), state.id, turn.messages()).await {
             Ok(granted) => (granted, effects),
             // Without its resolution a turn would not be governed.
             Err(error) => (
                 None,
-                vec![Effect::Done(End::Failed(format!(
+                vec![Effect::Done(TurnOutcome::Failed(format!(
                     "the Atlases could not be asked: {error}"
                 )))],
             ),
         };
     let thread = state.thread.child(message.0);
     let asked = asked(&turn);
-    let author = Author::of(&origin, &calls.manifest);
+    let author = TextAuthor::of(&origin, &calls.manifest);
     let about = recall::Turn {
         thread,
         message,
@@ -675,26 +680,26 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     };
     let effects = match calls.models.begin_turn(&thread, message.0, &state.provider).await {
         Ok(()) => effects,
-        Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+        Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
     let window = window(calls, state.id, &state.provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
         Ok(recalled) => (recalled, effects),
         Err(error) => (
-            Recalled::default(),
-            vec![Effect::Done(End::Failed(error.to_string()))],
+            RecalledContext::default(),
+            vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
         ),
     };
     let files = prompt::context_files(&*calls.runner, &calls.manifest, state.member.as_deref()).await;
     let effects = match context::note(turns, state, (&thread, message), &files).await {
         Ok(()) => effects,
-        Err(error) => vec![Effect::Done(End::Failed(error.to_string()))],
+        Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
     let base = base(calls, state, &author, (&recalled, &files.marked)).await;
     let system = system(calls, state, granted.as_deref(), &recalled, &files);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
-    let mut run = Run {
+    let mut run = RunningTurn {
         calls,
         thread,
         turn_id: message.0,
@@ -713,7 +718,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
         requests,
         planned: false,
         spent_out: AtomicBool::new(false),
-        offered: Offered::default(),
+        offered: OfferedTools::default(),
         judged,
         notices: match judged {
             true => state.notices.whole(),
@@ -726,9 +731,9 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
             values: ValueSources::default(),
             origin: Some(origin.clone()),
             requester: Some(author.clone()),
-            read: Sources::default(),
+            read: ProvenanceCollector::default(),
         }),
-        saver: Saver::of_turn(
+        saver: CheckpointWriter::of_turn(
             calls,
             message.0,
             state.member.as_ref().map(|member| member.task.as_str()),
@@ -740,10 +745,10 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     };
     let end = match run.compact(&mut turn, state).await {
         Ok(()) => run.drive(&mut turn, effects).await,
-        Err(error) => End::Failed(error.to_string()),
+        Err(error) => TurnOutcome::Failed(error.to_string()),
     };
     state.add_labels(taint::through(&run.context.read.told()));
-    if calls.life.stop.is_cancelled() && end == End::Cancelled {
+    if calls.life.stop.is_cancelled() && end == TurnOutcome::Cancelled {
         // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
         return;
     }
@@ -758,7 +763,7 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     }
     let usage = turn.usage();
     let stop = run.stop(&end, &turn);
-    if end == End::Answered {
+    if end == TurnOutcome::Answered {
         // Before the answer is acknowledged: what was said is remembered, or said again.
         let sources = run.context.sources();
         recall::after(calls, about, (&asked, turn.said()), &sources).await;
@@ -766,11 +771,13 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     run.look_at_offers().await;
     let found = verdict.as_ref().map(|verdict| &verdict.judged);
     if let Some(judged) = found {
-        run.notices.send(Notice::Said(judged.marked(turn.said()))).await;
+        run.notices
+            .send(SessionNotice::Said(judged.marked(turn.said())))
+            .await;
     }
     shown::tell(calls, &run, message, &turn, found).await;
     let judged = verdict.map(|verdict| verdict.draft);
-    let ending = close::Ending {
+    let ending = close::TurnEnding {
         end: &end,
         stop,
         judged,
@@ -780,11 +787,11 @@ async fn finish(turns: &Turns, state: &State, open: OpenTurn, cancel: &Cancellat
     turns.outbox.wake();
     state.set_history(turn.into_messages());
     // An end that is on no record is none.
-    let stop = if recorded.is_ok() { stop } else { Stop::Failed };
+    let stop = if recorded.is_ok() { stop } else { TurnStop::Failed };
     let end = close::told(end, recorded, (message, &state.door));
     state
         .notices
-        .send(Notice::TurnEnded {
+        .send(SessionNotice::TurnEnded {
             message,
             end,
             stop,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Scribe, SessionEnded, SessionStarted, Thread, digest, kind};
-use crate::ports::{Journal, JournalError, Spent};
-use crate::purse::Amount;
+use crate::event::{JournalWriter, SessionEnded, SessionStarted, Thread, digest, kind};
+use crate::ports::{Journal, JournalError, SpentAmount};
+use crate::purse::BudgetAmount;
 use crate::time::Clock;
 
 /// What one purse paid in one hour. Fields in alphabetical order, as in every payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Paid {
+pub(crate) struct DryRunPayment {
     pub(crate) cost_microusd: u64,
     /// Hours since the epoch.
     pub(crate) hour: i64,
@@ -25,14 +25,14 @@ pub(crate) struct Paid {
 #[derive(Debug, Serialize)]
 struct DryRunSpent<'a> {
     by: &'a str,
-    paid: &'a [Paid],
+    paid: &'a [DryRunPayment],
 }
 
 /// What models took between two looks at a state's sums: calls that were only predicted, and the time that they did not take, count
 /// for nothing.
 #[must_use]
-pub fn difference(before: &[Spent], after: &[Spent]) -> Vec<Spent> {
-    let known: BTreeMap<(&str, i64), Amount> = before
+pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmount> {
+    let known: BTreeMap<(&str, i64), BudgetAmount> = before
         .iter()
         .map(|spent| ((&*spent.purse, spent.hour), spent.amount))
         .collect();
@@ -41,11 +41,11 @@ pub fn difference(before: &[Spent], after: &[Spent]) -> Vec<Spent> {
             .get(&(&*spent.purse, spent.hour))
             .copied()
             .unwrap_or_default();
-        Spent {
-            amount: Amount {
+        SpentAmount {
+            amount: BudgetAmount {
                 tokens: spent.amount.tokens.saturating_sub(had.tokens),
                 cost_microusd: spent.amount.cost_microusd.saturating_sub(had.cost_microusd),
-                ..Amount::default()
+                ..BudgetAmount::default()
             },
             ..spent.clone()
         }
@@ -60,17 +60,17 @@ pub fn difference(before: &[Spent], after: &[Spent]) -> Vec<Spent> {
 pub async fn account(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     (agent, by): (&str, &str),
-    spent: Vec<Spent>,
+    spent: Vec<SpentAmount>,
 ) -> Result<(), JournalError> {
     if spent.is_empty() {
         return Ok(());
     }
-    let scribe = Scribe::new(journal, clock);
+    let scribe = JournalWriter::new(journal, clock);
     let session = SessionId(scribe.clock().uuid());
     let thread = Thread::of(session);
-    let paid: Vec<Paid> = spent
+    let paid: Vec<DryRunPayment> = spent
         .iter()
-        .map(|spent| Paid {
+        .map(|spent| DryRunPayment {
             cost_microusd: spent.amount.cost_microusd,
             hour: spent.hour,
             purse: Arc::clone(&spent.purse),

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{EffectResolved, EventWords, Scribe, Thread, kind, stand_in};
+use crate::event::{EffectResolved, EventWords, JournalWriter, Thread, kind, stand_in};
 use crate::ports::{EffectChange, Journal, JournalError, OpenEffect};
 use crate::time::Clock;
 
-/// The event types that [`Ledger::see`] reads.
+/// The event types that [`EffectLedger::see`] reads.
 pub const KINDS: &[&str] = &[
     kind::ACTION_REQUESTED,
     kind::ACTION_APPROVED,
@@ -39,7 +39,7 @@ pub enum State {
 
 /// One effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct EffectEntry {
     /// The call.
     pub request_id: RequestId,
     /// Its session.
@@ -59,7 +59,7 @@ pub struct Entry {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct EffectEventFields {
     request_id: Option<RequestId>,
     action_id: Option<String>,
     parameters_hash: Option<Digest>,
@@ -81,15 +81,15 @@ pub(crate) fn is_unknown(error_code: &str) -> bool {
 
 /// Effects in the order they were asked for.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    entries: Vec<Entry>,
+pub struct EffectLedger {
+    entries: Vec<EffectEntry>,
     /// The latest effect of a request id in its session: after five minutes an id may be used again.
     places: BTreeMap<(SessionId, RequestId), usize>,
     /// Calls of tools without side effects.
     pure: Vec<bool>,
 }
 
-impl Fields {
+impl EffectEventFields {
     /// Who found out what had become of an effect: a person by name, or the means.
     fn resolver(self) -> Option<String> {
         if self.how.as_deref() == Some("person") {
@@ -110,13 +110,13 @@ fn resolved(outcome: Option<&str>) -> (State, Option<String>) {
     }
 }
 
-impl Ledger {
+impl EffectLedger {
     /// Takes one event; others than [`KINDS`] change nothing.
     pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) {
         if !KINDS.contains(&kind) {
             return;
         }
-        let Ok(mut found) = serde_json::from_str::<Fields>(payload) else {
+        let Ok(mut found) = serde_json::from_str::<EffectEventFields>(payload) else {
             return; // silent-ok: a foreign payload is no effect of ours
         };
         let Some(request_id) = found.request_id.clone() else {
@@ -125,7 +125,7 @@ impl Ledger {
         let place = (session, request_id);
         if kind == kind::ACTION_REQUESTED && !self.goes_on(&place, found.parameters_hash) {
             let request_id = place.1.clone();
-            let entry = Entry {
+            let entry = EffectEntry {
                 request_id: request_id.clone(),
                 session,
                 tool: found.action_id.unwrap_or_default(),
@@ -208,7 +208,7 @@ impl Ledger {
 
     /// The effects, in the order they were asked for.
     #[must_use]
-    pub fn entries(self) -> Vec<Entry> {
+    pub fn entries(self) -> Vec<EffectEntry> {
         let effects = self.entries.into_iter().zip(self.pure);
         effects
             .filter(|(_, pure)| !pure)
@@ -220,14 +220,14 @@ impl Ledger {
 /// The result of settling an effect of unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum EffectSettlement {
     /// It happened.
     Done,
     /// It did not happen.
     NotDone,
 }
 
-impl Outcome {
+impl EffectSettlement {
     /// Reads `done` or `not-done`. Every other word is `None`, so the outcome stays unknown.
     ///
     /// ```
@@ -257,7 +257,7 @@ impl Outcome {
 
 /// How it was found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum SettlementMethod {
     /// By the check that `clawk.toml` gives the tool.
     Check,
     /// By the same request again, under its idempotency key.
@@ -266,7 +266,7 @@ pub(crate) enum How {
     Person,
 }
 
-impl How {
+impl SettlementMethod {
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -278,10 +278,10 @@ impl How {
 
 /// Records what was found out of the oldest unknown effect of this id. `false`: none is.
 pub(crate) async fn resolve(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     id: &RequestId,
-    outcome: Outcome,
-    how: How,
+    outcome: EffectSettlement,
+    how: SettlementMethod,
     by: &str,
     reason: Option<&str>,
 ) -> Result<bool, JournalError> {
@@ -294,10 +294,10 @@ pub(crate) async fn resolve(
 
 /// The same of one effect. `false`: it is not unknown any more.
 pub(crate) async fn resolve_one(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     effect: &OpenEffect,
-    outcome: Outcome,
-    (how, by, reason): (How, &str, Option<&str>),
+    outcome: EffectSettlement,
+    (how, by, reason): (SettlementMethod, &str, Option<&str>),
 ) -> Result<bool, JournalError> {
     if !scribe.journal().open_effects().await?.contains(effect) {
         return Ok(false);
@@ -341,9 +341,17 @@ pub async fn resolve_offline(
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
     id: &RequestId,
-    outcome: Outcome,
+    outcome: EffectSettlement,
     by: &str,
     reason: Option<&str>,
 ) -> Result<bool, JournalError> {
-    resolve(&Scribe::new(journal, clock), id, outcome, How::Person, by, reason).await
+    resolve(
+        &JournalWriter::new(journal, clock),
+        id,
+        outcome,
+        SettlementMethod::Person,
+        by,
+        reason,
+    )
+    .await
 }

@@ -1,6 +1,6 @@
 //! Why the kernel refused or failed. `clawk-server` alone maps these to wire codes.
 
-use clawk_plan::Refusal;
+use clawk_plan::SandboxRefusal;
 use clawk_proto::RequestId;
 use clawk_proto::method::LifecycleState;
 use serde::{Deserialize, Serialize};
@@ -119,7 +119,7 @@ pub enum CallError {
     },
     /// -32010.
     #[error("{0}")]
-    Sandbox(Refusal),
+    Sandbox(SandboxRefusal),
     /// -32012.
     #[error("nobody answered within {timeout_ms} ms whether `{tool}` may run")]
     ApprovalTimeout {
@@ -350,7 +350,7 @@ pub enum StartError {
     Unserved(Vec<String>),
     /// A sandbox that the manifest asks for can't be had here (R32), with the cure.
     #[error("the agent can't start: {0}")]
-    Sandbox(Refusal),
+    Sandbox(SandboxRefusal),
     /// The journal can't be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -3,7 +3,7 @@
 //! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
 //! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
 //!
-//! INVARIANT: every event is built by [`Scribe::written`], which holds its size: whatever text a field was given, the event
+//! INVARIANT: every event is built by [`JournalWriter::written`], which holds its size: whatever text a field was given, the event
 //! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
 
 use std::collections::BTreeSet;
@@ -17,8 +17,9 @@ use uuid::Uuid;
 
 use crate::author::AuthorKind;
 use crate::ports::{
-    AnswerKey, Batch, Content, EffectChange, Entry, InboxChange, Journal, JournalError, OutboxChange,
-    Recorded, RefusalCause, RequestAdaptation, Scan, Spent, Terms, Ticket, Told,
+    AnswerKey, Batch, BatchConditions, EffectChange, EventContent, InboxChange, Journal, JournalEntry,
+    JournalError, JournalScan, JournalTicket, OutboxChange, RecordedEvent, RefusalCause, RequestAdaptation,
+    SpentAmount, TokenReport,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -113,8 +114,8 @@ payloads! {
         attempt: u32, bytes_out: u64, cached_tokens: u64, call_count: usize, completion_hash: Digest, cost_microusd: Option<u64>,
         duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
         model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<TokenReport>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
         turn: Uuid,
     }
     /// `ckp.provider.failed`.
@@ -125,8 +126,8 @@ payloads! {
         input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: ChainText,
         #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
         status: Option<u16>,
-        #[serde(skip_serializing_if = "Option::is_none")] told: Option<Told>,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        #[serde(skip_serializing_if = "Option::is_none")] told: Option<TokenReport>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
         turn: Uuid,
         #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
@@ -173,13 +174,13 @@ payloads! {
     ActionExecuted<'a> {
         action_id: &'a str, attempts: u32, duration_ms: u64, execution_id: Uuid, is_error: bool, level: &'a str,
         mechanisms: &'a [String], missing: &'a [String], request_hash: Digest, request_id: &'a str, result_hash: Digest,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
         turn: Option<Uuid>,
     }
     /// `action.failed`. `error_message` is `error_code`: the words are in the result's content.
     ActionFailed<'a> {
         action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: ChainText, request_hash: Digest, request_id: &'a str,
-        result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [Took],
+        result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
         turn: Option<Uuid>,
     }
     /// `ckp.approval.requested`.
@@ -233,7 +234,7 @@ payloads! {
     ContextRead<'a> { file: &'a str, text_hash: Option<Digest>, turn: Uuid }
     /// `ckp.context.tainted`: `files` says which file holds text of which origins; `untrusted` is all of them, each with its file.
     ContextTainted<'a> {
-        files: &'a crate::ports::Marked, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
+        files: &'a crate::ports::TaintedFiles, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] turn: Option<Uuid>, untrusted: &'a [String],
     }
     /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
@@ -248,7 +249,7 @@ payloads! {
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
     /// `ckp.memory.recalled`: `untrusted` names the origins of what was not the user's own word.
     MemoryRecalled<'a> {
-        left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::Told], tokens: usize, turn: Uuid,
+        left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::RecalledIds], tokens: usize, turn: Uuid,
         untrusted: &'a [String],
     }
     /// `ckp.memory.expired`.
@@ -313,7 +314,7 @@ pub struct ForkPoint {
 
 /// What a call or an inference took from a purse that keeps it, with the hour that it counts in. Fields in alphabetical order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Took {
+pub(crate) struct BudgetUse {
     pub(crate) busy_ms: u64,
     pub(crate) bytes_out: u64,
     pub(crate) calls: u64,
@@ -321,9 +322,9 @@ pub(crate) struct Took {
     pub(crate) purse: Arc<str>,
 }
 
-impl Took {
-    pub(crate) fn of(told: &[Spent]) -> Vec<Self> {
-        let of = |spent: &Spent| Self {
+impl BudgetUse {
+    pub(crate) fn of(told: &[SpentAmount]) -> Vec<Self> {
+        let of = |spent: &SpentAmount| Self {
             busy_ms: spent.amount.busy_ms,
             bytes_out: spent.amount.bytes_out,
             calls: spent.amount.calls,
@@ -376,12 +377,12 @@ impl Thread {
 
 /// Builds entries and hands them to the journal.
 #[derive(Debug, Clone)]
-pub(crate) struct Scribe {
+pub(crate) struct JournalWriter {
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
 }
 
-impl Scribe {
+impl JournalWriter {
     pub(crate) fn new(journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Self {
         Self { journal, clock }
     }
@@ -411,7 +412,7 @@ impl Scribe {
 
     /// One entry whose payload has its text already. What is too long in it is replaced by its beginning, length and digest.
     pub(crate) fn written(&self, thread: &Thread, kind: &'static str, payload: Box<RawValue>) -> Draft {
-        Draft(Entry {
+        Draft(JournalEntry {
             session: thread.session,
             event_id: self.clock.uuid(),
             span: thread.span,
@@ -425,7 +426,7 @@ impl Scribe {
     }
 
     /// Queues entries that belong together.
-    pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<Ticket, JournalError> {
+    pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<JournalTicket, JournalError> {
         self.submit_with(entries, Vec::new())
     }
 
@@ -434,7 +435,7 @@ impl Scribe {
         &self,
         entries: Vec<Draft>,
         inbox: Vec<InboxChange>,
-    ) -> Result<Ticket, JournalError> {
+    ) -> Result<JournalTicket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             inbox,
@@ -446,9 +447,9 @@ impl Scribe {
     pub(crate) fn account(
         &self,
         entries: Vec<Draft>,
-        spent: Vec<Spent>,
+        spent: Vec<SpentAmount>,
         effects: Vec<EffectChange>,
-    ) -> Result<Ticket, JournalError> {
+    ) -> Result<JournalTicket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             spent,
@@ -458,7 +459,11 @@ impl Scribe {
     }
 
     /// Queues entries with what was assumed to be spent and was not, in one commit.
-    pub(crate) fn take_back(&self, entries: Vec<Draft>, unspent: Vec<Spent>) -> Result<Ticket, JournalError> {
+    pub(crate) fn take_back(
+        &self,
+        entries: Vec<Draft>,
+        unspent: Vec<SpentAmount>,
+    ) -> Result<JournalTicket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             unspent,
@@ -470,10 +475,10 @@ impl Scribe {
     pub(crate) fn account_if(
         &self,
         entries: Vec<Draft>,
-        (spent, effects): (Vec<Spent>, Vec<EffectChange>),
-        terms: Terms,
-    ) -> Result<Ticket, JournalError> {
-        let terms = (terms != Terms::default()).then(|| Box::new(terms));
+        (spent, effects): (Vec<SpentAmount>, Vec<EffectChange>),
+        terms: BatchConditions,
+    ) -> Result<JournalTicket, JournalError> {
+        let terms = (terms != BatchConditions::default()).then(|| Box::new(terms));
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             spent,
@@ -484,7 +489,11 @@ impl Scribe {
     }
 
     /// Queues entries with what becomes of the outbox, in one commit.
-    pub(crate) fn owe(&self, entries: Vec<Draft>, outbox: Vec<OutboxChange>) -> Result<Ticket, JournalError> {
+    pub(crate) fn owe(
+        &self,
+        entries: Vec<Draft>,
+        outbox: Vec<OutboxChange>,
+    ) -> Result<JournalTicket, JournalError> {
         self.journal.submit(Batch {
             entries: entries.into_iter().map(|draft| draft.0).collect(),
             outbox,
@@ -495,8 +504,8 @@ impl Scribe {
     /// Reads all events that fit, page by page.
     pub(crate) async fn each(
         &self,
-        mut scan: Scan,
-        mut see: impl FnMut(&Recorded),
+        mut scan: JournalScan,
+        mut see: impl FnMut(&RecordedEvent),
     ) -> Result<(), JournalError> {
         scan.limit = PAGE;
         loop {
@@ -525,12 +534,12 @@ pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
 
 /// An entry that may still be given content.
 #[derive(Debug, Clone)]
-pub(crate) struct Draft(pub(crate) Entry);
+pub(crate) struct Draft(pub(crate) JournalEntry);
 
 impl Draft {
     /// With the bytes that the payload refers to.
     pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
-        self.0.content = Some(Content { digest, bytes });
+        self.0.content = Some(EventContent { digest, bytes });
         self
     }
 

@@ -7,7 +7,7 @@ use clawk_proto::Digest;
 
 use crate::event::canonical;
 use crate::output;
-use crate::ports::{Message, ToolOffer};
+use crate::ports::{ModelMessage, ToolOffer};
 use crate::recall::TOKEN_BYTES;
 
 /// Results shorter than this are not worth a note in their place, bytes.
@@ -61,7 +61,7 @@ impl ContextRoom {
 /// What a model is shown of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FittedContext {
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<ModelMessage>,
     /// Messages that are left out.
     pub(crate) dropped_messages: usize,
     /// Results that are shown in part, or of which only a note says that they were.
@@ -89,7 +89,7 @@ pub(crate) struct MessageTooLong {
 /// # Errors
 /// The present turn's message alone does not fit.
 pub(crate) fn fit(
-    messages: &[Message],
+    messages: &[ModelMessage],
     room: ContextRoom,
     whole: impl Fn(&str) -> Option<Digest>,
 ) -> Result<FittedContext, MessageTooLong> {
@@ -131,20 +131,20 @@ pub(crate) fn fit(
     Ok(fitted)
 }
 
-fn size(message: &Message) -> usize {
+fn size(message: &ModelMessage) -> usize {
     canonical(message).len()
 }
 
-fn total(messages: &[Message]) -> usize {
+fn total(messages: &[ModelMessage]) -> usize {
     messages.iter().map(size).sum()
 }
 
-const fn is_user(message: &Message) -> bool {
-    matches!(message, Message::User { .. })
+const fn is_user(message: &ModelMessage) -> bool {
+    matches!(message, ModelMessage::User { .. })
 }
 
 /// The first message of the oldest turn that is shown: the last turn's, where no more fit.
-fn first_turn(messages: &[Message], room_bytes: usize) -> usize {
+fn first_turn(messages: &[ModelMessage], room_bytes: usize) -> usize {
     let sizes: Vec<usize> = messages.iter().map(size).collect();
     let mut left: usize = sizes.iter().sum();
     let mut first = 0;
@@ -161,15 +161,15 @@ fn first_turn(messages: &[Message], room_bytes: usize) -> usize {
 }
 
 /// Where the present turn begins.
-fn present_turn(messages: &[Message]) -> usize {
+fn present_turn(messages: &[ModelMessage]) -> usize {
     messages.iter().rposition(is_user).unwrap_or(0)
 }
 
 /// Where the last step's results begin, behind the answer that asked for them.
-fn last_step(messages: &[Message]) -> usize {
+fn last_step(messages: &[ModelMessage]) -> usize {
     let answer = messages
         .iter()
-        .rposition(|message| matches!(message, Message::Assistant { .. }));
+        .rposition(|message| matches!(message, ModelMessage::Assistant { .. }));
     answer.map_or(messages.len(), |at| at + 1)
 }
 
@@ -182,7 +182,7 @@ fn shorten_longest(fitted: &mut FittedContext, result_bytes: usize, whole: &impl
         ..
     } = fitted;
     for message in messages {
-        if let Message::ToolResult { call_id, text, .. } = message
+        if let ModelMessage::ToolResult { call_id, text, .. } = message
             && text.len() > result_bytes.max(LEAST_RESULT_BYTES)
         {
             let digest = whole(call_id);
@@ -207,7 +207,7 @@ fn note_earlier_results(
             return;
         }
         let before = size(message);
-        if let Message::ToolResult { call_id, text, .. } = message
+        if let ModelMessage::ToolResult { call_id, text, .. } = message
             && text.len() > SMALL_BYTES
         {
             let digest = whole(call_id);
@@ -233,7 +233,7 @@ fn shorten_last_results(
     // Quotation marks and line ends take two bytes each on the wire.
     let each = (room_bytes.saturating_sub(beside) / results * 3 / 4).max(LEAST_RESULT_BYTES);
     for message in fitted.messages.get_mut(at..).unwrap_or_default() {
-        if let Message::ToolResult { call_id, text, .. } = message
+        if let ModelMessage::ToolResult { call_id, text, .. } = message
             && text.len() > each
         {
             let digest = whole(call_id);
@@ -250,7 +250,7 @@ fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
     let mut left_out = 0;
     while total(&fitted.messages) + STEPS_NOTE_BYTES > room_bytes {
         let rest = fitted.messages.get(start..).unwrap_or_default();
-        let is_answer = |message: &Message| matches!(message, Message::Assistant { .. });
+        let is_answer = |message: &ModelMessage| matches!(message, ModelMessage::Assistant { .. });
         let Some(next) = rest.iter().skip(1).position(is_answer) else {
             break;
         };
@@ -263,8 +263,8 @@ fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
     }
     let first_result = fitted.messages.get_mut(start..).unwrap_or_default();
     let first_result = first_result.iter_mut().find_map(|message| match message {
-        Message::ToolResult { text, .. } => Some(text),
-        Message::User { .. } | Message::Assistant { .. } => None,
+        ModelMessage::ToolResult { text, .. } => Some(text),
+        ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
     });
     if let Some(text) = first_result {
         text.insert_str(

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use clawk_proto::{MessageId, SessionId};
 
-use crate::door::{Door, Origin};
+use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
 use crate::event::{ForkPoint, SessionForked, Thread, kind};
 use crate::open_turn::OpenTurn;
 use crate::ports::InboxChange;
-use crate::purse::Amount;
+use crate::purse::BudgetAmount;
 use crate::recover;
-use crate::session::{self, Opening, Session, Sessions};
+use crate::session::{self, SessionHandle, SessionOpening, SessionServices};
 use crate::turn::Event;
 
 /// Opens the fork. With `go_on`, a turn that was under way at the point is taken up, from its next step; without, it has ended there.
 pub(crate) async fn fork(
-    sessions: &Arc<Sessions>,
+    sessions: &Arc<SessionServices>,
     mut point: ForkPoint,
-    door: Door,
+    door: EntryPoint,
     go_on: bool,
-) -> Result<(Session, bool), KernelError> {
+) -> Result<(SessionHandle, bool), KernelError> {
     let mut rebuilt = recover::rebuild_until(&sessions.calls, point.session_id, point.sequence).await?;
     if !rebuilt.exists {
         return Err(KernelError::UnknownSession(point.session_id.to_string()));
@@ -69,19 +69,19 @@ pub(crate) async fn fork(
         .submit_with(vec![first], accepted.into_iter().collect())?
         .durable()
         .await?;
-    let opening = Opening {
+    let opening = SessionOpening {
         id: Some(id),
         door,
         provider: sessions.calls.models.primary().to_owned(),
         goal: String::new(),
         history: rebuilt.history,
         under: None,
-        spent: Amount::default(),
+        spent: BudgetAmount::default(),
         surface: true,
         peer_messages: Vec::new(),
         member: None,
     };
-    let session = Session::open(sessions, opening).await?;
+    let session = SessionHandle::open(sessions, opening).await?;
     let goes_on = point.turn.is_some();
     if let Some(open) = open.filter(|_| goes_on) {
         session.go_on(open)?;
@@ -89,7 +89,7 @@ pub(crate) async fn fork(
     Ok((session, goes_on))
 }
 
-impl Session {
+impl SessionHandle {
     fn go_on(&self, open: OpenTurn) -> Result<(), KernelError> {
         let (sessions, state) = self.inside();
         session::resume(sessions, state, open)

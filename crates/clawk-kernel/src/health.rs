@@ -8,10 +8,10 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::event::{ChainText, EventWords, ProviderUnreachable, WordField, kind};
-use crate::infer::Models;
-use crate::lifecycle::Life;
-use crate::notice::Notice;
-use crate::ports::Provider;
+use crate::infer::ModelServices;
+use crate::lifecycle::AgentLifecycle;
+use crate::notice::SessionNotice;
+use crate::ports::ModelProvider;
 use crate::screen::answer;
 use crate::state::{State, Table};
 
@@ -27,14 +27,14 @@ const MAX_WAIT_MS: u64 = 30_000;
 /// What is known of the providers; for sessions that open later.
 #[derive(Debug)]
 pub(crate) struct Health {
-    models: Arc<Models>,
-    life: Arc<Life>,
+    models: Arc<ModelServices>,
+    life: Arc<AgentLifecycle>,
     table: Arc<Table>,
     said: Mutex<Option<String>>,
 }
 
 impl Health {
-    pub(crate) fn new(models: Arc<Models>, life: Arc<Life>, table: Arc<Table>) -> Self {
+    pub(crate) fn new(models: Arc<ModelServices>, life: Arc<AgentLifecycle>, table: Arc<Table>) -> Self {
         Self {
             models,
             life,
@@ -53,7 +53,7 @@ impl Health {
 }
 
 /// A provider that could not be reached, and why.
-type Down = (String, String);
+type UnreachableProvider = (String, String);
 
 /// Looks at the providers beside the agent's work: the start does not wait for it.
 pub(crate) fn watch(health: &Arc<Health>) {
@@ -109,7 +109,7 @@ async fn until_one_answers(health: &Health) {
 }
 
 /// Everybody at once; who has not answered in time is not reached.
-async fn look(health: &Health) -> Vec<Down> {
+async fn look(health: &Health) -> Vec<UnreachableProvider> {
     let each = health.models.providers.iter().map(|(name, provider)| async move {
         let reason = unreached(health, name, &**provider).await?;
         Some((name.clone(), reason))
@@ -118,7 +118,7 @@ async fn look(health: &Health) -> Vec<Down> {
 }
 
 /// Why this provider can't be reached; `None`: it can.
-async fn unreached(health: &Health, name: &str, provider: &dyn Provider) -> Option<String> {
+async fn unreached(health: &Health, name: &str, provider: &dyn ModelProvider) -> Option<String> {
     let deadline = Instant::now() + Duration::from_millis(LOOK_MS);
     let again = Duration::from_millis(AGAIN_MS);
     let mut reason = format!("provider `{name}`: no answer within {LOOK_MS} ms");
@@ -138,7 +138,7 @@ async fn unreached(health: &Health, name: &str, provider: &dyn Provider) -> Opti
     }
 }
 
-fn words(down: &[Down], all: bool) -> String {
+fn words(down: &[UnreachableProvider], all: bool) -> String {
     let reasons: Vec<&str> = down.iter().map(|(_, reason)| reason.as_str()).collect();
     let reasons = reasons.join("; ");
     if all {
@@ -148,9 +148,9 @@ fn words(down: &[Down], all: bool) -> String {
     }
 }
 
-fn record(health: &Health, down: &[Down]) {
+fn record(health: &Health, down: &[UnreachableProvider]) {
     let thread = health.life.root.child(health.life.root.span);
-    let event = |(provider, reason): &Down| {
+    let event = |(provider, reason): &UnreachableProvider| {
         tracing::warn!(provider, reason, "it can't be reached");
         let words = EventWords::new(WordField::Reason, reason);
         let payload = ProviderUnreachable {
@@ -177,13 +177,16 @@ async fn tell(health: &Health, said: Option<&str>) {
     let Some(said) = said else { return };
     let open: Vec<Arc<State>> = health.table.open().values().cloned().collect();
     for state in open {
-        state.notices.send(Notice::Unreachable(said.to_owned())).await;
+        state
+            .notices
+            .send(SessionNotice::Unreachable(said.to_owned()))
+            .await;
     }
 }
 
 /// Tells a session that opens what was found before.
 pub(crate) async fn greet(health: &Health, state: &State) {
     if let Some(said) = health.said() {
-        state.notices.send(Notice::Unreachable(said)).await;
+        state.notices.send(SessionNotice::Unreachable(said)).await;
     }
 }

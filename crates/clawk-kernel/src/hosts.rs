@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use crate::agent::Agent;
 use crate::error::KernelError;
-use crate::notice::Question;
-use crate::ports::{Holder, Journal, JournalError, Shared};
-use crate::session::Sessions;
+use crate::notice::ApprovalQuestion;
+use crate::ports::{HostCluster, Journal, JournalError, SessionHolder};
+use crate::session::SessionServices;
 
 pub(crate) use follow::see_stops;
 pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
@@ -46,8 +46,8 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// What this host knows of the others.
 #[derive(Debug)]
-pub(crate) struct Hosts {
-    pub(crate) shared: Arc<dyn Shared>,
+pub(crate) struct PeerHosts {
+    pub(crate) shared: Arc<dyn HostCluster>,
     /// The journal is followed up to this row.
     row: tokio::sync::Mutex<u64>,
     /// The same, for who does not wait.
@@ -57,7 +57,7 @@ pub(crate) struct Hosts {
     /// The line of servers that this row is of.
     line: AtomicU32,
     /// Questions of sessions that other hosts hold.
-    asked: Mutex<BTreeMap<RequestId, Question>>,
+    asked: Mutex<BTreeMap<RequestId, ApprovalQuestion>>,
     /// Who waits here for the end of a turn that may run elsewhere.
     waits: Mutex<HashMap<MessageId, Arc<Notify>>>,
     /// Orders that are being obeyed.
@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Hosts {
+impl PeerHosts {
     /// None where one host has the whole agent.
     pub(crate) fn of(journal: &dyn Journal) -> Option<Arc<Self>> {
         journal.shared().map(|shared| {
@@ -98,7 +98,7 @@ impl Hosts {
     }
 
     /// Questions that wait on other hosts; `now_us` is of the monotonic clock.
-    pub(crate) fn pending(&self, now_us: u64) -> Vec<Question> {
+    pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let asked = lock(&self.asked);
         let open = asked.values().filter(|question| question.until_us > now_us);
         open.cloned().collect()
@@ -121,7 +121,7 @@ impl Hosts {
     }
 
     /// From now on the journal is followed behind this row, and these questions wait elsewhere.
-    pub(crate) async fn begin(&self, row: u64, asked: Vec<Question>) {
+    pub(crate) async fn begin(&self, row: u64, asked: Vec<ApprovalQuestion>) {
         *self.row.lock().await = row;
         self.followed.store(row, Ordering::SeqCst);
         let asked = asked
@@ -132,7 +132,7 @@ impl Hosts {
 }
 
 /// Follows the others and takes up what they leave, until the agent ends.
-pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
     agent.life.tracker.spawn(async move {
         tokio::select! {
@@ -152,7 +152,7 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 }
 
 /// If other hosts have taken over from this one, the caller is told so, and nothing else.
-pub(crate) fn lost(sessions: &Sessions) -> Option<KernelError> {
+pub(crate) fn lost(sessions: &SessionServices) -> Option<KernelError> {
     let hosts = sessions.calls.hosts.as_ref()?;
     hosts.shared.is_lost().then(|| {
         KernelError::from(JournalError::Fenced {
@@ -165,7 +165,7 @@ pub(crate) fn lost(sessions: &Sessions) -> Option<KernelError> {
 ///
 /// # Errors
 /// Another host holds it.
-pub(crate) async fn hold(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), KernelError> {
+pub(crate) async fn hold(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), KernelError> {
     match holder(sessions, session).await? {
         None => Ok(()),
         Some(host) => Err(JournalError::Fenced { host }.into()),
@@ -173,7 +173,7 @@ pub(crate) async fn hold(sessions: &Arc<Sessions>, session: SessionId) -> Result
 }
 
 /// The other host that holds the session; else this one does from now on, and has taken up what was left in it.
-async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<String>, KernelError> {
+async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<Option<String>, KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Ok(None);
     };
@@ -183,17 +183,19 @@ async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<S
     let _alone = hosts.gate.lock().await;
     let held = hosts.shared.hold(session).await?;
     match held {
-        Holder::Here if !lock(&hosts.untaken).contains(&session) => Ok(None),
+        SessionHolder::Here if !lock(&hosts.untaken).contains(&session) => Ok(None),
         // It was opened here, and its first append told so only now.
-        Holder::Taken if sessions.table.get(session).is_some() => Ok(None),
+        SessionHolder::Taken if sessions.table.get(session).is_some() => Ok(None),
         // INVARIANT: a call that was decided elsewhere gets its unknown outcome before the session's turns go on.
-        Holder::Here | Holder::Taken => match takeover::take_up(sessions, hosts, vec![session]).await {
-            Ok(()) => Ok(None),
-            Err(error) => {
-                Err(JournalError::Away(format!("the session can't be taken up now: {error}")).into())
+        SessionHolder::Here | SessionHolder::Taken => {
+            match takeover::take_up(sessions, hosts, vec![session]).await {
+                Ok(()) => Ok(None),
+                Err(error) => {
+                    Err(JournalError::Away(format!("the session can't be taken up now: {error}")).into())
+                }
             }
-        },
-        Holder::There(host) => Ok(Some(host)),
+        }
+        SessionHolder::There(host) => Ok(Some(host)),
     }
 }
 
@@ -201,7 +203,7 @@ async fn holder(sessions: &Arc<Sessions>, session: SessionId) -> Result<Option<S
 ///
 /// # Errors
 /// The agent ends first.
-pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), KernelError> {
+pub(crate) async fn fetch(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Ok(());
     };
@@ -209,7 +211,7 @@ pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Resul
         match holder(sessions, session).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                let wish = (session, orders::Wish::Release);
+                let wish = (session, orders::HostOrderRequest::Release);
                 let asked = orders::ask(&sessions.calls, hosts, wish, RELEASED).await;
                 if let Err(error) = asked {
                     tracing::debug!(%error, %session, "the session of a task is with another host yet");
@@ -229,7 +231,7 @@ pub(crate) async fn fetch(sessions: &Arc<Sessions>, session: SessionId) -> Resul
 }
 
 /// The session is over, or has left memory: another host may take it.
-pub(crate) fn release(sessions: &Sessions, session: SessionId) {
+pub(crate) fn release(sessions: &SessionServices, session: SessionId) {
     if let Some(hosts) = &sessions.calls.hosts {
         hosts.shared.release(session);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clawk_manifest::model::{Manifest, Modality, Provider as Spec};
+use clawk_manifest::model::{Manifest, ModelModality, Provider as Spec};
 use clawk_proto::SessionId;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -15,21 +15,21 @@ use uuid::Uuid;
 use crate::attach;
 use crate::error::CallError;
 use crate::event::{
-    ChainText, Draft, EventWords, ProviderCompleted, ProviderFailed, ProviderRequested, Scribe, Thread, Took,
-    WordField, canonical, digest, kind,
+    BudgetUse, ChainText, Draft, EventWords, JournalWriter, ProviderCompleted, ProviderFailed,
+    ProviderRequested, Thread, WordField, canonical, digest, kind,
 };
-use crate::member::{Member, Trouble};
-use crate::notice::Notice;
-use crate::output::Cuts;
+use crate::member::{Member, MemberFailure};
+use crate::notice::SessionNotice;
+use crate::output::TruncatedOutputs;
 use crate::pictures::ToolPictures;
 use crate::ports::{
-    Completion, Delta, FaultKind, InferRequest, JournalError, Provider, ProviderError, ProviderRate,
-    StopReason, Terms, Unmet, Usage,
+    BatchConditions, CompletionDelta, FaultKind, InferRequest, JournalError, ModelCompletion, ModelProvider,
+    ProviderError, ProviderRate, StopReason, UnmetCondition, Usage,
 };
-use crate::purse::{Amount, NoRoom, Purse, Purses, Set, hour_of, warned};
-use crate::screen::Screens;
-use crate::screen::answer::{self, Words};
-use crate::watch::Notices;
+use crate::purse::{AttemptReservation, BudgetAccount, BudgetAmount, BudgetTree, NoRoom, hour_of, warned};
+use crate::screen::AgentScreening;
+use crate::screen::answer::{self, StreamScreen};
+use crate::watch::NoticeSender;
 
 mod blank;
 mod cache_key;
@@ -41,27 +41,27 @@ pub(crate) mod speech;
 use forms::RefusalChanges;
 pub(crate) use forms::{KnownForm, LearntForm, LearntForms};
 pub use patience::ModelOptions;
-use patience::Patience;
+use patience::RetryPolicy;
 
 /// What asking a model needs.
 #[derive(Debug)]
-pub(crate) struct Models {
+pub(crate) struct ModelServices {
     pub(crate) manifest: Arc<Manifest>,
-    pub(crate) providers: BTreeMap<String, Arc<dyn Provider>>,
+    pub(crate) providers: BTreeMap<String, Arc<dyn ModelProvider>>,
     /// What is local about asking them, by name.
     pub(crate) options: BTreeMap<String, ModelOptions>,
-    pub(crate) purses: Arc<Purses>,
-    pub(crate) screens: Arc<Screens>,
-    pub(crate) scribe: Scribe,
+    pub(crate) purses: Arc<BudgetTree>,
+    pub(crate) screens: Arc<AgentScreening>,
+    pub(crate) scribe: JournalWriter,
     /// Pictures in the results of tools.
     pub(crate) pictures: ToolPictures,
     /// Results that can be read again.
-    pub(crate) cuts: Arc<Cuts>,
+    pub(crate) cuts: Arc<TruncatedOutputs>,
     /// What was learnt of how they are asked.
     pub(crate) forms: LearntForms,
 }
 
-impl Models {
+impl ModelServices {
     /// The first provider of the manifest; validation says that there is one.
     pub(crate) fn primary(&self) -> &str {
         self.manifest
@@ -105,19 +105,19 @@ pub(crate) enum NoAnswer {
 
 /// Where an inference belongs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct InferenceContext<'a> {
     pub(crate) thread: Thread,
     pub(crate) turn: Uuid,
-    pub(crate) notices: &'a Notices,
+    pub(crate) notices: &'a NoticeSender,
     /// What pays for it.
-    pub(crate) purse: &'a Purse,
+    pub(crate) purse: &'a BudgetAccount,
     /// The member of the swarm that asks.
     pub(crate) member: Option<&'a Member>,
 }
 
-impl Site<'_> {
+impl InferenceContext<'_> {
     /// What the swarm is told of a turn that fails.
-    fn note(&self, trouble: Trouble) {
+    fn note(&self, trouble: MemberFailure) {
         if let Some(member) = self.member {
             member.note(trouble);
         }
@@ -127,18 +127,18 @@ impl Site<'_> {
 /// One answer, from the first provider of the chain that gives one. `max_output_tokens` of the request only narrows what the purse
 /// and the settings allow; 0 leaves it to them.
 pub(crate) async fn infer(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     provider: &str,
     mut request: InferRequest,
     cancel: &CancellationToken,
-) -> Result<Completion, NoAnswer> {
+) -> Result<ModelCompletion, NoAnswer> {
     answer::prompt(&models.screens, &mut request);
     let chain = models.chain(provider);
     let mut troubles = Vec::new();
     for (at, spec) in chain.iter().enumerate() {
         let next = chain.get(at + 1).map(|next| next.name.as_str());
-        let asked = Asked {
+        let asked = ChainedProvider {
             first: provider,
             spec,
             next,
@@ -156,7 +156,7 @@ pub(crate) async fn infer(
 
 /// A provider of a chain that is asked.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
+struct ChainedProvider<'a> {
     /// The chain's first.
     first: &'a str,
     spec: &'a Spec,
@@ -166,15 +166,15 @@ struct Asked<'a> {
 
 /// All attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
 async fn exhaust(
-    models: &Models,
-    place: Site<'_>,
-    asked: Asked<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
+    asked: ChainedProvider<'_>,
     request: &InferRequest,
     cancel: &CancellationToken,
-) -> Result<Result<Completion, String>, NoAnswer> {
-    let Asked { spec, next, .. } = asked;
+) -> Result<Result<ModelCompletion, String>, NoAnswer> {
+    let ChainedProvider { spec, next, .. } = asked;
     let time_ms = models.local(&spec.name).retry_time_ms;
-    let mut patience = Patience::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
+    let mut patience = RetryPolicy::new(spec.retry.clone().unwrap_or_default(), time_ms, next.is_none());
     let mut changes = RefusalChanges::default();
     let mut shaped = match models.shape(place, (asked.first, spec), request) {
         Ok(shaped) => shaped,
@@ -204,7 +204,7 @@ async fn exhaust(
                 tell(place, spec, &error, 0, next).await;
             }
             if error.kind != FaultKind::Unpriced {
-                place.note(Trouble::NoProvider);
+                place.note(MemberFailure::NoProvider);
             }
             return Ok(Err(error.message + &patience.tried()));
         };
@@ -218,8 +218,8 @@ async fn exhaust(
     Ok(Err(format!("provider `{}`: no attempts are left", spec.name)))
 }
 
-async fn tell(place: Site<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
-    let notice = Notice::Retrying {
+async fn tell(place: InferenceContext<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64, next: &str) {
+    let notice = SessionNotice::Retrying {
         provider: spec.name.clone(),
         reason: error.message.clone(),
         wait_ms,
@@ -230,7 +230,7 @@ async fn tell(place: Site<'_>, spec: &Spec, error: &ProviderError, wait_ms: u64,
 
 /// The request as a provider is sent it: with the pictures of messages and of results, where it takes pictures.
 async fn with_pictures(
-    models: &Models,
+    models: &ModelServices,
     session: SessionId,
     request: &InferRequest,
     takes_images: bool,
@@ -252,20 +252,20 @@ async fn with_pictures(
 
 /// One attempt: set aside and recorded before, settled and recorded after.
 async fn once(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     spec: &Spec,
     attempt: u32,
     request: &InferRequest,
     cancel: &CancellationToken,
-) -> Result<Result<Completion, ProviderError>, NoAnswer> {
+) -> Result<Result<ModelCompletion, ProviderError>, NoAnswer> {
     let Some(provider) = models.providers.get(&spec.name).map(Arc::clone) else {
         return Ok(Err(absent(spec)));
     };
     let bytes = canonical(request);
     // The bound on output, still 0 here, will usually have four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
-    let takes_images = spec.capabilities.contains(&Modality::Image);
+    let takes_images = spec.capabilities.contains(&ModelModality::Image);
     let of_tools = models.pictures.count(place.thread.session, request);
     let size = size.saturating_add(attach::counted(request, of_tools, takes_images));
     let set = match set_aside(models, place, spec, attempt, (digest(&bytes), size)).await? {
@@ -285,7 +285,7 @@ async fn once(
     };
     let mut limit_ms = set.reservation.amount.busy_ms;
     let asked = digest(&bytes);
-    let open = match Open::begin(models, place, spec, attempt, asked, set).await {
+    let open = match InferenceAttempt::begin(models, place, spec, attempt, asked, set).await {
         Ok(open) => open,
         // Other hosts have spent what was free by this one's count. By the new count there may be room for less.
         Err(NotBegun::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
@@ -296,7 +296,7 @@ async fn once(
             };
             limit_ms = set.reservation.amount.busy_ms;
             request.max_output_tokens = request.max_output_tokens.min(set.max_output_tokens);
-            Open::begin(models, place, spec, attempt, asked, set).await?
+            InferenceAttempt::begin(models, place, spec, attempt, asked, set).await?
         }
         Err(error) => return Err(error.into()),
     };
@@ -345,12 +345,12 @@ fn used_up(spec: &Spec, wait_ms: u64) -> ProviderError {
 
 /// What one attempt may take. The outer error ends the whole chain, the inner one only this attempt.
 async fn set_aside(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     spec: &Spec,
     attempt: u32,
     (request_hash, size): (clawk_proto::Digest, u64),
-) -> Result<Result<Set, ProviderError>, NoAnswer> {
+) -> Result<Result<AttemptReservation, ProviderError>, NoAnswer> {
     let now = models.scribe.now();
     match models.purses.infer(place.purse, &spec.name, size, now) {
         Ok(set) => Ok(Ok(set)),
@@ -361,13 +361,13 @@ async fn set_aside(
             unpriced(models, place, spec, attempt, request_hash, &error)
                 .await
                 .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-            place.note(Trouble::Unpriced);
+            place.note(MemberFailure::Unpriced);
             Ok(Err(error))
         }
         // A limit is the operator's word, not a fault: no fallback goes around it.
         Err(NoRoom::Quota(error)) => {
             if let CallError::Quota { limit_name, .. } = &error {
-                place.note(Trouble::Quota(limit_name.clone()));
+                place.note(MemberFailure::Quota(limit_name.clone()));
             }
             Err(NoAnswer::Quota(error.to_string()))
         }
@@ -376,14 +376,14 @@ async fn set_aside(
 
 /// Pieces go out as they may be shown.
 fn telling(
-    models: &Models,
-    notices: &Notices,
+    models: &ModelServices,
+    notices: &NoticeSender,
     received: &Arc<AtomicU64>,
-) -> impl Fn(Delta<'_>) + Send + Sync + use<> {
-    let (notices, words) = (notices.clone(), Words::new(&models.screens));
+) -> impl Fn(CompletionDelta<'_>) + Send + Sync + use<> {
+    let (notices, words) = (notices.clone(), StreamScreen::new(&models.screens));
     let received = Arc::clone(received);
     move |delta| match delta {
-        Delta::Text(text) => {
+        CompletionDelta::Text(text) => {
             let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
             received.fetch_add(bytes, Ordering::Relaxed);
             let shown = words.piece(text);
@@ -392,16 +392,16 @@ fn telling(
             }
         }
         // Thoughts are no part of the answer: nobody is shown them.
-        Delta::Call(_) | Delta::Thought(_) => {}
+        CompletionDelta::Call(_) | CompletionDelta::Thought(_) => {}
     }
 }
 
 /// What came, as it may be kept and told; what is to be recorded of it.
 async fn screened(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     spec: &Spec,
-    outcome: &mut Result<Completion, ProviderError>,
+    outcome: &mut Result<ModelCompletion, ProviderError>,
 ) -> Vec<Draft> {
     match outcome {
         Ok(completion) => {
@@ -423,8 +423,8 @@ async fn screened(
 
 /// A provider that was not asked, on record as an attempt that took nothing.
 async fn unpriced(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     spec: &Spec,
     attempt: u32,
     request_hash: clawk_proto::Digest,
@@ -474,9 +474,9 @@ async fn unpriced(
 }
 
 /// An attempt under way. Dropped before its end, it is settled at what was sent and received.
-struct Open<'a> {
-    models: &'a Models,
-    place: Site<'a>,
+struct InferenceAttempt<'a> {
+    models: &'a ModelServices,
+    place: InferenceContext<'a>,
     spec: &'a Spec,
     attempt: u32,
     id: Uuid,
@@ -484,7 +484,7 @@ struct Open<'a> {
     started_us: u64,
     /// What is set aside over all hosts.
     aside: Option<Uuid>,
-    set: Option<Set>,
+    set: Option<AttemptReservation>,
     /// Bytes of the answer that have come.
     received: Arc<AtomicU64>,
 }
@@ -513,7 +513,7 @@ impl From<NotBegun> for NoAnswer {
 }
 
 /// Counts what other hosts have spent.
-async fn catch_up(models: &Models) -> Result<(), JournalError> {
+async fn catch_up(models: &ModelServices) -> Result<(), JournalError> {
     let now = models.scribe.now();
     let (month, _) = now.month();
     let kept = models.scribe.journal().spent_since(hour_of(month)).await?;
@@ -521,15 +521,15 @@ async fn catch_up(models: &Models) -> Result<(), JournalError> {
     Ok(())
 }
 
-impl<'a> Open<'a> {
+impl<'a> InferenceAttempt<'a> {
     /// Records what is set aside, durably: what the process takes with it when it dies is settled by the next start.
     async fn begin(
-        models: &'a Models,
-        place: Site<'a>,
+        models: &'a ModelServices,
+        place: InferenceContext<'a>,
         spec: &'a Spec,
         attempt: u32,
         request_hash: clawk_proto::Digest,
-        set: Set,
+        set: AttemptReservation,
     ) -> Result<Self, NotBegun> {
         let id = models.scribe.clock().uuid();
         let estimate = set.estimate();
@@ -554,14 +554,14 @@ impl<'a> Open<'a> {
             .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
         // Beside other hosts, this commit decides whether there is room.
         let terms = match models.scribe.journal().shared() {
-            Some(_) => Terms {
+            Some(_) => BatchConditions {
                 request: spec.limits.requests_per_minute.map(|per_minute| ProviderRate {
                     provider: spec.name.as_str().into(),
                     per_minute,
                 }),
                 ..set.reservation.terms(id)
             },
-            None => Terms::default(),
+            None => BatchConditions::default(),
         };
         let (rooms, aside) = (terms.room.clone(), terms.aside.is_some());
         let begun = models.scribe.account_if(vec![draft], Default::default(), terms)?;
@@ -570,12 +570,14 @@ impl<'a> Open<'a> {
             models.purses.give_back_request(&spec.name);
         }
         match begun {
-            Err(JournalError::Unmet(Unmet::Rate { wait_ms })) => return Err(NotBegun::Later { wait_ms }),
-            Err(JournalError::Unmet(Unmet::Room { at, used })) => {
+            Err(JournalError::Unmet(UnmetCondition::Rate { wait_ms })) => {
+                return Err(NotBegun::Later { wait_ms });
+            }
+            Err(JournalError::Unmet(UnmetCondition::Room { at, used })) => {
                 let error = rooms.get(at).map(|room| set.reservation.used_up(room, used));
                 catch_up(models).await?;
                 return Err(error.map_or(
-                    JournalError::Unmet(Unmet::Room { at, used }).into(),
+                    JournalError::Unmet(UnmetCondition::Room { at, used }).into(),
                     NotBegun::Quota,
                 ));
             }
@@ -596,14 +598,14 @@ impl<'a> Open<'a> {
     }
 
     /// What has been sent and has come, at four bytes a token.
-    fn passed(&self, set: &Set) -> Usage {
+    fn passed(&self, set: &AttemptReservation) -> Usage {
         Usage {
             output_tokens: self.received.load(Ordering::Relaxed).div_ceil(4),
             ..set.estimate()
         }
     }
 
-    /// What is counted of what a provider said: see [`Set::settled`].
+    /// What is counted of what a provider said: see [`AttemptReservation::settled`].
     fn settled(&self, usage: Usage) -> Usage {
         self.set.as_ref().map_or(usage, |set| set.settled(usage))
     }
@@ -620,7 +622,7 @@ impl<'a> Open<'a> {
     /// Settles and records how it ended, in one commit.
     async fn end(
         mut self,
-        outcome: &Result<Completion, ProviderError>,
+        outcome: &Result<ModelCompletion, ProviderError>,
         found: Vec<Draft>,
     ) -> Result<(), crate::ports::JournalError> {
         let Some(set) = self.set.take() else { return Ok(()) };
@@ -632,7 +634,7 @@ impl<'a> Open<'a> {
         let cost = set.cost(&usage);
         let took = set.took(&usage, duration_ms);
         let settled = set.reservation.settle(took, self.models.scribe.now());
-        let told = Took::of(&settled.told);
+        let told = BudgetUse::of(&settled.told);
         let draft = match outcome {
             Ok(completion) => self.completed(completion, cost, (took, &told), duration_ms),
             Err(error) => self.failed(error, usage, cost, (took, &told)),
@@ -640,9 +642,9 @@ impl<'a> Open<'a> {
         let mut drafts = found;
         drafts.push(draft);
         drafts.extend(warned(&self.models.scribe, &self.place.thread, &settled.warnings));
-        let terms = Terms {
+        let terms = BatchConditions {
             settles: self.aside,
-            ..Terms::default()
+            ..BatchConditions::default()
         };
         self.models
             .scribe
@@ -650,16 +652,19 @@ impl<'a> Open<'a> {
             .durable()
             .await?;
         for warning in &settled.warnings {
-            self.place.notices.send(Notice::Warned(warning.to_string())).await;
+            self.place
+                .notices
+                .send(SessionNotice::Warned(warning.to_string()))
+                .await;
         }
         Ok(())
     }
 
     fn completed(
         &self,
-        completion: &Completion,
+        completion: &ModelCompletion,
         cost_microusd: Option<u64>,
-        (took, told): (Amount, &[Took]),
+        (took, told): (BudgetAmount, &[BudgetUse]),
         duration_ms: u64,
     ) -> Draft {
         let bytes = canonical(completion);
@@ -701,7 +706,7 @@ impl<'a> Open<'a> {
         error: &ProviderError,
         spent: Usage,
         cost_microusd: Option<u64>,
-        (took, told): (Amount, &[Took]),
+        (took, told): (BudgetAmount, &[BudgetUse]),
     ) -> Draft {
         let words = EventWords::new(WordField::Reason, &error.message);
         let payload = ProviderFailed {
@@ -731,7 +736,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for InferenceAttempt<'_> {
     fn drop(&mut self) {
         let Some(set) = self.set.take() else { return };
         let usage = self.passed(&set);
@@ -743,10 +748,10 @@ impl Drop for Open<'_> {
         );
         let cost = set.cost(&usage);
         let settled = set.reservation.settle(took, self.models.scribe.now());
-        let draft = self.failed(&error, usage, cost, (took, &Took::of(&settled.told)));
-        let terms = Terms {
+        let draft = self.failed(&error, usage, cost, (took, &BudgetUse::of(&settled.told)));
+        let terms = BatchConditions {
             settles: self.aside,
-            ..Terms::default()
+            ..BatchConditions::default()
         };
         let own = (settled.spent, Vec::new());
         if let Err(error) = self.models.scribe.account_if(vec![draft], own, terms) {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
 
-use crate::attach::{Attached, Incoming, Setting};
+use crate::attach::{AttachedPicture, FrameSource, IncomingMessage};
 use crate::author;
-use crate::conversation::{self, Which};
-use crate::door::{Door, Origin};
+use crate::conversation::{self, ConversationSelector};
+use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
 use crate::hosts;
 use crate::ports::MessageContext;
-use crate::session::{self, Sessions};
+use crate::session::{self, SessionServices};
 use crate::talk;
 
 /// Bytes of a name that a platform gives: a channel, a conversation, a sender, an id.
@@ -24,7 +24,7 @@ const MAX_PLATFORM_IDS: usize = 40;
 
 /// A message as a channel decoded it. The channel has already admitted the sender (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inbound {
+pub struct ChannelMessage {
     /// The channel's name.
     pub channel: String,
     /// The chat, room, thread or mail thread there.
@@ -43,14 +43,14 @@ pub struct Inbound {
     /// What was said.
     pub text: String,
     /// Pictures that came with it.
-    pub images: Vec<Attached>,
+    pub images: Vec<AttachedPicture>,
     /// What the platform says of it beside the text.
     pub context: MessageContext,
 }
 
 /// A message that is durable: its platform may be told so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Accepted {
+pub struct AcceptedMessage {
     /// Its id; of a duplicate, that of the message which came first.
     pub message_id: MessageId,
     /// The session of its conversation.
@@ -59,7 +59,7 @@ pub struct Accepted {
     pub duplicate: bool,
 }
 
-fn check(inbound: &Inbound) -> Result<(), KernelError> {
+fn check(inbound: &ChannelMessage) -> Result<(), KernelError> {
     let wrong = |member, reason: &str| {
         Err(KernelError::BadParameter {
             member,
@@ -84,14 +84,17 @@ fn check(inbound: &Inbound) -> Result<(), KernelError> {
 }
 
 /// Takes a message in. When this returns `Ok`, it is durable: see [`crate::Kernel::submit`].
-pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result<Accepted, KernelError> {
+pub(crate) async fn submit(
+    sessions: &Arc<SessionServices>,
+    inbound: ChannelMessage,
+) -> Result<AcceptedMessage, KernelError> {
     let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
     check(&inbound)?;
     // Before anything is judged or opened: a platform's retry costs a look.
     if let Some(known) = known(sessions, &inbound).await? {
         return Ok(known);
     }
-    let Inbound {
+    let ChannelMessage {
         channel,
         conversation,
         direct,
@@ -104,7 +107,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         context,
     } = inbound.clone();
     let repeats = author::of_quotes(&context, &channel);
-    let door = Door::Channel {
+    let door = EntryPoint::Channel {
         channel,
         conversation,
         direct,
@@ -119,7 +122,7 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
     {
         return elsewhere(sessions, session, (door, inbound)).await;
     }
-    let state = conversation::open(sessions, &door, Which::Channel(&key)).await?;
+    let state = conversation::open(sessions, &door, ConversationSelector::Channel(&key)).await?;
     // Messages of one conversation are taken in their order; a duplicate waits until the first one is durable.
     let _order = state.arriving.lock().await;
     if let Some(known) = known(sessions, &inbound).await? {
@@ -131,13 +134,13 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
         repeats,
         ..Origin::from(door)
     };
-    let said = Incoming {
+    let said = IncomingMessage {
         text,
         images,
-        setting: Setting::Given(context),
+        setting: FrameSource::Given(context),
     };
     let message_id = session::accept(sessions, &state, origin, said).await?;
-    Ok(Accepted {
+    Ok(AcceptedMessage {
         message_id,
         session_id: state.id,
         duplicate: false,
@@ -147,10 +150,10 @@ pub(crate) async fn submit(sessions: &Arc<Sessions>, inbound: Inbound) -> Result
 /// Another host holds the conversation's session: it is given the message. A platform's retry of one that is on its way is the same
 /// message, by the same id.
 async fn elsewhere(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     session_id: SessionId,
-    (door, inbound): (Door, Inbound),
-) -> Result<Accepted, KernelError> {
+    (door, inbound): (EntryPoint, ChannelMessage),
+) -> Result<AcceptedMessage, KernelError> {
     let message_id = match inbound.platform_ids.first() {
         Some(id) => talk::message_of(&format!("channel {}", inbound.channel), id),
         None => MessageId(sessions.scribe.clock().uuid()),
@@ -161,13 +164,13 @@ async fn elsewhere(
         remembered_days: inbound.remembered_days.min(MAX_REMEMBERED_DAYS),
         ..Origin::from(door)
     };
-    let said = Incoming {
+    let said = IncomingMessage {
         text: inbound.text,
         images: inbound.images,
-        setting: Setting::Given(inbound.context),
+        setting: FrameSource::Given(inbound.context),
     };
     hosts::hand_over(sessions, (session_id, message_id), &origin, &said).await?;
-    Ok(Accepted {
+    Ok(AcceptedMessage {
         message_id,
         session_id,
         duplicate: false,
@@ -175,7 +178,10 @@ async fn elsewhere(
 }
 
 /// The message that was taken under one of these ids before.
-pub(crate) async fn known(sessions: &Sessions, inbound: &Inbound) -> Result<Option<Accepted>, KernelError> {
+pub(crate) async fn known(
+    sessions: &SessionServices,
+    inbound: &ChannelMessage,
+) -> Result<Option<AcceptedMessage>, KernelError> {
     let now = sessions.scribe.now();
     for id in &inbound.platform_ids {
         let found = sessions
@@ -184,7 +190,7 @@ pub(crate) async fn known(sessions: &Sessions, inbound: &Inbound) -> Result<Opti
             .arrived(&inbound.channel, id, now)
             .await?;
         if let Some(found) = found {
-            return Ok(Some(Accepted {
+            return Ok(Some(AcceptedMessage {
                 message_id: found.message,
                 session_id: found.session,
                 duplicate: true,

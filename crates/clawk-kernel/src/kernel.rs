@@ -8,7 +8,7 @@ mod doors;
 mod outside;
 mod speech;
 
-pub use channels::{ChannelFact, Pairing};
+pub use channels::{ChannelFact, PairingChange};
 pub use commands::ConversationStatus;
 pub use outside::PushGivenUp;
 
@@ -19,33 +19,37 @@ use std::time::Duration;
 
 use clawk_manifest::model::Manifest;
 use clawk_proto::method::{
-    Acknowledged, AgentInfo, BroadcastParams, DelegateParams, DiscoverParams, DiscoverResult, Group,
-    LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams, MemoryQueryResult,
-    MemoryStoreParams, MemoryStoreResult, ReportParams, StatusResult, Task, ToolCallParams, ToolCallResult,
+    AcknowledgedResult, AgentInfo, BroadcastParams, DelegateParams, DelegateTask, DiscoverParams,
+    DiscoverResult, LifecycleState, MemoryCompactParams, MemoryCompactResult, MemoryQueryParams,
+    MemoryQueryResult, MemoryStoreParams, MemoryStoreResult, MethodGroup, ReportParams, StatusResult,
+    ToolCallParams, ToolCallResult,
 };
 use clawk_proto::{MessageId, RequestId, SessionId};
 use clawk_swarm::coord::RunResult;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use crate::agent::{Agent, Parts};
-use crate::call::{self, Caller, Calls, Context, Held, Rank, Reception, Reply, Request, call};
-use crate::carp::Outside;
-use crate::cra::Cra;
-use crate::door::Door;
-use crate::effect::{self, How, Outcome};
+use crate::agent::{Agent, AgentDependencies};
+use crate::call::{
+    self, ApprovalReply, CallGovernor, CallOrder, CallerContext, Context, ReplyOutcome, Request,
+    StandingGrant, call,
+};
+use crate::carp::OutsideAtlasEvent;
+use crate::cra::CraHandle;
+use crate::door::EntryPoint;
+use crate::effect::{self, EffectSettlement, SettlementMethod};
 use crate::error::{CallError, KernelError, StartError};
-use crate::event::{ForkPoint, Scribe, Thread, kind};
-use crate::notice::{Answer, Notice, Question};
-use crate::ports::{OpenEffect, Recorded, Reports, Scan};
-use crate::purse::{Amount, Budget};
-use crate::roles::Person;
-use crate::session::{Opening, Session};
-use crate::sheet::Seen;
-use crate::stop::Brake;
+use crate::event::{ForkPoint, JournalWriter, Thread, kind};
+use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
+use crate::ports::{JournalScan, OpenEffect, RecordedEvent, ReportReceiver};
+use crate::purse::{BudgetAmount, BudgetReport};
+use crate::roles::KnownPerson;
+use crate::session::{SessionHandle, SessionOpening};
+use crate::sheet::PreviewReceipt;
+use crate::stop::EmergencyStop;
 use crate::swarm::SwarmView;
-use crate::talk::told::{Talk, Told};
-use crate::watch::{Notices, Watcher};
+use crate::talk::told::{TalkRequest, TurnResult};
+use crate::watch::{NoticeSender, Watcher};
 use crate::{fork, health, hosts, memory, recover, start, stop, swarm, talk};
 
 /// How long a shutdown waits for open turns by default, in milliseconds.
@@ -66,7 +70,7 @@ impl Kernel {
     ///
     /// # Errors
     /// A part of the manifest can't be served here (all of them are named), or the journal can't be read or written.
-    pub async fn start(parts: Parts) -> Result<Self, StartError> {
+    pub async fn start(parts: AgentDependencies) -> Result<Self, StartError> {
         let agent = start::start(parts).await?;
         Ok(Self { agent })
     }
@@ -120,12 +124,12 @@ impl Kernel {
 
     /// Whether the wire serves this group of methods (R6).
     #[must_use]
-    pub fn serves(&self, group: Group) -> bool {
+    pub fn serves(&self, group: MethodGroup) -> bool {
         match group {
-            Group::Core => true,
-            Group::Tools => self.level() >= 2,
-            Group::Memory => self.agent.manifest.memory.is_some(),
-            Group::Swarm => self.agent.manifest.swarm.is_some(),
+            MethodGroup::Core => true,
+            MethodGroup::Tools => self.level() >= 2,
+            MethodGroup::Memory => self.agent.manifest.memory.is_some(),
+            MethodGroup::Swarm => self.agent.manifest.swarm.is_some(),
         }
     }
 
@@ -143,21 +147,21 @@ impl Kernel {
     ///
     /// # Errors
     /// The agent is not READY, or the journal can't be written.
-    pub async fn open(&self, door: Door) -> Result<Session, KernelError> {
+    pub async fn open(&self, door: EntryPoint) -> Result<SessionHandle, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
-        let opening = Opening {
+        let opening = SessionOpening {
             id: None,
             door,
             provider: self.agent.calls.models.primary().to_owned(),
             goal: "conversation".to_owned(),
             history: Vec::new(),
             under: None,
-            spent: Amount::default(),
+            spent: BudgetAmount::default(),
             surface: true,
             peer_messages: Vec::new(),
             member: None,
         };
-        let session = Session::open(&self.agent.sessions, opening).await?;
+        let session = SessionHandle::open(&self.agent.sessions, opening).await?;
         health::greet(&self.agent.health, session.inside().1).await;
         Ok(session)
     }
@@ -167,7 +171,7 @@ impl Kernel {
     ///
     /// # Errors
     /// There is no such session for somebody of this role, the agent is not READY, or the journal can't be read.
-    pub async fn reopen(&self, id: SessionId, door: Door) -> Result<Session, KernelError> {
+    pub async fn reopen(&self, id: SessionId, door: EntryPoint) -> Result<SessionHandle, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
         if self.agent.sessions.table.get(id).is_none() {
             // What a lost host left in it may go on here afterwards.
@@ -179,13 +183,13 @@ impl Kernel {
             if door.role() < state.door.role() {
                 return Err(KernelError::UnknownSession(id.to_string()));
             }
-            return Ok(Session::join(&self.agent.sessions, state, door));
+            return Ok(SessionHandle::join(&self.agent.sessions, state, door));
         }
         let rebuilt = recover::rebuild(&self.agent.calls, id).await?;
         if !rebuilt.exists {
             return Err(KernelError::UnknownSession(id.to_string()));
         }
-        let opening = Opening {
+        let opening = SessionOpening {
             id: Some(id),
             door,
             provider: self.agent.calls.models.primary().to_owned(),
@@ -197,7 +201,7 @@ impl Kernel {
             peer_messages: Vec::new(),
             member: None,
         };
-        let session = Session::open(&self.agent.sessions, opening).await?;
+        let session = SessionHandle::open(&self.agent.sessions, opening).await?;
         health::greet(&self.agent.health, session.inside().1).await;
         Ok(session)
     }
@@ -210,9 +214,9 @@ impl Kernel {
     pub async fn fork(
         &self,
         point: ForkPoint,
-        door: Door,
+        door: EntryPoint,
         go_on: bool,
-    ) -> Result<(Session, bool), KernelError> {
+    ) -> Result<(SessionHandle, bool), KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
         fork::fork(&self.agent.sessions, point, door, go_on).await
     }
@@ -225,10 +229,10 @@ impl Kernel {
     /// again after the next start, it tells the answer.
     pub async fn talk(
         &self,
-        door: Door,
-        asked: Talk,
-        tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-    ) -> Result<Told, KernelError> {
+        door: EntryPoint,
+        asked: TalkRequest,
+        tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+    ) -> Result<TurnResult, KernelError> {
         talk::talk(&self.agent.sessions, door, asked, tell).await
     }
 
@@ -251,10 +255,10 @@ impl Kernel {
     ) -> impl Future<Output = Result<ToolCallResult, CallError>> + Send + use<> {
         let calls = Arc::clone(&self.agent.calls);
         // Seated twice: here, synchronously; the path's own seat finds this one and leaves it alone until both are gone.
-        let early = EarlySeat::new(Arc::clone(&calls), &params.context.request_id);
+        let early = EarlyPendingCall::new(Arc::clone(&calls), &params.context.request_id);
         async move {
             let _early = early;
-            let caller = Caller {
+            let caller = CallerContext {
                 thread: Thread::of(session),
                 door: "rpc",
                 turn: None,
@@ -262,12 +266,12 @@ impl Kernel {
                 ceilings: Vec::new(),
                 depth: 0,
                 role: calls.table.role_of(session),
-                notices: Notices::default(),
+                notices: NoticeSender::default(),
                 pends: false,
                 purse: calls.table.purse_of(session),
                 context: Arc::new(Context::of_session(&calls, session)),
                 member: None,
-                rank: Rank::default(),
+                rank: CallOrder::default(),
             };
             let context = params.context;
             let request = Request {
@@ -292,13 +296,13 @@ impl Kernel {
 
     /// The agent as a CRA runtime.
     #[must_use]
-    pub fn cra(&self) -> Cra {
-        Cra::new(Arc::clone(&self.agent.calls))
+    pub fn cra(&self) -> CraHandle {
+        CraHandle::new(Arc::clone(&self.agent.calls))
     }
 
     /// Does again what happened beside a session that is replayed.
-    pub(crate) async fn repeat(&self, event: &Recorded, session: SessionId) {
-        if let Some(outside) = Outside::of(event, session) {
+    pub(crate) async fn repeat(&self, event: &RecordedEvent, session: SessionId) {
+        if let Some(outside) = OutsideAtlasEvent::of(event, session) {
             let calls = &self.agent.calls;
             outside.apply((&calls.carp, &calls.catalog), event.at).await;
         }
@@ -306,20 +310,26 @@ impl Kernel {
 
     /// Answers a question; waits while that call is in progress and has not asked yet (R18). `false`: nothing asks for
     /// it, or it was answered before.
-    pub async fn answer(&self, id: &RequestId, answer: Answer, reason: Option<String>, by: &str) -> bool {
-        let reply = Reply {
+    pub async fn answer(
+        &self,
+        id: &RequestId,
+        answer: ApprovalAnswer,
+        reason: Option<String>,
+        by: &str,
+    ) -> bool {
+        let reply = ApprovalReply {
             answer,
-            breadth: call::Breadth::Exact,
-            person: Person::admin("local", by),
+            breadth: call::GrantScope::Exact,
+            person: KnownPerson::admin("local", by),
             reason,
-            seen: Seen::Short,
+            seen: PreviewReceipt::Short,
         };
-        self.reply(id, reply).await == Reception::Taken
+        self.reply(id, reply).await == ReplyOutcome::Taken
     }
 
     /// Answers a question, as [`Self::answer`] does, as somebody with a role: only an admin may say yes, and a viewer may
     /// not even say no (CKP §5.3).
-    pub async fn reply(&self, id: &RequestId, reply: Reply) -> Reception {
+    pub async fn reply(&self, id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
         call::reply(&self.agent.calls, id, reply).await
     }
 
@@ -328,8 +338,8 @@ impl Kernel {
         &self,
         plan: &RequestId,
         only: Option<&[u32]>,
-        reply: &Reply,
-    ) -> Vec<(u32, Reception)> {
+        reply: &ApprovalReply,
+    ) -> Vec<(u32, ReplyOutcome)> {
         call::reply_plan(&self.agent.calls, plan, only, reply).await
     }
 
@@ -341,9 +351,9 @@ impl Kernel {
         &self,
         session: Option<SessionId>,
         level: stop::Level,
-        by: &Person,
+        by: &KnownPerson,
         reason: Option<String>,
-    ) -> Result<stop::Stop, KernelError> {
+    ) -> Result<stop::ActiveStop, KernelError> {
         let stop = stop::engage(self.brake(), session, level, by, reason).await?;
         self.see_stops().await?;
         Ok(stop)
@@ -357,7 +367,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn brake(&self) -> (&Brake, &Scribe, &Thread) {
+    fn brake(&self) -> (&EmergencyStop, &JournalWriter, &Thread) {
         let agent = &self.agent;
         (&agent.calls.brake, &agent.scribe, &agent.life.root)
     }
@@ -366,7 +376,7 @@ impl Kernel {
     ///
     /// # Errors
     /// It could not be recorded: it still holds.
-    pub async fn lift(&self, session: Option<SessionId>, by: &Person) -> Result<bool, KernelError> {
+    pub async fn lift(&self, session: Option<SessionId>, by: &KnownPerson) -> Result<bool, KernelError> {
         let shared = self.agent.calls.hosts.is_some();
         let lifted = stop::lift(self.brake(), session, by, shared).await?;
         self.see_stops().await?;
@@ -375,13 +385,13 @@ impl Kernel {
 
     /// The stops in force.
     #[must_use]
-    pub fn stops(&self) -> Vec<stop::Stop> {
+    pub fn stops(&self) -> Vec<stop::ActiveStop> {
         self.agent.calls.brake.stops()
     }
 
     /// Standing grants: what people are not asked about again, and who said so.
     #[must_use]
-    pub fn granted(&self) -> Vec<Held> {
+    pub fn granted(&self) -> Vec<StandingGrant> {
         self.agent.calls.desk.standing.all()
     }
 
@@ -389,7 +399,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be written: the grant stands.
-    pub async fn revoke(&self, grant: &str, by: &Person) -> Result<bool, KernelError> {
+    pub async fn revoke(&self, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
         call::revoke(&self.agent.calls, grant, by).await
     }
 
@@ -397,7 +407,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn answered(&self, limit: usize) -> Result<Vec<call::Past>, KernelError> {
+    pub async fn answered(&self, limit: usize) -> Result<Vec<call::PastApproval>, KernelError> {
         call::history(&self.agent.calls, limit).await
     }
 
@@ -415,14 +425,15 @@ impl Kernel {
 
     /// The questions that wait for a person, the one that expires first at the front.
     #[must_use]
-    pub fn pending(&self) -> Vec<Question> {
+    pub fn pending(&self) -> Vec<ApprovalQuestion> {
         let calls = &self.agent.calls;
         let now_us = calls.clock().monotonic_us();
         let mut found = calls.desk.pending(now_us);
         if let Some(hosts) = &calls.hosts {
             let elsewhere = hosts.pending(now_us);
-            let known = |question: &Question| found.iter().any(|own| own.request_id == question.request_id);
-            let elsewhere: Vec<Question> = elsewhere
+            let known =
+                |question: &ApprovalQuestion| found.iter().any(|own| own.request_id == question.request_id);
+            let elsewhere: Vec<ApprovalQuestion> = elsewhere
                 .into_iter()
                 .filter(|question| !known(question))
                 .collect();
@@ -434,7 +445,7 @@ impl Kernel {
 
     /// Milliseconds until a question lapses, by the monotonic clock: setting the wall clock changes nothing.
     #[must_use]
-    pub fn left_ms(&self, question: &Question) -> u64 {
+    pub fn left_ms(&self, question: &ApprovalQuestion) -> u64 {
         self.agent.calls.left_ms(question)
     }
 
@@ -447,14 +458,14 @@ impl Kernel {
 
     /// Every question from now on.
     #[must_use]
-    pub fn questions(&self) -> broadcast::Receiver<Question> {
+    pub fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
         self.agent.calls.desk.questions()
     }
 
     /// The sessions that are open now, oldest first, with the doors they came in by.
     #[must_use]
-    pub fn sessions(&self) -> Vec<(SessionId, Door)> {
-        let mut open: Vec<(SessionId, Door)> = self
+    pub fn sessions(&self) -> Vec<(SessionId, EntryPoint)> {
+        let mut open: Vec<(SessionId, EntryPoint)> = self
             .agent
             .sessions
             .table
@@ -510,7 +521,7 @@ impl Kernel {
         &self,
         session: SessionId,
         params: DelegateParams,
-    ) -> Result<Acknowledged, KernelError> {
+    ) -> Result<AcknowledgedResult, KernelError> {
         swarm::delegate(&self.agent.peers, session, params).await
     }
 
@@ -522,7 +533,7 @@ impl Kernel {
         &self,
         session: SessionId,
         params: ReportParams,
-    ) -> Result<Acknowledged, KernelError> {
+    ) -> Result<AcknowledgedResult, KernelError> {
         swarm::report(&self.agent.peers, session, params).await
     }
 
@@ -549,9 +560,9 @@ impl Kernel {
     /// next start, the run goes on.
     pub async fn swarm_run(
         &self,
-        session: &Session,
+        session: &SessionHandle,
         id: RequestId,
-        task: Task,
+        task: DelegateTask,
         to: Option<String>,
     ) -> Result<RunResult, KernelError> {
         swarm::run(&self.agent.peers, (session.id, session.role()), id, task, to).await
@@ -570,7 +581,7 @@ impl Kernel {
 
     /// Where reports are taken that come by a bus or by a connection of this host's own.
     #[must_use]
-    pub fn reports(&self) -> Arc<dyn Reports> {
+    pub fn reports(&self) -> Arc<dyn ReportReceiver> {
         swarm::desk(&self.agent.peers)
     }
 
@@ -604,16 +615,24 @@ impl Kernel {
     pub async fn resolve_effect(
         &self,
         id: &RequestId,
-        outcome: Outcome,
+        outcome: EffectSettlement,
         by: &str,
         reason: Option<&str>,
     ) -> Result<bool, KernelError> {
-        Ok(effect::resolve(&self.agent.scribe, id, outcome, How::Person, by, reason).await?)
+        Ok(effect::resolve(
+            &self.agent.scribe,
+            id,
+            outcome,
+            SettlementMethod::Person,
+            by,
+            reason,
+        )
+        .await?)
     }
 
     /// The spent, reserved and remaining amounts of every account.
     #[must_use]
-    pub fn budget(&self) -> Budget {
+    pub fn budget(&self) -> BudgetReport {
         self.agent.calls.purses.report(self.agent.scribe.now())
     }
 
@@ -622,11 +641,11 @@ impl Kernel {
     /// # Errors
     /// The journal can't be read.
     pub async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, KernelError> {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: &[kind::MESSAGE_DEAD],
             limit,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let found = self.agent.scribe.journal().scan(scan).await?;
         Ok(found.iter().filter_map(DeadLetter::read).collect())
@@ -709,7 +728,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    fn read(event: &crate::ports::Recorded) -> Option<Self> {
+    fn read(event: &crate::ports::RecordedEvent) -> Option<Self> {
         let payload: Value = serde_json::from_str(&event.payload_with_words()).ok()?; // silent-ok: payloads of ours always read
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
         Some(Self {
@@ -722,13 +741,13 @@ impl DeadLetter {
 }
 
 /// A call's place at the desk before its future is first polled.
-struct EarlySeat {
-    calls: Arc<Calls>,
+struct EarlyPendingCall {
+    calls: Arc<CallGovernor>,
     request_id: RequestId,
 }
 
-impl EarlySeat {
-    fn new(calls: Arc<Calls>, request_id: &RequestId) -> Self {
+impl EarlyPendingCall {
+    fn new(calls: Arc<CallGovernor>, request_id: &RequestId) -> Self {
         calls.desk.hold(request_id);
         Self {
             calls,
@@ -737,7 +756,7 @@ impl EarlySeat {
     }
 }
 
-impl Drop for EarlySeat {
+impl Drop for EarlyPendingCall {
     fn drop(&mut self) {
         self.calls.desk.release(&self.request_id);
     }

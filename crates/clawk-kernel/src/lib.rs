@@ -85,43 +85,46 @@ mod vectors;
 mod watch;
 mod world_model;
 
-pub use agent::Parts;
+pub use agent::AgentDependencies;
 /// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
 pub const OPERATOR: &str = "clawk::operator";
 
-pub use attach::{Attached, MAX_IMAGE_BYTES, MAX_IMAGES};
-pub use author::{Author, QUEUE_CLIENTS};
-pub use call::{Breadth, Held, Lasting, Past, Reception, Reply};
-pub use carp::{Atlases, CarpError};
+pub use attach::{AttachedPicture, MAX_IMAGE_BYTES, MAX_IMAGES};
+pub use author::{QUEUE_CLIENTS, TextAuthor};
+pub use call::{ApprovalReply, GrantLifetime, GrantScope, PastApproval, ReplyOutcome, StandingGrant};
+pub use carp::{AtlasSettings, CarpError};
 pub use catalog::PREDICTED;
-pub use claims::{Claims, Judged, MARK};
+pub use claims::{Claims, ClaimsJudgement, MARK};
 pub use clawk_manifest::model::Role;
 pub use clawk_swarm::coord::RunResult;
-pub use cra::Cra;
-pub use door::{Door, REMEMBERED_DAYS};
+pub use cra::CraHandle;
+pub use door::{EntryPoint, REMEMBERED_DAYS};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::words::{payload_with_words, put_words, words_hash};
 pub use event::{ForkPoint, kind};
 pub use infer::ModelOptions;
-pub use ingress::{Accepted, Inbound};
+pub use ingress::{AcceptedMessage, ChannelMessage};
 pub use kernel::{
-    ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, Pairing, PushGivenUp,
+    ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, PairingChange, PushGivenUp,
 };
 pub use mailbox::MAILBOX;
 pub use message_frame::join_frame;
 pub use model_catalogue::{CatalogueError, ModelCatalogue, ModelDialect, ModelFacts};
-pub use notice::{Answer, Notice, Plan, Question, Step, Stop as TalkStop, TurnEnd, Waiting};
+pub use notice::{
+    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, Plan, SessionNotice, TurnEnd, TurnStop as TalkStop,
+    WaitingApproval,
+};
 pub use options::{InboxLimits, Options, SwarmOptions};
-pub use outbox::{Deliveries, OutboxLimits, Undelivered};
-pub use output::Shown;
-pub use roles::{Person, admit};
-pub use sampling::{NAME as SAMPLING, Sample, SampleMessage, SampleRole, Sampled};
-pub use screen::Judge;
-pub use session::{MAX_MESSAGE_BYTES, Session};
+pub use outbox::{DeliveryGuard, OutboxLimits, UndeliveredAnswer};
+pub use output::ResultExcerpt;
+pub use roles::{KnownPerson, admit};
+pub use sampling::{NAME as SAMPLING, SampleAnswer, SampleMessage, SampleRequest, SampleRole};
+pub use screen::JudgeSettings;
+pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
 pub use skill::REQUIRES;
 pub use swarm::{SwarmView, UNPROVEN};
-pub use talk::Standing;
-pub use talk::told::{ClientCall, Earlier, Talk, Told};
+pub use talk::MessageStatus;
+pub use talk::told::{ClientCall, EarlierMessage, TalkRequest, TurnResult};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
 pub use world_model::{PlanLimits, faults as world_model_faults};

@@ -9,14 +9,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::event::{Scribe, Thread, Transition, kind};
+use crate::event::{JournalWriter, Thread, Transition, kind};
 use crate::ports::JournalError;
 
 /// An agent's life: the state machine, whose every move is journalled, what is in flight, and what tells work that it ends.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct AgentLifecycle {
     agent: String,
-    scribe: Scribe,
+    scribe: JournalWriter,
     started_us: u64,
     /// The runtime's own chain: lifecycle.
     pub(crate) root: Thread,
@@ -38,7 +38,7 @@ pub(crate) struct Life {
 
 /// One piece of work; dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Working<'a>(&'a Life);
+pub(crate) struct WorkGuard<'a>(&'a AgentLifecycle);
 
 const STATES: [LifecycleState; 6] = [
     LifecycleState::Init,
@@ -81,8 +81,8 @@ fn named(state: u8) -> LifecycleState {
     STATES.get(at).copied().unwrap_or(LifecycleState::Error)
 }
 
-impl Life {
-    pub(crate) fn new(scribe: Scribe, root: SessionId, agent: &str) -> Self {
+impl AgentLifecycle {
+    pub(crate) fn new(scribe: JournalWriter, root: SessionId, agent: &str) -> Self {
         Self {
             agent: agent.to_owned(),
             started_us: scribe.clock().monotonic_us(),
@@ -166,7 +166,7 @@ impl Life {
 
     /// Begins new work; refused before READY and from STOPPING on. In ERROR no model can be reached: what needs none is done, and
     /// a turn waits (see [`Self::recovered`]).
-    pub(crate) fn enter(&self) -> Result<Working<'_>, LifecycleState> {
+    pub(crate) fn enter(&self) -> Result<WorkGuard<'_>, LifecycleState> {
         let working = self.join();
         match self.state() {
             LifecycleState::Ready | LifecycleState::Error => Ok(working),
@@ -192,9 +192,9 @@ impl Life {
     }
 
     /// Begins work that belongs to work already begun.
-    pub(crate) fn join(&self) -> Working<'_> {
+    pub(crate) fn join(&self) -> WorkGuard<'_> {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
-        Working(self)
+        WorkGuard(self)
     }
 
     /// Waits until nothing is in flight; `false` when the deadline came first.
@@ -214,7 +214,7 @@ impl Life {
     }
 }
 
-impl Drop for Working<'_> {
+impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
         if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();

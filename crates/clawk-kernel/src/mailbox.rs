@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_proto::{Digest, MessageId};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::attach::Said;
+use crate::attach::TurnInput;
 use crate::door::Origin;
 use crate::open_turn::OpenTurn;
 use crate::ports::{Image, JournalError};
@@ -18,10 +18,10 @@ pub const MAILBOX: usize = 32;
 /// One thing to do for the worker.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "at most 32 of them wait in one session")]
-pub(crate) enum Mail {
+pub(crate) enum MailboxItem {
     Message {
         id: MessageId,
-        text: Text,
+        text: MailboxText,
         images: Vec<Image>,
         origin: Origin,
     },
@@ -38,7 +38,7 @@ pub(crate) enum Mail {
 
 /// A message's text.
 #[derive(Debug)]
-pub(crate) enum Text {
+pub(crate) enum MailboxText {
     Here {
         text: String,
         frame: String,
@@ -54,13 +54,13 @@ pub(crate) enum Text {
 /// One session's mail.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    inner: Mutex<Inner>,
+    inner: Mutex<MailboxState>,
     came: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    mail: VecDeque<Mail>,
+struct MailboxState {
+    mail: VecDeque<MailboxItem>,
     /// Messages with their text, and places for such that are reserved.
     here: usize,
     /// Places that are reserved and neither filled nor given up.
@@ -72,19 +72,19 @@ struct Inner {
 
 /// A place for one message, kept while it becomes durable.
 #[derive(Debug)]
-pub(crate) struct Slot<'a> {
+pub(crate) struct MailboxSlot<'a> {
     mailbox: &'a Mailbox,
     beyond: Option<OwnedSemaphorePermit>,
     filled: bool,
 }
 
 impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place here, or one of those beyond all mailboxes; `None`: there is none left, or the session is over.
-    pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<Slot<'_>> {
+    pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<MailboxSlot<'_>> {
         let mut inner = self.lock();
         if inner.closed || inner.ended {
             return None;
@@ -96,7 +96,7 @@ impl Mailbox {
             Some(Arc::clone(beyond).try_acquire_owned().ok()?) // silent-ok: none is left
         };
         inner.reserved += 1;
-        Some(Slot {
+        Some(MailboxSlot {
             mailbox: self,
             beyond,
             filled: false,
@@ -105,15 +105,15 @@ impl Mailbox {
 
     /// A turn to be taken up. `false`: the session is over.
     pub(crate) fn resume(&self, open: OpenTurn) -> bool {
-        self.push(Mail::Resume { open: Box::new(open) })
+        self.push(MailboxItem::Resume { open: Box::new(open) })
     }
 
     /// The conversation begins anew behind what waits. `false`: the session is over.
     pub(crate) fn clear(&self, by: String, done: oneshot::Sender<Result<(), JournalError>>) -> bool {
-        self.push(Mail::Clear { by, done })
+        self.push(MailboxItem::Clear { by, done })
     }
 
-    fn push(&self, mail: Mail) -> bool {
+    fn push(&self, mail: MailboxItem) -> bool {
         let mut inner = self.lock();
         if inner.closed {
             return false;
@@ -125,7 +125,7 @@ impl Mailbox {
     }
 
     /// The next one, when there is one; `None`: the session has ended, and nothing waits. One worker asks at a time.
-    pub(crate) async fn next(&self) -> Option<Mail> {
+    pub(crate) async fn next(&self) -> Option<MailboxItem> {
         loop {
             // A notification that comes between the look and the wait is kept.
             if let Some(mail) = self.take() {
@@ -153,11 +153,11 @@ impl Mailbox {
         self.lock().ended
     }
 
-    fn take(&self) -> Option<Mail> {
+    fn take(&self) -> Option<MailboxItem> {
         let mut inner = self.lock();
         let mail = inner.mail.pop_front()?;
-        if let Mail::Message {
-            text: Text::Here { .. },
+        if let MailboxItem::Message {
+            text: MailboxText::Here { .. },
             ..
         } = &mail
         {
@@ -180,21 +180,21 @@ impl Mailbox {
     }
 }
 
-impl Slot<'_> {
+impl MailboxSlot<'_> {
     /// Fills the place with a message that is durable.
-    pub(crate) fn fill(mut self, id: MessageId, said: Said, digest: Digest, origin: Origin) {
-        let Said { text, images, frame } = said;
+    pub(crate) fn fill(mut self, id: MessageId, said: TurnInput, digest: Digest, origin: Origin) {
+        let TurnInput { text, images, frame } = said;
         self.filled = true;
         let text = match self.beyond.take() {
-            None => Text::Here { text, frame },
-            Some(place) => Text::Kept {
+            None => MailboxText::Here { text, frame },
+            Some(place) => MailboxText::Kept {
                 text: digest,
                 frame: (!frame.is_empty()).then(|| crate::event::digest(frame.as_bytes())),
                 place,
             },
         };
         // `false`: the agent ends, and the message is taken up after the next start.
-        self.mailbox.push(Mail::Message {
+        self.mailbox.push(MailboxItem::Message {
             id,
             text,
             images,
@@ -203,7 +203,7 @@ impl Slot<'_> {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for MailboxSlot<'_> {
     fn drop(&mut self) {
         let mut inner = self.mailbox.lock();
         inner.reserved = inner.reserved.saturating_sub(1);

@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_manifest::model::{Autonomy, Identity};
+use clawk_manifest::model::{AutonomyLevel, Identity};
 use clawk_swarm::coord::{Kind, TaskId};
 
 use crate::error::CallError;
-use crate::ports::Elsewhere;
+use crate::ports::RemoteWorkers;
 
 /// What kept a member from answering.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum MemberFailure {
     /// No provider answered.
     NoProvider,
     /// Money is limited and the price is not known.
@@ -36,14 +36,14 @@ pub(crate) struct Member {
     /// At most these tools; none given: all of the agent's.
     pub(crate) tools: Option<Vec<String>>,
     /// At most this, where another host gave the task.
-    pub(crate) at_most: Option<Autonomy>,
+    pub(crate) at_most: Option<AutonomyLevel>,
     /// Its own Identity; none: the Claw's.
     pub(crate) identity: Option<Arc<Identity>>,
     /// Reports that it reads before its next inference.
     pub(crate) heard: Mutex<Vec<String>>,
-    pub(crate) trouble: Mutex<Option<Trouble>>,
+    pub(crate) trouble: Mutex<Option<MemberFailure>>,
     /// Asked before each effect, where another host may be given the same task; with its run.
-    pub(crate) claim: Option<(Arc<dyn Elsewhere>, TaskId)>,
+    pub(crate) claim: Option<(Arc<dyn RemoteWorkers>, TaskId)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,9 +52,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Member {
     /// The stricter of its own autonomy and the Claw's.
-    pub(crate) fn autonomy(&self, claw: Autonomy) -> Autonomy {
+    pub(crate) fn autonomy(&self, claw: AutonomyLevel) -> AutonomyLevel {
         let own = self.identity.as_ref().map(|identity| identity.autonomy);
-        own.into_iter().chain(self.at_most).fold(claw, Autonomy::min)
+        own.into_iter().chain(self.at_most).fold(claw, AutonomyLevel::min)
     }
 
     /// A tool of the agent's that its task may use.
@@ -72,9 +72,9 @@ impl Member {
     }
 
     /// Keeps the worst fault. An effect of unknown outcome outweighs every other fault.
-    pub(crate) fn note(&self, trouble: Trouble) {
+    pub(crate) fn note(&self, trouble: MemberFailure) {
         let mut known = lock(&self.trouble);
-        if !matches!(*known, Some(Trouble::Effects(_))) {
+        if !matches!(*known, Some(MemberFailure::Effects(_))) {
             *known = Some(trouble);
         }
     }
@@ -88,7 +88,7 @@ impl Member {
             return Ok(());
         };
         there.may_begin(run).await.map_err(|reason| {
-            self.note(Trouble::Effects(reason.clone()));
+            self.note(MemberFailure::Effects(reason.clone()));
             CallError::Unavailable {
                 tool: tool.to_owned(),
                 reason,
@@ -99,11 +99,11 @@ impl Member {
     /// Remembers that a call may have been done.
     pub(crate) fn note_call(&self, error: &CallError, side_effects: bool) {
         if side_effects && error.may_have_run() {
-            self.note(Trouble::Effects(error.to_string()));
+            self.note(MemberFailure::Effects(error.to_string()));
         }
     }
 
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    pub(crate) fn trouble(&self) -> Option<MemberFailure> {
         lock(&self.trouble).clone()
     }
 

@@ -9,26 +9,28 @@ use clawk_proto::method::{
     MemoryStoreParams, MemoryStoreResult, NewEntry,
 };
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::entry::{Found, Mark, New, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryInsertion, EntryProvenance, EntrySearchResult};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::author::Author;
-use crate::dedup::{Claim, Dedup, Keyed, Stored, key};
+use crate::author::TextAuthor;
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, key};
 use crate::error::KernelError;
-use crate::event::{Draft, MemoryQueried, MemoryStored, Scribe, Thread, canonical, digest, kind, together};
-use crate::judge::{self, Classifier};
-use crate::lifecycle::Life;
-use crate::ports::{AnswerKey, Ask, Batch, MarkedContent, Memory, Scope, StoreQuery, ToolRunner};
+use crate::event::{
+    Draft, JournalWriter, MemoryQueried, MemoryStored, Thread, canonical, digest, kind, together,
+};
+use crate::judge::{self, InjectionClassifier};
+use crate::lifecycle::AgentLifecycle;
+use crate::ports::{AnswerKey, Batch, MarkedContent, Memory, MemorySearch, Scope, StoreQuery, ToolRunner};
 use crate::rank;
 use crate::recall;
-use crate::screen::{Look, Spot};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::taint;
-use crate::tend::{self, Tender};
+use crate::tend::{self, RetentionWorker};
 use crate::time::Timestamp;
 use crate::vectors;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// Entries of one answer.
 const MAX_TOP_K: usize = 1000;
@@ -37,27 +39,27 @@ const MAX_ENTRIES: usize = 1000;
 
 /// What memory operations need.
 #[derive(Debug)]
-pub(crate) struct Memories {
+pub(crate) struct MemoryServices {
     pub(crate) manifest: Arc<Manifest>,
     /// Keeps the stores.
     pub(crate) backend: Option<Arc<dyn Memory>>,
     /// Knows the files that hold untrusted text.
     pub(crate) runner: Arc<dyn ToolRunner>,
-    pub(crate) classifier: Classifier,
-    pub(crate) dedup: Arc<Dedup>,
-    pub(crate) life: Arc<Life>,
-    pub(crate) scribe: Scribe,
+    pub(crate) classifier: InjectionClassifier,
+    pub(crate) dedup: Arc<DedupTable>,
+    pub(crate) life: Arc<AgentLifecycle>,
+    pub(crate) scribe: JournalWriter,
     /// Stores whose entries every turn may recall, also entries of other senders: `[memory.NAME] across_senders`.
     pub(crate) across_senders: BTreeSet<String>,
     /// Told when something was kept.
-    pub(crate) tender: Tender,
+    pub(crate) tender: RetentionWorker,
     /// What is found comes from a record.
     pub(crate) taped: bool,
 }
 
-impl Memories {
+impl MemoryServices {
     /// Ranks what was found as the store's manifest says. What a replay finds was ranked when it was recorded.
-    pub(crate) fn weigh(&self, store: &Store, found: &mut Found, whose: &str) {
+    pub(crate) fn weigh(&self, store: &Store, found: &mut EntrySearchResult, whose: &str) {
         if !self.taped {
             rank::weigh(store, found, whose, self.scribe.now());
         }
@@ -65,7 +67,7 @@ impl Memories {
 }
 
 pub(crate) fn find<'a>(
-    memories: &'a Memories,
+    memories: &'a MemoryServices,
     name: &str,
 ) -> Result<(&'a Store, &'a dyn Memory), KernelError> {
     let stores = memories
@@ -93,7 +95,7 @@ pub(crate) fn find<'a>(
 }
 
 /// The entries of the session's channel, as its turns recall them.
-fn scope(memories: &Memories, session: SessionId) -> Scope {
+fn scope(memories: &MemoryServices, session: SessionId) -> Scope {
     let state = memories.classifier.table.get(session);
     Scope {
         identity: memories.manifest.identity.name.clone(),
@@ -103,16 +105,16 @@ fn scope(memories: &Memories, session: SessionId) -> Scope {
 
 /// Whose entries a client of the wire is told: an admin everybody's, anybody else those of its own principal and those that are
 /// everybody's, unless the store is open to all. Nothing of a session that is not open.
-fn whose_of_wire(memories: &Memories, session: SessionId, store: &str) -> Whose {
+fn whose_of_wire(memories: &MemoryServices, session: SessionId, store: &str) -> ConversationFilter {
     let table = &memories.classifier.table;
     if table.role_of(session) >= Role::Admin || memories.across_senders.contains(store) {
-        return Whose::All;
+        return ConversationFilter::All;
     }
-    Whose::Of(owner_of_wire(memories, session).into_iter().collect())
+    ConversationFilter::Of(owner_of_wire(memories, session).into_iter().collect())
 }
 
 /// The mark of a client's own entries; none of an admin's, which are everybody's.
-fn owner_of_wire(memories: &Memories, session: SessionId) -> Option<String> {
+fn owner_of_wire(memories: &MemoryServices, session: SessionId) -> Option<String> {
     let table = &memories.classifier.table;
     let state = table
         .get(session)
@@ -120,13 +122,13 @@ fn owner_of_wire(memories: &Memories, session: SessionId) -> Option<String> {
     Some(recall::whose(&state.door))
 }
 
-fn thread(memories: &Memories, session: SessionId) -> Thread {
+fn thread(memories: &MemoryServices, session: SessionId) -> Thread {
     Thread::of(session).child(memories.scribe.clock().uuid())
 }
 
 /// `claw.memory.query`.
 pub(crate) async fn query(
-    memories: &Memories,
+    memories: &MemoryServices,
     session: SessionId,
     params: MemoryQueryParams,
 ) -> Result<MemoryQueryResult, KernelError> {
@@ -159,7 +161,7 @@ pub(crate) async fn query(
         }
         StoreQuery::Key(_) | StoreQuery::Between(..) => None,
     };
-    let ask = Ask {
+    let ask = MemorySearch {
         whose: whose_of_wire(memories, session, &store.name),
         query,
         vector,
@@ -169,12 +171,12 @@ pub(crate) async fn query(
     memories.weigh(store, &mut found, "");
     let mut entries: Vec<_> = found.hits.into_iter().map(|hit| hit.entry).collect();
     let thread = thread(memories, session);
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &memories.classifier.models.screens,
         thread,
-        Spot::Memory,
+        ScreenedTextKind::Memory,
         &store.name,
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     judge::memory(&memories.classifier, &mut look, &mut entries, &cancel).await;
     let mut drafts = look.drafts;
@@ -207,7 +209,7 @@ fn check_count(count: usize) -> Result<(), KernelError> {
 
 /// `claw.memory.store`: once per `request_id` (R19).
 pub(crate) async fn store(
-    memories: &Memories,
+    memories: &MemoryServices,
     session: SessionId,
     mut params: MemoryStoreParams,
 ) -> Result<MemoryStoreResult, KernelError> {
@@ -218,7 +220,7 @@ pub(crate) async fn store(
     let asked = digest(&canonical(&params.entries));
     let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());
     let request_id = params.context.request_id;
-    let key = key(Keyed::MemoryStore, &request_id);
+    let key = key(DedupMethod::MemoryStore, &request_id);
     let (scribe, now) = (&memories.scribe, memories.scribe.now());
     let claim = memories
         .dedup
@@ -226,15 +228,16 @@ pub(crate) async fn store(
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
-        Claim::Answered(Stored::Memory(result)) => return Ok(result),
-        Claim::Answered(Stored::Call(_) | Stored::Delegated(_) | Stored::Message(_)) | Claim::Reused => {
+        Claim::Answered(DedupAnswer::Memory(result)) => return Ok(result),
+        Claim::Answered(DedupAnswer::Call(_) | DedupAnswer::Delegated(_) | DedupAnswer::Message(_))
+        | Claim::Reused => {
             return Err(KernelError::RequestIdReused(request_id));
         }
     };
     let (count, thread) = (params.entries.len(), thread(memories, session));
     let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
     let entries_hash = digest(&canonical(&params.entries));
-    let begun = self::key(Keyed::MemoryBegun, &request_id);
+    let begun = self::key(DedupMethod::MemoryBegun, &request_id);
     let about = MemoryStored {
         batch: batch(memories, begun, request_hash).await?,
         by: None,
@@ -272,7 +275,7 @@ pub(crate) async fn store(
             .await?;
         result
     };
-    guard.settle(Stored::Memory(result.clone()));
+    guard.settle(DedupAnswer::Memory(result.clone()));
     memories.tender.nudge(spec, &place);
     Ok(result)
 }
@@ -291,26 +294,31 @@ pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
 
 /// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says; what is known as
 /// the text of others, because a call wrote it into a file, stays so.
-async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: Vec<NewEntry>) -> Vec<New> {
+async fn marked(
+    memories: &MemoryServices,
+    session: SessionId,
+    batch: Uuid,
+    entries: Vec<NewEntry>,
+) -> Vec<EntryInsertion> {
     let state = memories.classifier.table.get(session);
-    let author = state.map_or_else(Author::unknown, |state| {
-        Author::of_door(&state.door, &memories.manifest)
+    let author = state.map_or_else(TextAuthor::unknown, |state| {
+        TextAuthor::of_door(&state.door, &memories.manifest)
     });
     let origin = author.own_origin();
     let whose = owner_of_wire(memories, session).unwrap_or_default();
-    let new = |(at, entry)| New {
+    let new = |(at, entry)| EntryInsertion {
         id: format!("{batch}-{at}"),
         entry,
-        mark: Mark {
+        mark: EntryProvenance {
             origin: origin.clone().unwrap_or_else(|| "user".to_owned()),
             untrusted: origin.is_some(),
             author: author.words(),
             session: session.to_string(),
             whose: whose.clone(),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     };
-    let mut entries: Vec<New> = entries.into_iter().enumerate().map(new).collect();
+    let mut entries: Vec<EntryInsertion> = entries.into_iter().enumerate().map(new).collect();
     for one in &mut entries {
         let text = match &one.entry.content {
             Value::String(text) => text.clone(),
@@ -331,33 +339,37 @@ async fn marked(memories: &Memories, session: SessionId, batch: Uuid, entries: V
 
 /// What the ids of a request's entries are made of. The same request again finds what it was begun with, so a repetition after a
 /// crash between the two commits doubles nothing. A request whose id was used longer ago is another one, with entries of its own.
-async fn batch(memories: &Memories, begun: AnswerKey, request_hash: Digest) -> Result<Uuid, KernelError> {
+async fn batch(
+    memories: &MemoryServices,
+    begun: AnswerKey,
+    request_hash: Digest,
+) -> Result<Uuid, KernelError> {
     #[derive(Deserialize)]
-    struct Begun {
+    struct MemoryBegunFields {
         batch: Uuid,
         request_hash: Digest,
     }
     let known = memories.scribe.journal().answer_to(begun).await?;
     let known = known
         .filter(|answer| memories.dedup.is_kept(answer))
-        .and_then(|answer| serde_json::from_str::<Begun>(&answer.event.payload).ok()) // silent-ok: an earlier version's has no batch
+        .and_then(|answer| serde_json::from_str::<MemoryBegunFields>(&answer.event.payload).ok()) // silent-ok: an earlier version's has no batch
         .filter(|begun| begun.request_hash == request_hash);
     Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))
 }
 
 /// Entries as they may be kept; the refusal is recorded before it is told.
 async fn screened(
-    memories: &Memories,
+    memories: &MemoryServices,
     thread: Thread,
     store: &str,
     entries: &mut [NewEntry],
 ) -> Result<Vec<Draft>, KernelError> {
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &memories.classifier.models.screens,
         thread,
-        Spot::Memory,
+        ScreenedTextKind::Memory,
         store,
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     match judge::remembered(&mut look, entries).await {
         Ok(()) => Ok(look.drafts),
@@ -370,7 +382,7 @@ async fn screened(
 
 /// `claw.memory.compact`.
 pub(crate) async fn compact(
-    memories: &Memories,
+    memories: &MemoryServices,
     session: SessionId,
     params: MemoryCompactParams,
 ) -> Result<MemoryCompactResult, KernelError> {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use jiff::tz::TimeZone;
 
 use crate::author;
-use crate::door::Door;
-use crate::ports::{InferRequest, Message, MessageContext, QuoteAuthor, QuoteKind, QuotedText};
+use crate::door::EntryPoint;
+use crate::ports::{InferRequest, MessageContext, ModelMessage, QuoteAuthor, QuoteKind, QuotedText};
 use crate::recall::escaped;
 use crate::time::Timestamp;
 
@@ -35,7 +35,7 @@ pub(crate) struct MessageFrame {
 /// `zone`: the agent's own, where the time is told; a zone in `context` comes before it. The same input gives the same bytes.
 pub(crate) fn write_frame(
     (now, zone): (Timestamp, Option<&TimeZone>),
-    door: &Door,
+    door: &EntryPoint,
     context: &MessageContext,
 ) -> MessageFrame {
     let mut attributes = String::new();
@@ -49,7 +49,7 @@ pub(crate) fn write_frame(
         add("timezone", &place);
     }
     let channel = match door {
-        Door::Channel {
+        EntryPoint::Channel {
             channel,
             conversation,
             direct,
@@ -62,9 +62,11 @@ pub(crate) fn write_frame(
             add("sender", &person(context.sender_name.as_deref(), Some(sender)));
             channel.as_str()
         }
-        Door::Channel { .. } | Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => {
-            door.name()
-        }
+        EntryPoint::Channel { .. }
+        | EntryPoint::Rpc { .. }
+        | EntryPoint::Cli
+        | EntryPoint::Peer { .. }
+        | EntryPoint::Unknown { .. } => door.name(),
     };
     if context.edited {
         add("edited", "it replaces an earlier message of the sender");
@@ -173,7 +175,7 @@ pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
 /// Moves the frame of a conversation's first message into the system prompt, before what changes from turn to turn, where the message
 /// came from a terminal. What a person types or pipes there then reaches the model as it is.
 pub(crate) fn move_first_frame(request: &mut InferRequest) {
-    let Some(Message::User { frame, author, .. }) = request.messages.first_mut() else {
+    let Some(ModelMessage::User { frame, author, .. }) = request.messages.first_mut() else {
         return;
     };
     if frame.is_empty() || !author.is_at_terminal() {

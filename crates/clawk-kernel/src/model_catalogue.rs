@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 
-use crate::ports::Effort;
-use crate::purse::Price;
+use crate::ports::ReasoningEffort;
+use crate::purse::TokenPrice;
 use crate::time::Timestamp;
 
 /// Days before a model's shutdown from which on a start and `clawk doctor` warn.
@@ -32,13 +32,13 @@ pub struct ModelFacts {
     pub output_tokens: Option<u64>,
     /// What it costs.
     #[serde(default)]
-    pub price: Option<Price>,
+    pub price: Option<TokenPrice>,
     /// What its vendor's server speaks best: `chat`, `responses`, `anthropic`.
     #[serde(default)]
     pub dialect: Option<ModelDialect>,
     /// Levels of effort that it has; absent: not known; empty: it does not think.
     #[serde(default)]
-    pub efforts: Option<Vec<Effort>>,
+    pub efforts: Option<Vec<ReasoningEffort>>,
     /// What it takes: `text`, `image`, `audio`, `tools`.
     #[serde(default)]
     pub capabilities: Vec<String>,
@@ -182,9 +182,9 @@ impl ModelCatalogue {
 
     /// The dearest price of all, part by part: what a model costs at most whose price nobody knows.
     #[must_use]
-    pub fn highest_price(&self) -> Option<Price> {
+    pub fn highest_price(&self) -> Option<TokenPrice> {
         let prices = self.models.values().filter_map(|facts| facts.price);
-        prices.reduce(|most, price| Price {
+        prices.reduce(|most, price| TokenPrice {
             input: most.input.max(price.input),
             output: most.output.max(price.output),
             cached_input: None,
@@ -215,7 +215,7 @@ impl ModelCatalogue {
 
     /// Why a model can't be asked with this effort; `None`: it can, or nothing is known of it.
     #[must_use]
-    pub fn effort_fault(&self, model: &str, effort: Effort) -> Option<String> {
+    pub fn effort_fault(&self, model: &str, effort: ReasoningEffort) -> Option<String> {
         let known = self.find(model)?.efforts.as_ref()?;
         if known.contains(&effort) {
             return None;

@@ -3,7 +3,7 @@
 
 mod sealed;
 
-pub use sealed::Carrier;
+pub use sealed::RowSealer;
 
 /// How a column's values cross.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Kind {
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cell {
+pub enum MovedCell {
     /// Absent.
     Null,
     /// A number, or a flag.
@@ -34,7 +34,7 @@ pub enum Cell {
 }
 
 /// The values of one row, in the order of [`Table::columns`].
-pub type Row = Vec<Cell>;
+pub type MovedRow = Vec<MovedCell>;
 
 /// A table.
 #[derive(Debug)]
@@ -263,7 +263,7 @@ impl Table {
 
 /// A state's numbers, by which both sides of a move are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sum {
+pub struct StateTotals {
     /// Rows of each table, by name.
     pub rows: std::collections::BTreeMap<&'static str, u64>,
     /// Chains, and SHA-256 over all of their heads in the order of their sessions, hexadecimal.
@@ -274,21 +274,28 @@ pub struct Sum {
 
 /// Adds up what has crossed.
 #[derive(Debug, Default)]
-pub struct Tally {
-    sum: Sum,
+pub struct StateTally {
+    sum: StateTotals,
     heads: std::collections::BTreeMap<Vec<u8>, (i64, Vec<u8>)>,
 }
 
-impl Tally {
+impl StateTally {
     /// Counts rows of a table.
-    pub fn add(&mut self, table: &Table, rows: &[Row]) {
+    pub fn add(&mut self, table: &Table, rows: &[MovedRow]) {
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         *self.sum.rows.entry(table.name).or_default() += count;
         if table.name != SESSIONS {
             return;
         }
         for row in rows {
-            if let [Cell::Bytes(session), _, Cell::Int(events), Cell::Bytes(head), ..] = row.as_slice() {
+            if let [
+                MovedCell::Bytes(session),
+                _,
+                MovedCell::Int(events),
+                MovedCell::Bytes(head),
+                ..,
+            ] = row.as_slice()
+            {
                 self.heads.insert(session.clone(), (*events, head.clone()));
             }
         }
@@ -296,7 +303,7 @@ impl Tally {
 
     /// The numbers.
     #[must_use]
-    pub fn sum(mut self) -> Sum {
+    pub fn sum(mut self) -> StateTotals {
         use sha2::{Digest as _, Sha256};
         let mut hash = Sha256::new();
         for (session, (events, head)) in &self.heads {

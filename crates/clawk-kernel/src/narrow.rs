@@ -1,8 +1,8 @@
 //! Whether one sandbox grants nothing that another does not: `context.sandbox` may only narrow (R15).
 
 use clawk_manifest::model::{
-    Filesystem, FilesystemMode, Network, NetworkMode, Permission, Sandbox, SecretInjection, Secrets, Shell,
-    ShellMode,
+    FilesystemMode, FilesystemSettings, MountPermission, NetworkMode, NetworkSettings, Sandbox,
+    SecretInjection, Secrets, ShellMode, ShellSettings,
 };
 use clawk_plan::plan::Limits;
 
@@ -31,7 +31,7 @@ fn all_in<T: PartialEq>(these: &[T], those: &[T]) -> bool {
     these.iter().all(|one| those.contains(one))
 }
 
-fn network(inner: &Network, outer: &Network) -> bool {
+fn network(inner: &NetworkSettings, outer: &NetworkSettings) -> bool {
     let (a, b) = (&inner.ssrf_protection, &outer.ssrf_protection);
     let guarded = (a.enabled || !b.enabled)
         && (a.block_private_ips || !b.block_private_ips)
@@ -47,7 +47,7 @@ fn network(inner: &Network, outer: &Network) -> bool {
     }
 }
 
-fn files(inner: &Filesystem, outer: &Filesystem) -> bool {
+fn files(inner: &FilesystemSettings, outer: &FilesystemSettings) -> bool {
     if inner.mode > outer.mode {
         return false;
     }
@@ -58,13 +58,13 @@ fn files(inner: &Filesystem, outer: &Filesystem) -> bool {
         outer.mode == FilesystemMode::Full
             || outer.mount_paths.iter().any(|own| {
                 own.path == mount.path
-                    && (own.permissions == Permission::Rw || mount.permissions == Permission::Ro)
+                    && (own.permissions == MountPermission::Rw || mount.permissions == MountPermission::Ro)
             })
     });
     mounted && all_in(&outer.denied_paths, &inner.denied_paths)
 }
 
-fn shell(inner: &Shell, outer: &Shell) -> bool {
+fn shell(inner: &ShellSettings, outer: &ShellSettings) -> bool {
     inner.mode == ShellMode::Deny
         || (inner.mode <= outer.mode
             && all_in(&outer.blocked_commands, &inner.blocked_commands)

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ports::Usage;
-use crate::sheet::Sheet;
-use crate::shown::Shown;
+use crate::sheet::CallPreview;
+use crate::shown::TurnCallSummary;
 use crate::talk::told::ClientCall;
 use crate::time::Timestamp;
 
 /// A question to a person: may this call run?
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct ApprovalQuestion {
     /// The call; what [`crate::Kernel::answer`] takes.
     pub request_id: RequestId,
     /// Its session.
@@ -24,7 +24,7 @@ pub struct Question {
     /// Exactly what it will get.
     pub arguments: Map<String, Value>,
     /// What a person reads before they answer: what will happen, and every argument.
-    pub sheet: Arc<Sheet>,
+    pub sheet: Arc<CallPreview>,
     /// The rule that asks, or the autonomy.
     pub rule_id: Option<String>,
     /// Why it is asked.
@@ -42,12 +42,12 @@ pub struct Question {
     /// The folder that a standing grant may cover where the person wants more than this very call.
     pub folder: Option<std::path::PathBuf>,
     /// Which step of a plan it is; `None`: it is asked for itself.
-    pub step: Option<Step>,
+    pub step: Option<ApprovalPlanStep>,
 }
 
 /// One of the calls that a model asked for in one answer, and that are put to a person together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct ApprovalPlanStep {
     /// The plan; what [`crate::Kernel::reply_plan`] takes.
     pub plan: RequestId,
     /// From 1, among all calls of the answer.
@@ -64,35 +64,35 @@ pub struct Plan {
     /// Its id.
     pub id: RequestId,
     /// What waits for an answer, in the order in which it would run.
-    pub steps: Vec<Question>,
+    pub steps: Vec<ApprovalQuestion>,
 }
 
 impl Plan {
     /// The steps among `questions`, plan by plan, in the order of the first of each; a question that is no step stands
     /// alone.
     #[must_use]
-    pub fn group(questions: Vec<Question>) -> Vec<Waiting> {
-        let mut all: Vec<Waiting> = Vec::new();
+    pub fn group(questions: Vec<ApprovalQuestion>) -> Vec<WaitingApproval> {
+        let mut all: Vec<WaitingApproval> = Vec::new();
         for question in questions {
             let Some(id) = question.step.as_ref().map(|step| step.plan.clone()) else {
-                all.push(Waiting::One(Box::new(question)));
+                all.push(WaitingApproval::One(Box::new(question)));
                 continue;
             };
             let known = all.iter_mut().find_map(|asked| match asked {
-                Waiting::Plan(plan) if plan.id == id => Some(plan),
-                Waiting::Plan(_) | Waiting::One(_) => None,
+                WaitingApproval::Plan(plan) if plan.id == id => Some(plan),
+                WaitingApproval::Plan(_) | WaitingApproval::One(_) => None,
             });
             match known {
                 Some(plan) => plan.steps.push(question),
-                None => all.push(Waiting::Plan(Self {
+                None => all.push(WaitingApproval::Plan(Self {
                     id,
                     steps: vec![question],
                 })),
             }
         }
         for asked in &mut all {
-            if let Waiting::Plan(plan) = asked {
-                plan.steps.sort_by_key(Question::number);
+            if let WaitingApproval::Plan(plan) = asked {
+                plan.steps.sort_by_key(ApprovalQuestion::number);
             }
         }
         all
@@ -108,14 +108,14 @@ impl Plan {
 
 /// What waits: one call, or a plan.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Waiting {
+pub enum WaitingApproval {
     /// A call.
-    One(Box<Question>),
+    One(Box<ApprovalQuestion>),
     /// Several.
     Plan(Plan),
 }
 
-impl Question {
+impl ApprovalQuestion {
     /// Its number in its plan; 1 where it is asked for itself.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -125,7 +125,7 @@ impl Question {
 
 /// What ended a turn (R40).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum TurnStop {
     /// An answer.
     Answered,
     /// The model declined to answer.
@@ -140,7 +140,7 @@ pub enum Stop {
     Failed,
 }
 
-impl Stop {
+impl TurnStop {
     /// The word in the record of a message that could not be answered; none: it failed.
     pub(crate) const fn why(self) -> Option<&'static str> {
         match self {
@@ -154,7 +154,7 @@ impl Stop {
 /// A person's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ApprovalAnswer {
     /// This call may run.
     Approve,
     /// This call, and later ones of the same shape in this session: a standing grant (R13).
@@ -178,13 +178,13 @@ pub enum TurnEnd {
 
 /// One thing that happened. Text in it is what a person may see.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Notice {
+pub enum SessionNotice {
     /// A turn began.
     TurnStarted {
         /// The message it answers.
         message: MessageId,
     },
-    /// A piece of the answer; may be dropped when the surface is slow, [`Notice::Said`] has it all.
+    /// A piece of the answer; may be dropped when the surface is slow, [`SessionNotice::Said`] has it all.
     Delta(String),
     /// A whole text of the agent.
     Said(String),
@@ -226,7 +226,7 @@ pub enum Notice {
         kinds: Vec<String>,
     },
     /// A person is asked.
-    Asking(Box<Question>),
+    Asking(Box<ApprovalQuestion>),
     /// A person is asked about several calls at once.
     Planned(Plan),
     /// A call ended.
@@ -247,7 +247,7 @@ pub enum Notice {
     /// A call of a client's own tool, which the client runs; the turn ends with it.
     Handed(ClientCall),
     /// What the turn's calls came to, by the record; before its end, where there is something to say. With one line for people.
-    Shown(Shown, String),
+    Shown(TurnCallSummary, String),
     /// A limit is nearly used up; for people: which, how far, until when.
     Warned(String),
     /// Providers that could not be reached after the start; for people: which, why, and what becomes of messages.
@@ -259,7 +259,7 @@ pub enum Notice {
         /// How.
         end: TurnEnd,
         /// What ended it.
-        stop: Stop,
+        stop: TurnStop,
         /// Tokens of the whole turn.
         usage: Usage,
     },

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use clawk_proto::{MessageId, RequestId};
 
 use crate::door::Origin;
-use crate::purse::Amount;
-use crate::skill::{Ceiling, Joined};
+use crate::purse::BudgetAmount;
+use crate::skill::{RunningSkill, SkillCeiling};
 use crate::turn::{Effect, Event, Turn};
 
 /// A turn that was interrupted, ready to go on.
@@ -17,11 +17,11 @@ pub(crate) struct OpenTurn {
     pub(crate) origin: Origin,
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
-    pub(crate) ceilings: Vec<Ceiling>,
+    pub(crate) ceilings: Vec<SkillCeiling>,
     /// Skills that joined it, whose budgets hold from there on.
-    pub(crate) skills: Vec<Joined>,
+    pub(crate) skills: Vec<RunningSkill>,
     /// What it spent before it was interrupted.
-    pub(crate) spent: Amount,
+    pub(crate) spent: BudgetAmount,
     pub(crate) resumes: u32,
     /// The ids of calls that were asked for and have not ended, by the model's id: their questions are found by them.
     pub(crate) requests: BTreeMap<String, RequestId>,

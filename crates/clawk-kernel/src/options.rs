@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clawk_manifest::model::Identity;
-use clawk_trace::checkpoint::Signer;
+use clawk_trace::checkpoint::TraceSigner;
 use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
-use crate::output::Shown;
-use crate::ports::{Elsewhere, TokenKey};
-use crate::purse::{Budgets, Prices};
-use crate::screen::Judge;
+use crate::output::ResultExcerpt;
+use crate::ports::{RemoteWorkers, TokenKey};
+use crate::purse::{BudgetSettings, PriceTable};
+use crate::screen::JudgeSettings;
 use crate::time::Timestamp;
 use crate::world_model::PlanLimits;
 
@@ -27,25 +27,25 @@ pub struct Options {
     /// Which manifest it runs: the file's resolved path, or what else tells it from others. Standing grants hold for it alone.
     pub origin: String,
     /// Limits and levels where the manifest's sandbox is silent.
-    pub sandbox: clawk_plan::Defaults,
+    pub sandbox: clawk_plan::PlanDefaults,
     /// What is the runtime's and not the tools', whatever is mounted.
-    pub own: clawk_plan::Own,
+    pub own: clawk_plan::RuntimeFiles,
     /// The folder where rules are suggested to the operator; none: they are not.
     pub suggestions: Option<PathBuf>,
     /// What it may use up.
-    pub budgets: Budgets,
+    pub budgets: BudgetSettings,
     /// What models cost.
-    pub prices: Prices,
+    pub prices: PriceTable,
     /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
     pub audit_writable: Arc<AtomicBool>,
     /// How much a plan step of a world model may take; none: skills do not plan.
     pub planning: Option<PlanLimits>,
     /// Who judges text, where a policy asks for a model's judgement.
-    pub judge: Judge,
+    pub judge: JudgeSettings,
     /// Who judges answers before they leave; none: nobody does.
     pub claims: Option<Claims>,
     /// How much of a tool's result a model reads.
-    pub shown: Shown,
+    pub shown: ResultExcerpt,
     /// What is local about asking a provider, by its name in the manifest.
     pub models: BTreeMap<String, ModelOptions>,
     /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
@@ -67,15 +67,15 @@ pub struct Options {
 #[derive(Debug, Clone, Default)]
 pub struct SwarmOptions {
     /// `[swarm]` of `clawk.toml`.
-    pub local: clawk_swarm::limit::Local,
+    pub local: clawk_swarm::limit::LocalLimits,
     /// Identities of members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
     /// Members that work elsewhere; none: all work in this process.
-    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    pub elsewhere: Option<Arc<dyn RemoteWorkers>>,
     /// What report tokens are made of.
     pub token_key: TokenKey,
     /// This host's key, under which it gives tasks to other hosts and reports theirs; none: it signs nothing.
-    pub signer: Option<Arc<Signer>>,
+    pub signer: Option<Arc<TraceSigner>>,
     /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
     /// tools do, and no member works.
     pub taped: Option<BTreeMap<String, Timestamp>>,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_manifest::model::Backoff;
+use clawk_manifest::model::BackoffStrategy;
 use clawk_proto::{MessageId, SessionId};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -15,13 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::event::{
-    DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, Scribe, Thread, kind, stand_in,
+    DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, JournalWriter, Thread, kind,
+    stand_in,
 };
 use crate::infer::patience::backoff_ms;
-use crate::lifecycle::Life;
-use crate::ports::{Deliver, Delivery, Journal, JournalError, OutboxChange, OutboxRow, Outgoing};
+use crate::lifecycle::AgentLifecycle;
+use crate::ports::{
+    ChannelDelivery, Delivery, Journal, JournalError, OutboxChange, OutboxRow, OutgoingAnswer,
+};
 use crate::shown;
-use crate::stop::{Brake, Level};
+use crate::stop::{EmergencyStop, Level};
 use crate::time::{Clock, Timestamp};
 
 /// The time limit of one delivery attempt, in milliseconds. After it, the outcome of the attempt is unknown.
@@ -62,22 +65,27 @@ impl Default for OutboxLimits {
 /// What delivering needs. Wakes those who deliver, and sees to it that a channel has one of them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    life: Arc<Life>,
-    brake: Arc<Brake>,
-    pub(crate) scribe: Scribe,
+    life: Arc<AgentLifecycle>,
+    brake: Arc<EmergencyStop>,
+    pub(crate) scribe: JournalWriter,
     limits: OutboxLimits,
     woken: watch::Sender<u64>,
-    lanes: Mutex<HashMap<String, Lane>>,
+    lanes: Mutex<HashMap<String, OutboxLane>>,
 }
 
 #[derive(Debug, Clone)]
-struct Lane {
+struct OutboxLane {
     alone: Arc<tokio::sync::Mutex<()>>,
     stop: CancellationToken,
 }
 
 impl Outbox {
-    pub(crate) fn new(life: Arc<Life>, brake: Arc<Brake>, scribe: Scribe, limits: OutboxLimits) -> Self {
+    pub(crate) fn new(
+        life: Arc<AgentLifecycle>,
+        brake: Arc<EmergencyStop>,
+        scribe: JournalWriter,
+        limits: OutboxLimits,
+    ) -> Self {
         Self {
             life,
             brake,
@@ -93,7 +101,7 @@ impl Outbox {
         self.woken.send_modify(|count| *count += 1);
     }
 
-    fn lanes(&self) -> MutexGuard<'_, HashMap<String, Lane>> {
+    fn lanes(&self) -> MutexGuard<'_, HashMap<String, OutboxLane>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +115,7 @@ impl Outbox {
         if let Some(before) = before {
             before.stop.cancel();
         }
-        let lane = Lane {
+        let lane = OutboxLane {
             alone: Arc::clone(&alone),
             stop: stop.clone(),
         };
@@ -118,12 +126,12 @@ impl Outbox {
 
 /// A channel's answers are delivered while this lives.
 #[derive(Debug)]
-pub struct Deliveries {
+pub struct DeliveryGuard {
     _stop: DropGuard,
 }
 
 /// Begins to deliver a channel's answers, in the place of whoever did so before.
-pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
+pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn ChannelDelivery>) -> DeliveryGuard {
     let stop = outbox.life.stop.child_token();
     let alone = outbox.lane(channel, &stop);
     let (own, name, over) = (Arc::clone(outbox), channel.to_owned(), stop.clone());
@@ -133,15 +141,15 @@ pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn Deliver>
             () = over.cancelled() => {}
         }
     });
-    Deliveries {
+    DeliveryGuard {
         _stop: stop.drop_guard(),
     }
 }
 
 /// What an attempt leaves behind: its conversation is free, and its message waits so long.
-type Left = (String, MessageId, Option<Duration>);
+type FinishedAttempt = (String, MessageId, Option<Duration>);
 
-async fn work(outbox: &Outbox, channel: &str, port: &dyn Deliver, stop: &CancellationToken) {
+async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: &CancellationToken) {
     let mut woken = outbox.woken.subscribe();
     let mut sending = FuturesUnordered::new();
     let mut busy: HashSet<String> = HashSet::new();
@@ -204,7 +212,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn Deliver, stop: &Cancell
 
 /// An attempt has ended.
 fn settle(
-    (conversation, message, wait): Left,
+    (conversation, message, wait): FinishedAttempt,
     busy: &mut HashSet<String>,
     due: &mut HashMap<MessageId, Instant>,
 ) {
@@ -221,7 +229,12 @@ fn until(now: Timestamp, at: Timestamp) -> Duration {
     Duration::from_micros(left).min(Duration::from_millis(LONGEST_IMPOSED_MS))
 }
 
-async fn attempt(outbox: &Outbox, port: &dyn Deliver, row: OutboxRow, stop: &CancellationToken) -> Left {
+async fn attempt(
+    outbox: &Outbox,
+    port: &dyn ChannelDelivery,
+    row: OutboxRow,
+    stop: &CancellationToken,
+) -> FinishedAttempt {
     let _working = outbox.life.join();
     let (conversation, message) = (row.owed.conversation.clone(), row.owed.message);
     let wait = match once(outbox, port, row, stop).await {
@@ -237,7 +250,7 @@ async fn attempt(outbox: &Outbox, port: &dyn Deliver, row: OutboxRow, stop: &Can
 /// One attempt: how long the next one waits, where there is one.
 async fn once(
     outbox: &Outbox,
-    port: &dyn Deliver,
+    port: &dyn ChannelDelivery,
     row: OutboxRow,
     stop: &CancellationToken,
 ) -> Result<Option<Duration>, JournalError> {
@@ -251,7 +264,7 @@ async fn once(
         return Ok(None);
     };
     let attempt = row.attempts.saturating_add(1);
-    let out = Outgoing {
+    let out = OutgoingAnswer {
         id: row.owed.message,
         channel: row.owed.channel.clone(),
         conversation: row.owed.conversation.clone(),
@@ -333,7 +346,7 @@ async fn end(
     let message = row.owed.message;
     let limits = outbox.limits;
     let own_ms = backoff_ms(
-        Backoff::Exponential,
+        BackoffStrategy::Exponential,
         limits.first_wait_ms,
         attempt,
         outbox.scribe.clock().random(),
@@ -401,7 +414,7 @@ async fn end(
 
 /// An answer that is not delivered yet at a surface of this process, such as the terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Undelivered {
+pub struct UndeliveredAnswer {
     /// The message that it answers.
     pub message: MessageId,
     /// Its session.
@@ -413,7 +426,10 @@ pub struct Undelivered {
 }
 
 /// What is owed at this surface.
-pub(crate) async fn undelivered(outbox: &Outbox, surface: &str) -> Result<Vec<Undelivered>, JournalError> {
+pub(crate) async fn undelivered(
+    outbox: &Outbox,
+    surface: &str,
+) -> Result<Vec<UndeliveredAnswer>, JournalError> {
     let rows = outbox.scribe.journal().outbox(LOOKED_AT).await?;
     let mut found = Vec::new();
     for row in rows {
@@ -426,7 +442,7 @@ pub(crate) async fn undelivered(outbox: &Outbox, surface: &str) -> Result<Vec<Un
                 .await?
                 .ok_or_else(|| "its text was erased".to_owned()),
         };
-        found.push(Undelivered {
+        found.push(UndeliveredAnswer {
             message: row.owed.message,
             session: row.owed.session,
             at: row.at,
@@ -466,7 +482,11 @@ pub(crate) async fn delivered(
 }
 
 /// Lets a dead letter of the outbox be tried again. `false`: there is none of this message.
-pub(crate) async fn requeue(scribe: &Scribe, message: MessageId, by: &str) -> Result<bool, JournalError> {
+pub(crate) async fn requeue(
+    scribe: &JournalWriter,
+    message: MessageId,
+    by: &str,
+) -> Result<bool, JournalError> {
     let rows = scribe.journal().outbox(usize::MAX).await?;
     let Some(row) = rows
         .into_iter()
@@ -502,5 +522,5 @@ pub async fn requeue_offline(
     message: MessageId,
     by: &str,
 ) -> Result<bool, JournalError> {
-    requeue(&Scribe::new(journal, clock), message, by).await
+    requeue(&JournalWriter::new(journal, clock), message, by).await
 }

@@ -6,14 +6,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_manifest::model::Tool;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::event::{Scribe, canonical, digest};
+use crate::event::{JournalWriter, canonical, digest};
 use crate::pictures::ResultPictures;
 use crate::ports::{RunError, RunOutcome};
 
@@ -31,21 +31,21 @@ const MAX_REASON_BYTES: usize = 300;
 /// The part of one result that a model reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shown {
+pub enum ResultExcerpt {
     /// The beginning and the end, so many bytes together.
     Ends(usize),
     /// The beginning alone, so many bytes: as results were cut before `output-read` was.
     Head(usize),
 }
 
-impl Default for Shown {
+impl Default for ResultExcerpt {
     fn default() -> Self {
         Self::Ends(24 << 10)
     }
 }
 
-impl Shown {
-    /// The least that [`Shown::Ends`] may be, bytes.
+impl ResultExcerpt {
+    /// The least that [`ResultExcerpt::Ends`] may be, bytes.
     pub const MIN_BYTES: usize = 4 << 10;
 
     /// What held in records that do not say.
@@ -71,7 +71,7 @@ impl Shown {
 
 /// The end of a call as the model reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ModelToolResult {
     pub(crate) text: String,
     pub(crate) is_error: bool,
     /// The result whose text was cut.
@@ -82,7 +82,7 @@ pub(crate) struct Told {
     pub(crate) whole: Option<Digest>,
 }
 
-impl Told {
+impl ModelToolResult {
     /// A call that gave no result.
     pub(crate) const fn refused(text: String) -> Self {
         Self {
@@ -102,16 +102,16 @@ fn whole(result: &ToolCallResult) -> String {
 }
 
 /// A result as the model reads it.
-pub(crate) fn told(result: &ToolCallResult, shown: Shown) -> Told {
+pub(crate) fn told(result: &ToolCallResult, shown: ResultExcerpt) -> ModelToolResult {
     let text = whole(result);
     let digest = (text.len() >= READABLE_BYTES).then(|| digest(&canonical(result)));
     let (text, cut) = match (shown, digest) {
         _ if text.len() <= shown.bytes() => (text, None),
-        (Shown::Head(bytes), _) => (head(&text, bytes), None),
-        (Shown::Ends(bytes), Some(digest)) => (ends(&text, bytes, result, digest), Some(digest)),
-        (Shown::Ends(_), None) => (text, None),
+        (ResultExcerpt::Head(bytes), _) => (head(&text, bytes), None),
+        (ResultExcerpt::Ends(bytes), Some(digest)) => (ends(&text, bytes, result, digest), Some(digest)),
+        (ResultExcerpt::Ends(_), None) => (text, None),
     };
-    Told {
+    ModelToolResult {
         pictures: ResultPictures::of(result, &text),
         text,
         is_error: result.is_error,
@@ -180,13 +180,13 @@ fn behind(text: &str, bytes: usize) -> &str {
 
 /// Which results were cut, by session: what may be read, and whether reading is offered.
 #[derive(Debug, Default)]
-pub(crate) struct Cuts {
+pub(crate) struct TruncatedOutputs {
     cut: Mutex<HashMap<SessionId, VecDeque<Digest>>>,
     /// Whole results by the ids of their calls, the newest of an id last.
     whole: Mutex<HashMap<SessionId, VecDeque<(String, Digest)>>>,
 }
 
-impl Cuts {
+impl TruncatedOutputs {
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, VecDeque<Digest>>> {
         self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -280,8 +280,8 @@ pub(crate) fn tool() -> Tool {
 
 /// Runs `output-read`: a piece of a result that this session produced and that was cut.
 pub(crate) async fn read(
-    scribe: &Scribe,
-    (cuts, shown): (&Cuts, Shown),
+    scribe: &JournalWriter,
+    (cuts, shown): (&TruncatedOutputs, ResultExcerpt),
     session: SessionId,
     arguments: &Map<String, Value>,
 ) -> Result<RunOutcome, RunError> {
@@ -334,7 +334,7 @@ fn reply(text: String, is_error: bool) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,
         structured: None,
-        obtained: Obtained::in_process("no-host-access"),
+        obtained: ObtainedEnforcement::in_process("no-host-access"),
     }
 }
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use clawk_manifest::model::{Policy, Tool};
 use clawk_plan::preflight::path::lexical;
-use clawk_policy::path::{Place, Places, RootPlace};
-use clawk_policy::{Closed, CompileError, Engine, Subject, UsageView};
+use clawk_policy::path::{RealLocation, RealLocations, RootPlace};
+use clawk_policy::{CompileError, Engine, HiddenRoots, PolicySubject, UsageView};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use crate::ports::Description;
+use crate::ports::ToolDescription;
 
 /// Links followed on the way to one place.
 const MAX_LINKS: usize = 40;
@@ -35,7 +35,7 @@ const LOOK_MS: u64 = 10_000;
 
 /// The paths to look up for one call: its own paths and the roots of rules.
 #[derive(Debug, Clone, Default)]
-pub struct Search {
+pub struct PathSearch {
     /// Paths of a call, absolute, as they are written.
     pub paths: Vec<PathBuf>,
     /// Roots of rules; true: a rule restricts there, and files with further names are looked for.
@@ -44,11 +44,11 @@ pub struct Search {
     pub then: BTreeMap<PathBuf, PathBuf>,
 }
 
-impl Search {
+impl PathSearch {
     /// The places without looking at the disk: every path is taken to lead to itself.
     #[must_use]
-    pub fn unfollowed(&self) -> Places {
-        let place = |path: &PathBuf| Place {
+    pub fn unfollowed(&self) -> RealLocations {
+        let place = |path: &PathBuf| RealLocation {
             at: vec![lexical(Path::new("/"), path)],
             exists: false,
             unknown: None,
@@ -57,7 +57,7 @@ impl Search {
             then: root.clone(),
             now: root.clone(),
         };
-        Places {
+        RealLocations {
             paths: self
                 .paths
                 .iter()
@@ -71,14 +71,14 @@ impl Search {
 /// The paths that an allowed call must leave out, because a rule denies or asks about them. It applies to tools that walk
 /// through folders and to runners that open files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Apart {
+pub struct ExcludedPaths {
     /// Roots for which the rules have a stricter word than for the call, and in which none of its paths lies.
     pub out: Vec<PathBuf>,
     /// All other roots.
     pub open: Vec<PathBuf>,
 }
 
-impl Apart {
+impl ExcludedPaths {
     /// Tells whether the call must leave out `path`.
     #[must_use]
     pub fn leaves_out(&self, path: &Path) -> bool {
@@ -91,19 +91,19 @@ impl Apart {
 }
 
 /// Looks, away from the async threads. What can't be seen in time is missing in the answer, so that a decision refuses it.
-pub async fn look(search: Search) -> Places {
+pub async fn look(search: PathSearch) -> RealLocations {
     let found = tokio::task::spawn_blocking(move || find(&search));
     match tokio::time::timeout(Duration::from_millis(LOOK_MS), found).await {
         Ok(Ok(places)) => places,
-        Ok(Err(_)) | Err(_) => Places::default(), // silent-ok: what is missing is refused, and the refusal says so
+        Ok(Err(_)) | Err(_) => RealLocations::default(), // silent-ok: what is missing is refused, and the refusal says so
     }
 }
 
 /// Looks.
 #[must_use]
-pub fn find(search: &Search) -> Places {
-    let mut look = Look::default();
-    let mut places = Places::default();
+pub fn find(search: &PathSearch) -> RealLocations {
+    let mut look = PathLookup::default();
+    let mut places = RealLocations::default();
     for root in search.roots.keys() {
         let seen = follow(root);
         if let Some(meta) = &seen.meta {
@@ -125,7 +125,7 @@ pub fn find(search: &Search) -> Places {
         {
             several.push((path, seen.at, (meta.dev(), meta.ino())));
         }
-        let place = Place {
+        let place = RealLocation {
             at,
             exists: seen.meta.is_some() || seen.unknown.is_some(),
             unknown: seen.unknown,
@@ -177,7 +177,7 @@ pub(crate) fn real(path: &Path) -> PathBuf {
 
 /// What no enclosure of the tool may show: see [`Engine::closed`]. `known`: what its executor says of it.
 #[must_use]
-pub fn closed(engine: &Engine, tool: &Tool, known: &Description, workdir: &Path) -> Closed {
+pub fn closed(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &Path) -> HiddenRoots {
     let mut annotations = known.trusted_annotations.clone();
     annotations.extend(tool.annotations.clone());
     let mut labels = tool.labels.clone();
@@ -186,7 +186,7 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &Description, workdir: &Path)
             .entry("category".to_owned())
             .or_insert_with(|| category.to_owned());
     }
-    let subject = Subject {
+    let subject = PolicySubject {
         tool: &tool.name,
         labels: &labels,
         annotations: &annotations,
@@ -206,22 +206,26 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &Description, workdir: &Path)
 ///
 /// # Errors
 /// The policies can't be compiled.
-pub fn closed_to_all(policies: &[Policy], served: &[&Tool], workdir: &Path) -> Result<Closed, CompileError> {
+pub fn closed_to_all(
+    policies: &[Policy],
+    served: &[&Tool],
+    workdir: &Path,
+) -> Result<HiddenRoots, CompileError> {
     let engine = Engine::compile(policies)?;
     let each = served
         .iter()
-        .map(|tool| closed(&engine, tool, &Description::default(), workdir));
+        .map(|tool| closed(&engine, tool, &ToolDescription::default(), workdir));
     Ok(each.reduce(|all, one| all.shared(&one)).unwrap_or_default())
 }
 
 /// What stands at the end of a path.
-struct Seen {
+struct PathTarget {
     at: PathBuf,
     meta: Option<Metadata>,
     unknown: Option<String>,
 }
 
-impl Seen {
+impl PathTarget {
     /// Where a root leads; one that leads nowhere stands for its own name.
     fn root(self, root: &Path) -> PathBuf {
         match self.unknown {
@@ -232,7 +236,7 @@ impl Seen {
 }
 
 /// Follows an absolute path, as the system would open it.
-fn follow(path: &Path) -> Seen {
+fn follow(path: &Path) -> PathTarget {
     let mut at = PathBuf::from("/");
     let mut meta = None;
     let mut ahead = parts(path);
@@ -241,7 +245,7 @@ fn follow(path: &Path) -> Seen {
         steps += 1;
         if steps > MAX_STEPS || links > MAX_LINKS {
             let unknown = Some("too many links or folders on the way".to_owned());
-            return Seen {
+            return PathTarget {
                 at,
                 meta: None,
                 unknown,
@@ -257,7 +261,7 @@ fn follow(path: &Path) -> Seen {
             Ok(found) if found.is_symlink() => {
                 let Ok(target) = next.read_link() else {
                     let unknown = Some("a link on the way can't be read".to_owned());
-                    return Seen {
+                    return PathTarget {
                         at,
                         meta: None,
                         unknown,
@@ -280,7 +284,7 @@ fn follow(path: &Path) -> Seen {
             Err(error) if is_absent(&error) => return absent(next, ahead),
             Err(error) => {
                 let unknown = Some(format!("it can't be told where it leads: {}", error.kind()));
-                return Seen {
+                return PathTarget {
                     at: next,
                     meta: None,
                     unknown,
@@ -290,7 +294,7 @@ fn follow(path: &Path) -> Seen {
     }
     // `..` and links to folders end where nothing was looked at yet.
     let meta = meta.or_else(|| at.symlink_metadata().ok());
-    Seen {
+    PathTarget {
         at,
         meta,
         unknown: None,
@@ -298,7 +302,7 @@ fn follow(path: &Path) -> Seen {
 }
 
 /// Nothing is there: named as it would be.
-fn absent(mut at: PathBuf, ahead: VecDeque<OsString>) -> Seen {
+fn absent(mut at: PathBuf, ahead: VecDeque<OsString>) -> PathTarget {
     for part in ahead {
         if part == ".." {
             at.pop();
@@ -306,7 +310,7 @@ fn absent(mut at: PathBuf, ahead: VecDeque<OsString>) -> Seen {
             at.push(part);
         }
     }
-    Seen {
+    PathTarget {
         at,
         meta: None,
         unknown: None,
@@ -327,16 +331,16 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(named).collect()
 }
 
-type Id = (u64, u64);
+type InodeId = (u64, u64);
 
 #[derive(Default)]
-struct Look {
+struct PathLookup {
     /// Which file or folder each root is.
-    roots: HashMap<Id, PathBuf>,
-    seen: HashMap<PathBuf, Option<Id>>,
+    roots: HashMap<InodeId, PathBuf>,
+    seen: HashMap<PathBuf, Option<InodeId>>,
 }
 
-impl Look {
+impl PathLookup {
     /// The same place below the root's own name, where a root is reached under another one: a mount of it, or a hard link.
     fn same_folder(&mut self, at: &Path) -> Vec<PathBuf> {
         let mut names = Vec::new();
@@ -364,8 +368,8 @@ impl Look {
 }
 
 /// The names below `roots` of files with these inode numbers. `None`: there are too many entries to look through.
-fn names_of(inodes: &HashSet<u64>, roots: &[PathBuf]) -> Option<HashMap<Id, Vec<PathBuf>>> {
-    let mut found: HashMap<Id, Vec<PathBuf>> = HashMap::new();
+fn names_of(inodes: &HashSet<u64>, roots: &[PathBuf]) -> Option<HashMap<InodeId, Vec<PathBuf>>> {
+    let mut found: HashMap<InodeId, Vec<PathBuf>> = HashMap::new();
     let mut take = |path: PathBuf| {
         if let Ok(meta) = path.symlink_metadata() {
             found.entry((meta.dev(), meta.ino())).or_default().push(path);

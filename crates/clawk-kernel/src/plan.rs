@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use clawk_proto::RequestId;
 
 use crate::call::{self, PlannedCall};
-use crate::drive::Run;
-use crate::notice::{Notice, Plan};
+use crate::drive::RunningTurn;
+use crate::notice::{Plan, SessionNotice};
 use crate::ports::ToolUse;
 use crate::turn::Turn;
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// Puts the question, once for each answer of a model. What comes of it is found by every call in its own turn; a plan
     /// that can't be put is no plan, and each call asks for itself.
     pub(crate) async fn plan(&mut self, first: &ToolUse, turn: &Turn) {
@@ -33,7 +33,7 @@ impl Run<'_> {
                 .collect();
             if let Some(step) = steps.first().and_then(|first| first.step.clone()) {
                 let plan = Plan { id: step.plan, steps };
-                self.notices.send(Notice::Planned(plan)).await;
+                self.notices.send(SessionNotice::Planned(plan)).await;
             }
             return;
         }
@@ -56,7 +56,7 @@ impl Run<'_> {
             });
         }
         match call::plan(self.calls, &planned, of).await {
-            Ok(Some(plan)) => self.notices.send(Notice::Planned(plan)).await,
+            Ok(Some(plan)) => self.notices.send(SessionNotice::Planned(plan)).await,
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "a plan could not be put; its calls are asked about one by one")

@@ -7,12 +7,12 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::dedup::{Keyed, key};
-use crate::dry::Paid;
-use crate::effect::{self, Ledger};
-use crate::event::{Took, kind};
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, Recorded, Spent};
-use crate::purse::{Amount, Unit, hour_of};
+use crate::dedup::{DedupMethod, key};
+use crate::dry::DryRunPayment;
+use crate::effect::{self, EffectLedger};
+use crate::event::{BudgetUse, kind};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, RecordedEvent, SpentAmount};
+use crate::purse::{BudgetAmount, BudgetUnit, hour_of};
 use crate::time::Timestamp;
 
 /// Differences that are named one by one.
@@ -20,11 +20,11 @@ const NAMED: usize = 20;
 
 /// The projections as they are kept.
 #[derive(Debug, Clone, Default)]
-pub struct Kept {
+pub struct StoredProjections {
     /// Messages and their state: `open`, `answered`, `refused` or `dead`.
     pub inbox: Vec<(MessageId, String)>,
     /// Sums by hour and purse.
-    pub spent: Vec<Spent>,
+    pub spent: Vec<SpentAmount>,
     /// Requests and the row of their stored answer.
     pub answers: Vec<(AnswerKey, u64)>,
     /// Answers before this row may be forgotten: they are forgotten by a clock of their own, and the times of events do not say when.
@@ -35,13 +35,13 @@ pub struct Kept {
 
 /// A message as the events tell it.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct ProjectedMessage {
     state: &'static str,
     /// Its acceptance was seen, too.
     accepted: bool,
 }
 
-impl Told {
+impl ProjectedMessage {
     /// Whether what is kept says the same; how a closed message went on, only where the events say it, too.
     fn agrees(self, kept: &str) -> bool {
         match kept {
@@ -54,15 +54,15 @@ impl Told {
 /// The state that follows from the events seen so far. Feed it every event in the order of rows, from the first one or from a
 /// later one.
 #[derive(Debug)]
-pub struct Fold {
+pub struct ProjectionFold {
     /// From the journal's first event: what is kept beyond it has no event.
     whole: bool,
     first_hour: Option<i64>,
-    inbox: BTreeMap<MessageId, Told>,
+    inbox: BTreeMap<MessageId, ProjectedMessage>,
     /// The purses of inferences under way.
     asked: HashMap<Uuid, Vec<String>>,
-    spent: BTreeMap<(String, i64), Amount>,
-    ledger: Ledger,
+    spent: BTreeMap<(String, i64), BudgetAmount>,
+    ledger: EffectLedger,
     /// Answers of the last minutes, which must be found.
     recent: VecDeque<(AnswerKey, u64, Timestamp)>,
     /// Kept answers by row, until their event is seen.
@@ -73,7 +73,7 @@ pub struct Fold {
 
 /// The members that projections are made of.
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct ProjectionFields {
     message_id: Option<Uuid>,
     inference_id: Option<Uuid>,
     #[serde(default)]
@@ -84,36 +84,36 @@ struct Fields {
     output_tokens: u64,
     cost_microusd: Option<u64>,
     #[serde(default)]
-    took: Vec<Took>,
+    took: Vec<BudgetUse>,
     #[serde(default)]
-    paid: Vec<Paid>,
+    paid: Vec<DryRunPayment>,
     request_id: Option<RequestId>,
     /// The tool that stored entries; the answer is its call's.
     by: Option<serde_json::Value>,
-    fork: Option<Forked>,
+    fork: Option<ProjectedFork>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Forked {
+struct ProjectedFork {
     turn: Option<Uuid>,
 }
 
-impl Fold {
+impl ProjectionFold {
     /// Against these; `whole`: the first event that it will see is the journal's first.
     #[must_use]
-    pub fn new(kept: &Kept, whole: bool) -> Self {
+    pub fn new(kept: &StoredProjections, whole: bool) -> Self {
         Self {
             whole,
             first_hour: None,
             inbox: BTreeMap::new(),
             asked: HashMap::new(),
             spent: BTreeMap::new(),
-            ledger: Ledger::default(),
+            ledger: EffectLedger::default(),
             recent: VecDeque::new(),
             unseen: kept
                 .answers
                 .iter()
-                .filter(|(key, _)| key.method <= Keyed::Delegate as u8)
+                .filter(|(key, _)| key.method <= DedupMethod::Delegate as u8)
                 .map(|(key, row)| (*row, *key))
                 .collect(),
             last_row: 0,
@@ -122,11 +122,11 @@ impl Fold {
     }
 
     /// Takes the next event.
-    pub fn see(&mut self, event: &Recorded) {
+    pub fn see(&mut self, event: &RecordedEvent) {
         self.first_hour.get_or_insert(hour_of(event.at));
         self.first_row = self.first_row.min(event.row);
         self.last_row = event.row;
-        let Ok(found) = serde_json::from_str::<Fields>(&event.payload) else {
+        let Ok(found) = serde_json::from_str::<ProjectionFields>(&event.payload) else {
             return; // silent-ok: a foreign payload changes no projection
         };
         self.message(&event.kind, &found);
@@ -134,19 +134,19 @@ impl Fold {
         self.answer(event, found.request_id.as_ref().filter(|_| answers));
         for took in &found.took {
             let sum = self.spent.entry((took.purse.to_string(), took.hour)).or_default();
-            *sum = sum.plus(Amount {
+            *sum = sum.plus(BudgetAmount {
                 busy_ms: took.busy_ms,
                 bytes_out: took.bytes_out,
                 calls: took.calls,
-                ..Amount::default()
+                ..BudgetAmount::default()
             });
         }
         for paid in found.paid.iter().filter(|_| event.kind == kind::DRY_RUN_SPENT) {
             let sum = self.spent.entry((paid.purse.to_string(), paid.hour)).or_default();
-            *sum = sum.plus(Amount {
+            *sum = sum.plus(BudgetAmount {
                 tokens: paid.tokens,
                 cost_microusd: paid.cost_microusd,
-                ..Amount::default()
+                ..BudgetAmount::default()
             });
         }
         self.inference(event, found);
@@ -155,7 +155,7 @@ impl Fold {
         }
     }
 
-    fn message(&mut self, event: &str, found: &Fields) {
+    fn message(&mut self, event: &str, found: &ProjectionFields) {
         let forked = found.fork.as_ref().and_then(|fork| fork.turn);
         let (id, state) = match event {
             kind::MESSAGE_ACCEPTED => (found.message_id, "open"),
@@ -165,7 +165,7 @@ impl Fold {
             _ => return,
         };
         let Some(id) = id.map(MessageId) else { return };
-        let told = self.inbox.entry(id).or_insert(Told {
+        let told = self.inbox.entry(id).or_insert(ProjectedMessage {
             state: "open",
             accepted: false,
         });
@@ -176,11 +176,11 @@ impl Fold {
         }
     }
 
-    fn answer(&mut self, event: &Recorded, request_id: Option<&RequestId>) {
+    fn answer(&mut self, event: &RecordedEvent, request_id: Option<&RequestId>) {
         let method = match event.kind.as_str() {
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Keyed::Call,
-            kind::MEMORY_STORED => Keyed::MemoryStore,
-            kind::SWARM_RUN | kind::SWARM_DELEGATED => Keyed::Delegate,
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => DedupMethod::Call,
+            kind::MEMORY_STORED => DedupMethod::MemoryStore,
+            kind::SWARM_RUN | kind::SWARM_DELEGATED => DedupMethod::Delegate,
             _ => return,
         };
         let Some(request_id) = request_id else { return };
@@ -195,7 +195,7 @@ impl Fold {
         }
     }
 
-    fn inference(&mut self, event: &Recorded, found: Fields) {
+    fn inference(&mut self, event: &RecordedEvent, found: ProjectionFields) {
         let Some(id) = found.inference_id else { return };
         match event.kind.as_str() {
             kind::PROVIDER_REQUESTED => {
@@ -203,10 +203,10 @@ impl Fold {
             }
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => {
                 let hour = hour_of(event.at);
-                let amount = Amount {
+                let amount = BudgetAmount {
                     tokens: found.input_tokens.saturating_add(found.output_tokens),
                     cost_microusd: found.cost_microusd.unwrap_or(0),
-                    ..Amount::default()
+                    ..BudgetAmount::default()
                 };
                 for purse in self.asked.remove(&id).unwrap_or_default() {
                     let sum = self.spent.entry((purse, hour)).or_default();
@@ -219,7 +219,7 @@ impl Fold {
 
     /// The differences between the stored tables and the events, at most twenty. An empty list means that they agree.
     #[must_use]
-    pub fn differences(self, kept: &Kept) -> Vec<String> {
+    pub fn differences(self, kept: &StoredProjections) -> Vec<String> {
         let mut found = Vec::new();
         self.inbox_differs(kept, &mut found);
         self.spent_differs(kept, &mut found);
@@ -229,7 +229,7 @@ impl Fold {
         found
     }
 
-    fn inbox_differs(&self, kept: &Kept, found: &mut Vec<String>) {
+    fn inbox_differs(&self, kept: &StoredProjections, found: &mut Vec<String>) {
         let have: HashMap<MessageId, &str> = kept
             .inbox
             .iter()
@@ -257,13 +257,13 @@ impl Fold {
     }
 
     /// Sums are compared from their end: what an event says was spent in its hour was counted then or a moment later.
-    fn spent_differs(&self, kept: &Kept, found: &mut Vec<String>) {
+    fn spent_differs(&self, kept: &StoredProjections, found: &mut Vec<String>) {
         let since = |purse: &str, hour: i64| {
             let rows = kept.spent.iter().filter(move |spent| spent.hour >= hour);
             rows.filter(|spent| &*spent.purse == purse)
-                .fold(Amount::default(), |sum, spent| sum.plus(spent.amount))
+                .fold(BudgetAmount::default(), |sum, spent| sum.plus(spent.amount))
         };
-        let mut told: BTreeMap<&str, Amount> = BTreeMap::new();
+        let mut told: BTreeMap<&str, BudgetAmount> = BTreeMap::new();
         for ((purse, hour), sum) in self.spent.iter().rev() {
             // The hour that a fold begins in is not seen whole.
             if !self.whole && self.first_hour.is_none_or(|first| *hour <= first) {
@@ -272,7 +272,7 @@ impl Fold {
             let told = told.entry(purse).or_default();
             *told = told.plus(*sum);
             let have = since(purse, *hour);
-            for unit in Unit::ALL {
+            for unit in BudgetUnit::ALL {
                 let (kept, said) = (have.get(unit), told.get(unit));
                 if kept < said {
                     let unit = unit.name();
@@ -284,7 +284,7 @@ impl Fold {
         }
     }
 
-    fn answers_differ(&self, kept: &Kept, found: &mut Vec<String>) {
+    fn answers_differ(&self, kept: &StoredProjections, found: &mut Vec<String>) {
         let have: HashMap<AnswerKey, u64> = kept.answers.iter().copied().collect();
         let newest: HashMap<AnswerKey, u64> = self.recent.iter().map(|(key, row, _)| (*key, *row)).collect();
         let named = |key: &AnswerKey| Uuid::from_bytes(key.request_id);
@@ -308,7 +308,7 @@ impl Fold {
         }
     }
 
-    fn effects_differ(self, kept: &Kept, found: &mut Vec<String>) {
+    fn effects_differ(self, kept: &StoredProjections, found: &mut Vec<String>) {
         let mut strange: BTreeMap<RequestId, &str> = kept
             .effects
             .iter()

@@ -9,8 +9,8 @@ use clawk_proto::method::ToolCallResult;
 
 use crate::error::CallError;
 use crate::member::Member;
-use crate::output::{self, Shown, Told};
-use crate::ports::{Marked, MarkedContent, ToolRunner};
+use crate::output::{self, ModelToolResult, ResultExcerpt};
+use crate::ports::{MarkedContent, TaintedFiles, ToolRunner};
 use crate::recall::{TOKEN_BYTES, escaped};
 
 /// Bytes of one context file that join the prompt.
@@ -59,7 +59,7 @@ pub(crate) struct ContextFiles {
     /// The text of those that are there.
     pub(crate) texts: BTreeMap<String, String>,
     /// Those that hold untrusted text, with its origins.
-    pub(crate) marked: Marked,
+    pub(crate) marked: TaintedFiles,
 }
 
 /// Reads the context files of the agent, or of the member that has an Identity of its own.
@@ -71,7 +71,7 @@ pub(crate) async fn context_files(
     let identity = identity(manifest, member);
     let mut found = ContextFiles {
         texts: texts(manifest, identity),
-        marked: Marked::new(),
+        marked: TaintedFiles::new(),
     };
     for file in identity.context_files.values() {
         let content = MarkedContent::File(manifest.dir.join(file));
@@ -212,11 +212,14 @@ pub(crate) fn context_file(dir: &Path, file: &str) -> Option<String> {
 }
 
 /// What the model reads of a call's end; the same text live, in replay and in recovery.
-pub(crate) fn result_text(outcome: &Result<ToolCallResult, CallError>, shown: Shown) -> Told {
+pub(crate) fn result_text(
+    outcome: &Result<ToolCallResult, CallError>,
+    shown: ResultExcerpt,
+) -> ModelToolResult {
     match outcome {
         Ok(result) => output::told(result, shown),
-        Err(error) if error.may_have_run() => Told::refused(format!("{error}. {FIND_OUT}")),
-        Err(error) => Told::refused(format!("not done: {error}")),
+        Err(error) if error.may_have_run() => ModelToolResult::refused(format!("{error}. {FIND_OUT}")),
+        Err(error) => ModelToolResult::refused(format!("not done: {error}")),
     }
 }
 

@@ -2,9 +2,9 @@
 //! rank, which stores speak up by themselves, and how sure an entry is. Nothing is lost by it: an entry that fades is found by its words.
 
 use clawk_manifest::model::{
-    Acquisition, ConfidenceDecay, ForgettingStrategy, Retrieval, Store, StoreRole, StoreType,
+    AcquisitionMode, ConfidenceDecay, ForgettingStrategy, RetrievalMode, Store, StoreRole, StoreType,
 };
-use clawk_recall::entry::{Found, Mark};
+use clawk_recall::entry::{EntryProvenance, EntrySearchResult};
 
 use crate::time::Timestamp;
 
@@ -53,8 +53,8 @@ pub(crate) fn takes_up(store: &Store) -> bool {
         .as_ref()
         .and_then(|lifecycle| lifecycle.acquisition);
     match store.kind {
-        StoreType::Conversation => acquisition != Some(Acquisition::Manual),
-        StoreType::Semantic => acquisition == Some(Acquisition::Continuous),
+        StoreType::Conversation => acquisition != Some(AcquisitionMode::Manual),
+        StoreType::Semantic => acquisition == Some(AcquisitionMode::Continuous),
         StoreType::KeyValue | StoreType::Workspace | StoreType::Checkpoint => false,
     }
 }
@@ -88,7 +88,7 @@ fn age(timestamp: Option<&str>, now: Timestamp) -> f64 {
 }
 
 /// Ranks what was found as the manifest says; `whose`: the conversation that asks. Scores stay within 0..1.
-pub(crate) fn weigh(store: &Store, found: &mut Found, whose: &str, now: Timestamp) {
+pub(crate) fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Timestamp) {
     let forgetting = store.forgetting.as_ref();
     let decays = forgetting.is_some_and(|forgetting| {
         matches!(
@@ -97,7 +97,7 @@ pub(crate) fn weigh(store: &Store, found: &mut Found, whose: &str, now: Timestam
         )
     });
     let contextual =
-        store.lifecycle.as_ref().and_then(|lifecycle| lifecycle.retrieval) == Some(Retrieval::Contextual);
+        store.lifecycle.as_ref().and_then(|lifecycle| lifecycle.retrieval) == Some(RetrievalMode::Contextual);
     let salience = store.salience.as_ref().filter(|salience| salience.enabled);
     if !decays && !contextual && salience.is_none() {
         return;
@@ -144,13 +144,13 @@ pub(crate) fn weigh(store: &Store, found: &mut Found, whose: &str, now: Timestam
         }
         hit.entry.score = Some((score * (LEAST + (1.0 - LEAST) * weight)).clamp(0.0, 1.0));
     }
-    let score = |hit: &clawk_recall::entry::Hit| hit.entry.score.unwrap_or(0.0);
+    let score = |hit: &clawk_recall::entry::EntryHit| hit.entry.score.unwrap_or(0.0);
     // A stable order: what ranks alike stays as it was found.
     found.hits.sort_by(|a, b| score(b).total_cmp(&score(a)));
 }
 
 /// By where an entry came from.
-fn sureness(mark: &Mark) -> f64 {
+fn sureness(mark: &EntryProvenance) -> f64 {
     let of_kind = match mark.kind() {
         "user" => 1.0,
         "agent" => 0.8,
@@ -161,7 +161,12 @@ fn sureness(mark: &Mark) -> f64 {
 }
 
 /// How sure an entry is, within 0..1, where the store says that it is tracked.
-pub(crate) fn confidence(store: &Store, mark: &Mark, timestamp: Option<&str>, now: Timestamp) -> Option<f64> {
+pub(crate) fn confidence(
+    store: &Store,
+    mark: &EntryProvenance,
+    timestamp: Option<&str>,
+    now: Timestamp,
+) -> Option<f64> {
     let said = store.confidence.as_ref().filter(|said| said.source_tracking)?;
     let forgets = store
         .forgetting

@@ -14,22 +14,22 @@ const MINUTE_MS: i64 = 60_000;
 
 /// The window of one agent.
 #[derive(Debug)]
-pub(crate) struct Rates {
-    bound: Option<Bound>,
+pub(crate) struct CallRateWindow {
+    bound: Option<CallRateBound>,
     calls: Mutex<VecDeque<Timestamp>>,
 }
 
 /// A bound with the policy that sets it.
 #[derive(Debug)]
-struct Bound {
+struct CallRateBound {
     calls_per_minute: u64,
     policy: String,
 }
 
-impl Rates {
+impl CallRateWindow {
     pub(crate) fn new(policies: &[Policy]) -> Self {
         let bounds = policies.iter().filter_map(|policy| {
-            Some(Bound {
+            Some(CallRateBound {
                 calls_per_minute: policy.rate_limits.tool_calls_per_minute?,
                 policy: policy.name.clone(),
             })
@@ -91,7 +91,7 @@ impl Rates {
     /// Whether a call would have a place now; none is taken.
     ///
     /// # Errors
-    /// As [`Rates::take_call`].
+    /// As [`CallRateWindow::take_call`].
     pub(crate) fn has_room(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         self.room(&mut self.lock(), tool, now)
     }

@@ -5,25 +5,29 @@ use std::collections::BTreeSet;
 use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_proto::method::NewEntry;
 use clawk_proto::{MessageId, SessionId};
-use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::author::Author;
-use crate::call::Calls;
-use crate::door::{Door, Origin};
+use crate::author::TextAuthor;
+use crate::call::CallGovernor;
+use crate::door::{EntryPoint, Origin};
 use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
 use crate::judge;
-use crate::notice::Notice;
-use crate::ports::{Ask, Batch, JournalError, MarkedContent, Scan, Scope, StoreQuery, ToolRunner};
-use crate::purse::Purse;
+use crate::notice::SessionNotice;
+use crate::ports::{
+    Batch, JournalError, JournalScan, MarkedContent, MemorySearch, Scope, StoreQuery, ToolRunner,
+};
+use crate::purse::BudgetAccount;
 use crate::rank;
-use crate::screen::{Look, Spot};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::state::State;
 use crate::vectors;
-use crate::watch::Notices;
-use varied::Shown;
+use crate::watch::NoticeSender;
+use varied::PromptTexts;
 
 pub(crate) mod authors;
 mod varied;
@@ -38,9 +42,9 @@ const MAX_QUESTION_BYTES: usize = 4096;
 const MAX_ENTRY_BYTES: usize = 4000;
 
 /// How people and their conversations are named in marks and in questions.
-pub(crate) fn whose(door: &Door) -> String {
+pub(crate) fn whose(door: &EntryPoint) -> String {
     match door {
-        Door::Channel {
+        EntryPoint::Channel {
             channel,
             conversation,
             direct,
@@ -53,23 +57,25 @@ pub(crate) fn whose(door: &Door) -> String {
                 format!("{channel}/in/{conversation}")
             }
         }
-        Door::Rpc { client, .. } => format!("rpc/of/{client}"),
-        Door::Cli => "cli/of/owner".to_owned(),
-        Door::Peer { identity, .. } => format!("peer/of/{identity}"),
-        Door::Unknown { sender } => format!("unknown/of/{sender}"),
+        EntryPoint::Rpc { client, .. } => format!("rpc/of/{client}"),
+        EntryPoint::Cli => "cli/of/owner".to_owned(),
+        EntryPoint::Peer { identity, .. } => format!("peer/of/{identity}"),
+        EntryPoint::Unknown { sender } => format!("unknown/of/{sender}"),
     }
 }
 
 /// The channel that counts for a store's scope.
-pub(crate) fn channel(door: &Door) -> String {
+pub(crate) fn channel(door: &EntryPoint) -> String {
     match door {
-        Door::Channel { channel, .. } => channel.clone(),
-        Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => door.name().to_owned(),
+        EntryPoint::Channel { channel, .. } => channel.clone(),
+        EntryPoint::Rpc { .. } | EntryPoint::Cli | EntryPoint::Peer { .. } | EntryPoint::Unknown { .. } => {
+            door.name().to_owned()
+        }
     }
 }
 
 /// Where a message's entries belong.
-pub(crate) fn place(calls: &Calls, door: &Door) -> Scope {
+pub(crate) fn place(calls: &CallGovernor, door: &EntryPoint) -> Scope {
     Scope {
         identity: calls.manifest.identity.name.clone(),
         channel: channel(door),
@@ -77,35 +83,35 @@ pub(crate) fn place(calls: &Calls, door: &Door) -> Scope {
 }
 
 /// Whose entries of a store a message may bring back: below admin the sender's own conversations and the current group's.
-pub(crate) fn may_recall(calls: &Calls, store: &str, origin: &Origin) -> Whose {
+pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> ConversationFilter {
     if origin.role >= Role::Admin || calls.memories.across_senders.contains(store) {
-        return Whose::All;
+        return ConversationFilter::All;
     }
     let mut known = vec![whose(origin.sender_door())];
-    if let Door::Channel { channel, sender, .. } = origin.sender_door() {
+    if let EntryPoint::Channel { channel, sender, .. } = origin.sender_door() {
         known.push(format!("{channel}/of/{sender}"));
     }
-    Whose::Of(known)
+    ConversationFilter::Of(known)
 }
 
 /// What one store was asked and found: the content of `ckp.memory.recalled`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Search {
+pub(crate) struct RecallSearch {
     pub(crate) store: String,
-    pub(crate) found: Found,
+    pub(crate) found: EntrySearchResult,
 }
 
 /// The same in the event: ids alone.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct RecalledIds {
     ids: Vec<String>,
     store: String,
-    used: Option<Used>,
+    used: Option<SearchMethod>,
 }
 
 /// What joins a turn's prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Recalled {
+pub(crate) struct RecalledContext {
     /// Marked data; empty when nothing was found.
     pub(crate) text: String,
     /// Origins of what is not the user's own word.
@@ -119,10 +125,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) message: MessageId,
     pub(crate) origin: &'a Origin,
     /// Who said it.
-    pub(crate) author: &'a Author,
-    pub(crate) notices: &'a Notices,
+    pub(crate) author: &'a TextAuthor,
+    pub(crate) notices: &'a NoticeSender,
     /// What pays for the question's vectors.
-    pub(crate) purse: &'a Purse,
+    pub(crate) purse: &'a BudgetAccount,
 }
 
 /// Asks the stores with the message; what is found is on the record before it is used.
@@ -131,26 +137,32 @@ pub(crate) struct Turn<'a> {
 /// The journal can't be written.
 #[expect(clippy::too_many_lines, reason = "one look into each store, read downward")]
 pub(crate) async fn before(
-    calls: &Calls,
+    calls: &CallGovernor,
     turn: Turn<'_>,
     question: &str,
     window_tokens: usize,
     cancel: &CancellationToken,
-) -> Result<Recalled, JournalError> {
+) -> Result<RecalledContext, JournalError> {
     let question = question
         .get(..question.floor_char_boundary(MAX_QUESTION_BYTES))
         .unwrap_or_default();
     let Some(backend) = &calls.memories.backend else {
-        return Ok(Recalled::default());
+        return Ok(RecalledContext::default());
     };
     let mut searches = Vec::new();
-    let mut look = Look::new(&calls.screens, turn.thread, Spot::Memory, "recall", turn.notices);
-    let mut shown = Shown::default();
+    let mut look = ScreeningPass::new(
+        &calls.screens,
+        turn.thread,
+        ScreenedTextKind::Memory,
+        "recall",
+        turn.notices,
+    );
+    let mut shown = PromptTexts::default();
     for store in asked(calls) {
         let top_k = usize::try_from(store.search.top_k)
             .unwrap_or(usize::MAX)
             .clamp(1, 50);
-        let ask = Ask {
+        let ask = MemorySearch {
             whose: may_recall(calls, &store.name, turn.origin),
             query: StoreQuery::Text(question.to_owned()),
             vector: vectors::of_question(&calls.memories, store, question, turn.purse, cancel).await,
@@ -181,25 +193,25 @@ pub(crate) async fn before(
                     found.hits = shown.choose(found.hits, top_k);
                 }
                 screen(calls, &mut look, &mut found, cancel).await;
-                searches.push(Search {
+                searches.push(RecallSearch {
                     store: store.name.clone(),
                     found,
                 });
             }
             Err(error) => {
                 let text = format!("the store `{}` could not be asked: {error}", store.name);
-                turn.notices.send(Notice::Warned(text)).await;
+                turn.notices.send(SessionNotice::Warned(text)).await;
             }
         }
     }
     if searches.is_empty() {
-        return Ok(Recalled::default());
+        return Ok(RecalledContext::default());
     }
     let budget = window_tokens / SHARE * TOKEN_BYTES;
     let left_out = fit(&mut searches, budget);
     let recalled = joined(&searches);
     let content = canonical(&searches);
-    let told: Vec<Told> = searches.iter().map(Search::told).collect();
+    let told: Vec<RecalledIds> = searches.iter().map(RecallSearch::told).collect();
     let untrusted: Vec<String> = recalled.untrusted.iter().cloned().collect();
     let payload = MemoryRecalled {
         left_out,
@@ -222,15 +234,15 @@ const MAX_FORKS: usize = 64;
 
 /// Origins of untrusted text that earlier turns of the session recalled or read in files, or that has left its context: what was said
 /// then may rest on it. A fork has what the session had that it goes on from.
-pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String> {
+pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<String> {
     #[derive(Deserialize)]
-    struct Told {
+    struct RecallEventFields {
         #[serde(default)]
         untrusted: Vec<String>,
-        fork: Option<From>,
+        fork: Option<RecallFork>,
     }
     #[derive(Deserialize)]
-    struct From {
+    struct RecallFork {
         session_id: SessionId,
     }
     if let Some(known) = state.labels() {
@@ -240,7 +252,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
     let mut next = Some(state.id);
     for _ in 0..MAX_FORKS {
         let Some(session) = next.take() else { return found };
-        let scan = Scan {
+        let scan = JournalScan {
             session: Some(session),
             kinds: &[
                 kind::SESSION_STARTED,
@@ -250,14 +262,14 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
                 kind::MESSAGE_FRAMED,
                 kind::CONVERSATION_CLEARED,
             ],
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let looked = calls.scribe.each(scan, |event| {
             if event.kind == kind::CONVERSATION_CLEARED {
                 found.clear();
                 next = None;
             }
-            if let Ok(said) = serde_json::from_str::<Told>(&event.payload) {
+            if let Ok(said) = serde_json::from_str::<RecallEventFields>(&event.payload) {
                 found.extend(said.untrusted);
                 next = said.fork.map(|from| from.session_id).or(next);
             }
@@ -271,7 +283,7 @@ pub(crate) async fn of_session(calls: &Calls, state: &State) -> BTreeSet<String>
 }
 
 /// The files of a workspace that were found: text of others that a call wrote there is known by its content.
-pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut Found) {
+pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut EntrySearchResult) {
     if store.kind != StoreType::Workspace {
         return;
     }
@@ -290,16 +302,16 @@ pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut Fo
 }
 
 /// The stores that are asked before a turn.
-pub(crate) fn asked(calls: &Calls) -> impl Iterator<Item = &Store> {
+pub(crate) fn asked(calls: &CallGovernor) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.filter(|store| rank::speaks_up(store))
 }
 
 /// Entries are screened like everything that reaches a model.
 pub(crate) async fn screen(
-    calls: &Calls,
-    look: &mut Look<'_>,
-    found: &mut Found,
+    calls: &CallGovernor,
+    look: &mut ScreeningPass<'_>,
+    found: &mut EntrySearchResult,
     cancel: &CancellationToken,
 ) {
     let mut entries: Vec<_> = found.hits.iter().map(|hit| hit.entry.clone()).collect();
@@ -317,9 +329,9 @@ pub(crate) async fn screen(
     });
 }
 
-impl Search {
-    pub(crate) fn told(&self) -> Told {
-        Told {
+impl RecallSearch {
+    pub(crate) fn told(&self) -> RecalledIds {
+        RecalledIds {
             ids: self.found.hits.iter().map(|hit| hit.entry.id.clone()).collect(),
             store: self.store.clone(),
             used: self.found.used,
@@ -328,7 +340,7 @@ impl Search {
 }
 
 /// Leaves out what does not fit, the least fitting first; how many entries.
-fn fit(searches: &mut [Search], budget: usize) -> usize {
+fn fit(searches: &mut [RecallSearch], budget: usize) -> usize {
     let mut left_out = 0;
     loop {
         let size: usize = searches
@@ -339,7 +351,7 @@ fn fit(searches: &mut [Search], budget: usize) -> usize {
         if size <= budget {
             return left_out;
         }
-        let last = |search: &Search| {
+        let last = |search: &RecallSearch| {
             search
                 .found
                 .hits
@@ -359,8 +371,8 @@ fn fit(searches: &mut [Search], budget: usize) -> usize {
 }
 
 /// The block of the prompt.
-pub(crate) fn joined(searches: &[Search]) -> Recalled {
-    let mut recalled = Recalled::default();
+pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
+    let mut recalled = RecalledContext::default();
     for search in searches {
         for hit in &search.found.hits {
             recalled.text.push_str(&lines(&search.store, hit));
@@ -382,7 +394,7 @@ pub(crate) fn joined(searches: &[Search]) -> Recalled {
 }
 
 /// The origins of an entry's text that is not the owner's or the agent's.
-pub(crate) fn foreign(mark: &Mark) -> impl Iterator<Item = &str> {
+pub(crate) fn foreign(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
     let known = std::iter::once(&mark.origin).chain(&mark.made_from);
     known
         .map(String::as_str)
@@ -390,7 +402,7 @@ pub(crate) fn foreign(mark: &Mark) -> impl Iterator<Item = &str> {
 }
 
 /// Where an untrusted entry came from, all the way back.
-pub(crate) fn origins(mark: &Mark) -> Vec<String> {
+pub(crate) fn origins(mark: &EntryProvenance) -> Vec<String> {
     let mut all: Vec<String> = foreign(mark).map(str::to_owned).collect();
     if all.is_empty() {
         all.push(if mark.origin.is_empty() {
@@ -403,7 +415,7 @@ pub(crate) fn origins(mark: &Mark) -> Vec<String> {
 }
 
 /// An entry with its mark. Neither can close the element that it stands in.
-pub(crate) fn lines(store: &str, hit: &Hit) -> String {
+pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
     let text = match &hit.entry.content {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -455,7 +467,7 @@ pub(crate) fn escaped(text: &str) -> String {
 /// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires
 /// continuously. The same turn again finds it there.
 pub(crate) async fn after(
-    calls: &Calls,
+    calls: &CallGovernor,
     turn: Turn<'_>,
     (asked, said): (&str, &str),
     untrusted: &BTreeSet<String>,
@@ -485,16 +497,16 @@ pub(crate) async fn after(
                 "this turn could not be kept in the store `{}`: {error}",
                 store.name
             );
-            turn.notices.send(Notice::Warned(text)).await;
+            turn.notices.send(SessionNotice::Warned(text)).await;
         }
     }
 }
 
-fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<String>) -> Vec<New> {
+fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<String>) -> Vec<EntryInsertion> {
     let from = turn.author.own_origin().unwrap_or_else(|| "user".to_owned());
     let repeats = turn.author.origins();
     let message = format!("message {}", turn.message);
-    let mark = |origin: &str, untrusted: bool, made_from: Vec<String>| Mark {
+    let mark = |origin: &str, untrusted: bool, made_from: Vec<String>| EntryProvenance {
         origin: origin.to_owned(),
         untrusted,
         session: turn.thread.session.to_string(),
@@ -515,7 +527,7 @@ fn entries(turn: Turn<'_>, (asked, said): (&str, &str), untrusted: &BTreeSet<Str
             mark("agent", foreign || !untrusted.is_empty(), sources),
         ),
     ];
-    let new = |(who, text, mark): (&str, &str, Mark)| New {
+    let new = |(who, text, mark): (&str, &str, EntryProvenance)| EntryInsertion {
         id: format!("{}-{who}", turn.message),
         entry: NewEntry {
             content: Value::String(text.to_owned()),

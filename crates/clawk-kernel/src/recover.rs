@@ -13,27 +13,27 @@ use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::attach::Said;
-use crate::author::Author;
-use crate::call::Calls;
+use crate::attach::TurnInput;
+use crate::author::TextAuthor;
+use crate::call::CallGovernor;
 use crate::checkpoint;
-use crate::compaction::{self, Replaced};
+use crate::compaction::{self, CompactionContent};
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{ForkPoint, Scribe, kind};
+use crate::event::{ForkPoint, JournalWriter, kind};
 use crate::open_turn::OpenTurn;
-use crate::output::Told;
+use crate::output::ModelToolResult;
 use crate::pictures::ResultPictures;
-use crate::ports::{Completion, Image, JournalError, Message, Recorded, Scan};
+use crate::ports::{Image, JournalError, JournalScan, ModelCompletion, ModelMessage, RecordedEvent};
 use crate::prompt;
-use crate::purse::Amount;
-use crate::rates::Rates;
-use crate::skill::{self, Ceiling, Joined};
+use crate::purse::BudgetAmount;
+use crate::rates::CallRateWindow;
+use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::turn::{Effect, Event, Turn};
-use crate::world_model::{self, Planned};
+use crate::world_model::{self, SkillPlanResult};
 
-pub(crate) use lost::{LOST, Within, report_owed, report_unknown, settle_lost};
-pub(crate) use spending::{SPENDING, Spending};
+pub(crate) use lost::{LOST, LossSearchScope, report_owed, report_unknown, settle_lost};
+pub(crate) use spending::{SPENDING, SessionSpending};
 
 /// Forks of forks.
 const MAX_DEPTH: usize = 64;
@@ -48,17 +48,17 @@ pub(crate) const LENT: &str = "lent";
 
 /// A session as its chain tells it.
 #[derive(Debug, Default)]
-pub(crate) struct Rebuilt {
-    pub(crate) history: Vec<Message>,
+pub(crate) struct RebuiltSession {
+    pub(crate) history: Vec<ModelMessage>,
     /// Interrupted turns, oldest first; those behind the first have not begun.
     pub(crate) open: Vec<OpenTurn>,
     /// What it has spent so far.
-    pub(crate) spent: Amount,
+    pub(crate) spent: BudgetAmount,
     pub(crate) exists: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct RecoveryFields {
     message_id: Option<Uuid>,
     turn: Option<Uuid>,
     call_id: Option<String>,
@@ -93,15 +93,15 @@ struct Fields {
     replaced_messages: usize,
 }
 
-impl Fields {
+impl RecoveryFields {
     fn is(&self, state: &str) -> bool {
         self.state.as_ref().and_then(serde_json::Value::as_str) == Some(state)
     }
 
     /// What the event says was spent.
-    fn spent(&self, kind: &str) -> Amount {
+    fn spent(&self, kind: &str) -> BudgetAmount {
         let tokens = self.input_tokens.saturating_add(self.output_tokens);
-        let by_model = Amount {
+        let by_model = BudgetAmount {
             tokens: tokens.saturating_add(self.token_usage),
             cost_microusd: self.cost_microusd.unwrap_or(0),
             busy_ms: self.duration_ms,
@@ -109,26 +109,26 @@ impl Fields {
             bytes_out: self.bytes_out,
         };
         match kind {
-            kind::SWARM_REPORTED if self.orphan == Some(true) => Amount::default(),
+            kind::SWARM_REPORTED if self.orphan == Some(true) => BudgetAmount::default(),
             // Of a try that was cut off: its task's report does not know of it.
             kind::SWARM_TRY if self.is(ASSUMED) || self.is(LENT) => by_model,
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED => Amount {
+            kind::ACTION_EXECUTED | kind::ACTION_FAILED => BudgetAmount {
                 calls: 1,
                 busy_ms: self.duration_ms,
-                ..Amount::default()
+                ..BudgetAmount::default()
             },
-            _ => Amount::default(),
+            _ => BudgetAmount::default(),
         }
     }
 }
 
-fn fields(event: &Recorded) -> Fields {
+fn fields(event: &RecordedEvent) -> RecoveryFields {
     serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
 }
 
 /// The event's content as text.
-pub(crate) fn text(event: &Recorded) -> String {
+pub(crate) fn text(event: &RecordedEvent) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())
@@ -136,28 +136,31 @@ pub(crate) fn text(event: &Recorded) -> String {
 }
 
 /// What the rates' windows still hold of earlier runs.
-pub(crate) async fn restore_rates(scribe: &Scribe, rates: &Rates) -> Result<(), JournalError> {
+pub(crate) async fn restore_rates(
+    scribe: &JournalWriter,
+    rates: &CallRateWindow,
+) -> Result<(), JournalError> {
     let Some(window_ms) = rates.window_ms() else {
         return Ok(());
     };
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[kind::ACTION_APPROVED],
         since: Some(scribe.now().plus_millis(-window_ms)),
-        ..Scan::default()
+        ..JournalScan::default()
     };
     scribe.each(scan, |event| rates.restore_call(event.at)).await
 }
 
 /// The row after which the last run's calls stand; `None`: that run ended in order, or there was none.
-pub(crate) async fn unclean_since(scribe: &Scribe) -> Result<Option<u64>, JournalError> {
+pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>, JournalError> {
     let Some(last) = scribe.journal().last_row_of(kind::LIFECYCLE).await? else {
         return Ok(None);
     };
     let mut ready = None;
     let mut clean = false;
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[kind::LIFECYCLE],
-        ..Scan::default()
+        ..JournalScan::default()
     };
     scribe
         .each(scan, |event| {
@@ -172,16 +175,19 @@ pub(crate) async fn unclean_since(scribe: &Scribe) -> Result<Option<u64>, Journa
 }
 
 /// Folds a session's chain into its conversation and its interrupted turns.
-pub(crate) async fn rebuild(calls: &Calls, session: SessionId) -> Result<Rebuilt, JournalError> {
+pub(crate) async fn rebuild(
+    calls: &CallGovernor,
+    session: SessionId,
+) -> Result<RebuiltSession, JournalError> {
     Ok(fold(calls, session, None).await?.end(calls))
 }
 
 /// The same, up to and including event `at`.
 pub(crate) async fn rebuild_until(
-    calls: &Calls,
+    calls: &CallGovernor,
     session: SessionId,
     at: u64,
-) -> Result<Rebuilt, JournalError> {
+) -> Result<RebuiltSession, JournalError> {
     Ok(fold(calls, session, Some(at)).await?.end(calls))
 }
 
@@ -194,25 +200,25 @@ pub(crate) struct InnerTurn {
 
 /// Folds the events of an inner turn, which answers `first`; `None`: what its model said is erased.
 pub(crate) async fn rebuild_inner(
-    calls: &Calls,
+    calls: &CallGovernor,
     session: SessionId,
     turn: Uuid,
     first: &str,
 ) -> Result<Option<InnerTurn>, JournalError> {
-    let said = Said {
+    let said = TurnInput {
         text: first.to_owned(),
-        ..Said::default()
+        ..TurnInput::default()
     };
     let nobody = Origin::recorded(Default::default());
-    let mut fold = Fold {
+    let mut fold = RecoveryFold {
         running: Some(begin(calls, Vec::new(), (MessageId(turn), nobody), said)),
-        ..Fold::default()
+        ..RecoveryFold::default()
     };
     let (mut erased, mut repaired) = (false, false);
-    let scan = Scan {
+    let scan = JournalScan {
         session: Some(session),
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     calls
         .scribe
@@ -256,15 +262,19 @@ impl RecordedFork {
 }
 
 /// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
-async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold, JournalError> {
+async fn fold(
+    calls: &CallGovernor,
+    session: SessionId,
+    at: Option<u64>,
+) -> Result<RecoveryFold, JournalError> {
     let wanted = session;
     // Each with its last event and, of a source, the fork of it: the turn that goes on, and who forked.
     let mut parts: Vec<(SessionId, Option<u64>, Option<RecordedFork>)> = vec![(session, at, None)];
     while let Some((session, _, _)) = parts.last() {
-        let first = Scan {
+        let first = JournalScan {
             session: Some(*session),
             limit: 1,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let first = calls.scribe.journal().scan(first).await?;
         let Some(first) = first.first() else { break };
@@ -286,12 +296,12 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
         };
         parts.push((fork.session_id, Some(fork.sequence), Some(recorded)));
     }
-    let mut fold = Fold::default();
+    let mut fold = RecoveryFold::default();
     for (session, until, forked) in parts.into_iter().rev() {
-        let scan = Scan {
+        let scan = JournalScan {
             session: Some(session),
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         calls
             .scribe
@@ -317,12 +327,12 @@ async fn fold(calls: &Calls, session: SessionId, at: Option<u64>) -> Result<Fold
 }
 
 #[derive(Debug, Default)]
-struct Fold {
-    history: Vec<Message>,
+struct RecoveryFold {
+    history: Vec<ModelMessage>,
     running: Option<OpenTurn>,
     /// Turns that did not end before another one began, with what they had asked for.
     behind: Vec<(OpenTurn, BTreeMap<String, String>)>,
-    waiting: Vec<(MessageId, Said, Origin)>,
+    waiting: Vec<(MessageId, TurnInput, Origin)>,
     /// How often messages that wait were taken up, and did not begin.
     resumes: BTreeMap<Uuid, u32>,
     /// Pictures of the message that is taken next.
@@ -330,7 +340,7 @@ struct Fold {
     /// Its frame.
     framed: String,
     calls: BTreeMap<String, String>,
-    spent: Amount,
+    spent: BudgetAmount,
     exists: bool,
     /// Results whose text was cut.
     cuts: Vec<Digest>,
@@ -340,12 +350,12 @@ struct Fold {
     wholes: Vec<(String, Digest)>,
 }
 
-impl Fold {
+impl RecoveryFold {
     #[expect(
         clippy::too_many_lines,
         reason = "one arm for each kind of event, all of them short"
     )]
-    fn see(&mut self, calls: &Calls, event: &Recorded) {
+    fn see(&mut self, calls: &CallGovernor, event: &RecordedEvent) {
         self.exists = true;
         let found = fields(event);
         self.turn_to(found.turn.or(found.message_id));
@@ -366,7 +376,7 @@ impl Fold {
                     // silent-ok: a payload of ours always reads; of a foreign one the least role is left
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
                     let origin = Origin::recorded(came);
-                    let said = Said {
+                    let said = TurnInput {
                         text: text(event),
                         images,
                         frame,
@@ -378,7 +388,7 @@ impl Fold {
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
             // Erased: what it stood for is there as it was.
             kind::CONTEXT_COMPACTED => {
-                if let Some(replaced) = read::<Replaced>(event) {
+                if let Some(replaced) = read::<CompactionContent>(event) {
                     self.compacted(found, &replaced);
                 }
             }
@@ -389,7 +399,7 @@ impl Fold {
                 let completion = event
                     .content
                     .as_ref()
-                    .and_then(|c| serde_json::from_slice::<Completion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
+                    .and_then(|c| serde_json::from_slice::<ModelCompletion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
                 if let Some(completion) = completion {
                     self.with(calls, found.turn, |open| {
                         open.effects = open.turn.step(Event::Inferred(completion))
@@ -438,7 +448,7 @@ impl Fold {
     }
 
     /// The oldest messages left the context of this turn, and of those after it.
-    fn compacted(&mut self, found: Fields, replaced: &Replaced) {
+    fn compacted(&mut self, found: RecoveryFields, replaced: &CompactionContent) {
         let instead = compaction::instead(&replaced.text);
         let open = self.running.as_mut();
         if let Some(open) = open.filter(|open| Some(open.message.0) == found.turn) {
@@ -449,7 +459,7 @@ impl Fold {
     }
 
     /// The client's own tools: those that came with a message, and a call that was handed over.
-    fn clients(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
+    fn clients(&mut self, calls: &CallGovernor, found: RecoveryFields, event: &RecordedEvent) {
         let id = found.message_id.map(MessageId);
         let came = self.waiting.iter_mut().find(|(message, ..)| Some(*message) == id);
         if let (Some((.., origin)), Some(tools)) = (came, read(event)) {
@@ -490,7 +500,7 @@ impl Fold {
     }
 
     /// The turn of this message, begun if it has not: messages are answered in the order they came.
-    fn with(&mut self, calls: &Calls, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
+    fn with(&mut self, calls: &CallGovernor, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
             && let Some(at) = self.waiting.iter().position(|(message, ..)| message.0 == id)
@@ -508,7 +518,12 @@ impl Fold {
         }
     }
 
-    fn called(&mut self, calls: &Calls, found: Fields, outcome: Option<Result<ToolCallResult, CallError>>) {
+    fn called(
+        &mut self,
+        calls: &CallGovernor,
+        found: RecoveryFields,
+        outcome: Option<Result<ToolCallResult, CallError>>,
+    ) {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
         let shown = skill::shown(calls, found.action_id.as_deref().unwrap_or_default());
@@ -519,7 +534,7 @@ impl Fold {
         };
         let told = match &outcome {
             Some(outcome) => prompt::result_text(outcome, shown),
-            None => Told {
+            None => ModelToolResult {
                 text: ERASED.to_owned(),
                 is_error: found.is_error,
                 cut: None,
@@ -541,15 +556,15 @@ impl Fold {
         self.with(calls, found.turn, |open| called(open, call_id, done));
     }
 
-    fn executed(&mut self, calls: &Calls, found: Fields, event: &Recorded) {
+    fn executed(&mut self, calls: &CallGovernor, found: RecoveryFields, event: &RecordedEvent) {
         let tool = found.action_id.clone().unwrap_or_default();
-        let joins = Fields {
+        let joins = RecoveryFields {
             turn: found.turn,
             is_error: found.is_error,
-            ..Fields::default()
+            ..RecoveryFields::default()
         };
         let result = read::<ToolCallResult>(event);
-        let planned = Planned::of(
+        let planned = SkillPlanResult::of(
             result
                 .as_ref()
                 .and_then(|result| result.structured_content.as_ref()),
@@ -559,7 +574,13 @@ impl Fold {
     }
 
     /// A skill that joined the turn: from its call's end on, which alone is enough where a crash cut off what follows it.
-    fn joined(&mut self, calls: &Calls, found: &Fields, invoked: &str, planned: Option<Planned>) {
+    fn joined(
+        &mut self,
+        calls: &CallGovernor,
+        found: &RecoveryFields,
+        invoked: &str,
+        planned: Option<SkillPlanResult>,
+    ) {
         let skill = invoked
             .strip_prefix(skill::PREFIX)
             .filter(|_| calls.catalog.get(invoked).is_none())
@@ -569,16 +590,16 @@ impl Fold {
         };
         let now_us = calls.clock().monotonic_us();
         self.with(calls, found.turn, |open| {
-            let ceiling = Ceiling::of(skill, world_model::model_policy(calls, skill));
+            let ceiling = SkillCeiling::of(skill, world_model::model_policy(calls, skill));
             open.ceilings.push(ceiling.planned(planned.as_ref()));
-            let mut joined = Joined::new(Arc::new(skill.clone()), now_us, planned);
+            let mut joined = RunningSkill::new(Arc::new(skill.clone()), now_us, planned);
             joined.begin(&open.turn);
             open.skills.push(joined);
         });
     }
 
     /// The same in a record of an earlier version, where the invocation was no call.
-    fn skill(&mut self, calls: &Calls, found: Fields, text: String) {
+    fn skill(&mut self, calls: &CallGovernor, found: RecoveryFields, text: String) {
         let (Some(call_id), None) = (found.call_id.clone(), &found.request_id) else {
             return;
         };
@@ -596,7 +617,7 @@ impl Fold {
     }
 
     /// The model was asked once more for a skill's result.
-    fn repaired(&mut self, calls: &Calls, found: &Fields, text: String) {
+    fn repaired(&mut self, calls: &CallGovernor, found: &RecoveryFields, text: String) {
         self.with(calls, found.turn, |open| {
             for joined in &mut open.skills {
                 joined.repaired |= found.skill.as_ref() == Some(&joined.skill.name);
@@ -607,7 +628,7 @@ impl Fold {
 
     /// What follows happens in another session: the turn that goes on there answers whoever forked it, with an id of its own and no more
     /// rights than its message had; what waited waits here.
-    fn fork(&mut self, calls: &Calls, forked: &RecordedFork) {
+    fn fork(&mut self, calls: &CallGovernor, forked: &RecordedFork) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         match (self.running.take(), forked.turn) {
@@ -630,7 +651,7 @@ impl Fold {
                     .map(|(_, said, origin)| {
                         let mut goes_on = forked.origin_of_turn(&origin);
                         if goes_on.written_by.is_none() {
-                            goes_on = goes_on.repeating(&Author::of(&origin, &calls.manifest));
+                            goes_on = goes_on.repeating(&TextAuthor::of(&origin, &calls.manifest));
                         }
                         (MessageId(id), said, goes_on)
                     })
@@ -641,7 +662,7 @@ impl Fold {
         }
     }
 
-    fn end(mut self, calls: &Calls) -> Rebuilt {
+    fn end(mut self, calls: &CallGovernor) -> RebuiltSession {
         self.put_behind();
         let begun = self.behind.into_iter().map(|(mut open, asked)| {
             let asked = asked
@@ -656,7 +677,7 @@ impl Fold {
             resumes: resumes.get(&message.0).copied().unwrap_or_default(),
             ..begin(calls, Vec::new(), (message, origin), said)
         }));
-        Rebuilt {
+        RebuiltSession {
             history: self.history,
             open,
             spent: self.spent,
@@ -666,7 +687,7 @@ impl Fold {
 }
 
 /// The picture that an event tells of.
-fn image(event: &Recorded) -> Option<Image> {
+fn image(event: &RecordedEvent) -> Option<Image> {
     #[derive(Deserialize)]
     struct Attachment {
         content_hash: Digest,
@@ -685,12 +706,12 @@ fn image(event: &Recorded) -> Option<Image> {
 }
 
 fn begin(
-    calls: &Calls,
-    history: Vec<Message>,
+    calls: &CallGovernor,
+    history: Vec<ModelMessage>,
     (message, origin): (MessageId, Origin),
-    said: Said,
+    said: TurnInput,
 ) -> OpenTurn {
-    let author = Author::of(&origin, &calls.manifest);
+    let author = TextAuthor::of(&origin, &calls.manifest);
     let turn = Turn::start_with(history, said, author).within(calls.bounds());
     OpenTurn {
         message,
@@ -699,7 +720,7 @@ fn begin(
         effects: vec![Effect::Infer],
         ceilings: Vec::new(),
         skills: Vec::new(),
-        spent: Amount::default(),
+        spent: BudgetAmount::default(),
         resumes: 0,
         requests: BTreeMap::new(),
         early: BTreeMap::new(),
@@ -721,7 +742,7 @@ fn called(open: &mut OpenTurn, call_id: String, done: Event) {
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(event: &Recorded) -> Option<T> {
+fn read<T: for<'de> Deserialize<'de>>(event: &RecordedEvent) -> Option<T> {
     event
         .content
         .as_ref()

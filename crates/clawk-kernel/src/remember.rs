@@ -6,25 +6,25 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use clawk_manifest::model::{Role, Store, StoreType};
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Hit, Mark, New, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::author::Author;
-use crate::call::{Caller, Calls, Permit};
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, CallerContext, Permit};
 use crate::door::Origin;
 use crate::error::KernelError;
 use crate::event::{ContextWritten, MemoryQueried, MemoryStored, canonical, digest, kind, together};
 use crate::memory;
-use crate::ports::{Ask, Batch, Memory, MemoryError, RunError, RunOutcome, Scope, StoreQuery};
+use crate::ports::{Batch, Memory, MemoryError, MemorySearch, RunError, RunOutcome, Scope, StoreQuery};
 use crate::rank;
 use crate::recall;
-use crate::screen::{Look, Spot};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::team::STORE;
 use crate::time::Timestamp;
 use crate::vectors;
@@ -66,12 +66,12 @@ struct WriteArgs {
 
 /// Runs one of them. What is wrong with the question is a result that the model reads.
 pub(crate) async fn run(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     permit: &Permit,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
-    let asked = Asked {
+    let asked = MemoryToolCall {
         calls,
         caller,
         permit,
@@ -92,8 +92,8 @@ pub(crate) async fn run(
     };
     Ok(match done {
         Ok((text, structured)) => told(text, false, Some(structured)),
-        Err(Fault::Said(text)) => told(text, true, None),
-        Err(Fault::Broken(reason)) => return Err(RunError::Unavailable(reason)),
+        Err(MemoryToolFault::Said(text)) => told(text, true, None),
+        Err(MemoryToolFault::Broken(reason)) => return Err(RunError::Unavailable(reason)),
     })
 }
 
@@ -102,18 +102,18 @@ fn told(text: String, is_error: bool, structured: Option<Value>) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,
         structured,
-        obtained: Obtained::in_process("no-host-access"),
+        obtained: ObtainedEnforcement::in_process("no-host-access"),
     }
 }
 
-enum Fault {
+enum MemoryToolFault {
     /// The model reads it.
     Said(String),
     /// Nothing was done, and asking otherwise would not mend it.
     Broken(String),
 }
 
-impl From<MemoryError> for Fault {
+impl From<MemoryError> for MemoryToolFault {
     fn from(error: MemoryError) -> Self {
         match error {
             MemoryError::Entry { .. } | MemoryError::Conflict(_) => {
@@ -124,31 +124,31 @@ impl From<MemoryError> for Fault {
     }
 }
 
-impl From<KernelError> for Fault {
+impl From<KernelError> for MemoryToolFault {
     fn from(error: KernelError) -> Self {
         Self::Said(error.to_string())
     }
 }
 
-impl From<crate::ports::JournalError> for Fault {
+impl From<crate::ports::JournalError> for MemoryToolFault {
     fn from(error: crate::ports::JournalError) -> Self {
         Self::Broken(error.to_string())
     }
 }
 
-type Done = Result<(String, Value), Fault>;
+type MemoryToolResult = Result<(String, Value), MemoryToolFault>;
 
-struct Asked<'a> {
-    calls: &'a Calls,
-    caller: &'a Caller,
+struct MemoryToolCall<'a> {
+    calls: &'a CallGovernor,
+    caller: &'a CallerContext,
     permit: &'a Permit,
 }
 
-impl Asked<'_> {
-    fn args<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+impl MemoryToolCall<'_> {
+    fn args<T: DeserializeOwned>(&self) -> Result<T, MemoryToolFault> {
         let arguments: Map<String, Value> = self.permit.arguments().clone();
         serde_json::from_value(Value::Object(arguments))
-            .map_err(|error| Fault::Said(format!("bad arguments: {error}")))
+            .map_err(|error| MemoryToolFault::Said(format!("bad arguments: {error}")))
     }
 
     /// The store that the members of a run share, where that is meant.
@@ -189,29 +189,29 @@ impl Asked<'_> {
         }
     }
 
-    fn whose(&self, store: &str) -> Whose {
+    fn whose(&self, store: &str) -> ConversationFilter {
         match self.origin() {
             Some(origin) => recall::may_recall(self.calls, store, origin),
-            None if self.caller.role >= Role::Admin => Whose::All,
-            None => Whose::Of(Vec::new()),
+            None if self.caller.role >= Role::Admin => ConversationFilter::All,
+            None => ConversationFilter::Of(Vec::new()),
         }
     }
 
-    fn find(&self, name: &str) -> Result<(&Store, &dyn Memory), Fault> {
+    fn find(&self, name: &str) -> Result<(&Store, &dyn Memory), MemoryToolFault> {
         Ok(memory::find(&self.calls.memories, name)?)
     }
 
     /// What is kept is marked by what the context was made of, whatever it says of itself.
-    fn mark(&self) -> Mark {
+    fn mark(&self) -> EntryProvenance {
         let sources = self.caller.context.sources();
         let requester = self.caller.context.requester.as_ref();
         let mut made_from = vec![format!("call {}", self.permit.request_id().as_str())];
         made_from.extend(self.caller.turn.map(|turn| format!("message {turn}")));
         made_from.extend(sources.iter().cloned());
-        Mark {
+        EntryProvenance {
             origin: sources.first().cloned().unwrap_or_else(|| "agent".to_owned()),
             untrusted: !sources.is_empty(),
-            author: requester.map_or_else(|| Author::runtime().words(), Author::words),
+            author: requester.map_or_else(|| TextAuthor::runtime().words(), TextAuthor::words),
             session: self.caller.thread.session.to_string(),
             whose: self
                 .origin()
@@ -221,7 +221,7 @@ impl Asked<'_> {
         }
     }
 
-    async fn store(&self) -> Done {
+    async fn store(&self) -> MemoryToolResult {
         let StoreArgs {
             store, content, key, ..
         } = self.args()?;
@@ -235,7 +235,7 @@ impl Asked<'_> {
         let hash = digest(&canonical(&entry));
         // The same request again finds its entry there.
         let id = format!("{request_id}-0");
-        let new = New {
+        let new = EntryInsertion {
             id,
             entry,
             mark: self.mark(),
@@ -252,7 +252,7 @@ impl Asked<'_> {
                 .runner
                 .mark(text.into_bytes(), origins)
                 .await
-                .map_err(Fault::Broken)?;
+                .map_err(MemoryToolFault::Broken)?;
         }
         let scribe = &self.calls.scribe;
         let payload = MemoryStored {
@@ -292,11 +292,11 @@ impl Asked<'_> {
         clippy::too_many_lines,
         reason = "a question from its arguments to its answer, read downward"
     )]
-    async fn query(&self, cancel: &CancellationToken) -> Done {
+    async fn query(&self, cancel: &CancellationToken) -> MemoryToolResult {
         let QueryArgs { store, text, top_k } = self.args()?;
         let (spec, memory) = self.find(&store)?;
         let default = usize::try_from(spec.search.top_k).unwrap_or(MAX_TOP_K);
-        let ask = Ask {
+        let ask = MemorySearch {
             whose: self.whose(&spec.name),
             query: StoreQuery::Text(text.clone()),
             vector: vectors::of_question(&self.calls.memories, spec, &text, &self.caller.purse, cancel).await,
@@ -306,7 +306,7 @@ impl Asked<'_> {
         let mut found = memory.ask(spec, &place, ask).await?;
         if found.hits.is_empty() {
             // A key, where the store has keys.
-            let ask = Ask {
+            let ask = MemorySearch {
                 whose: self.whose(&spec.name),
                 query: StoreQuery::Key(text),
                 vector: None,
@@ -329,15 +329,17 @@ impl Asked<'_> {
             recall::authors::judge(self.calls, &mut found, (requester, &mine)).await;
         }
         self.calls.memories.weigh(spec, &mut found, &mine);
-        let mut look = Look::new(
+        let mut look = ScreeningPass::new(
             &self.calls.screens,
             self.caller.thread,
-            Spot::Memory,
+            ScreenedTextKind::Memory,
             &spec.name,
             &self.caller.notices,
         );
         recall::screen(self.calls, &mut look, &mut found, cancel).await;
-        let used = found.used.map_or("key", clawk_recall::entry::Used::as_str);
+        let used = found
+            .used
+            .map_or("key", clawk_recall::entry::SearchMethod::as_str);
         let payload = MemoryQueried {
             found: found.hits.len(),
             query: used,
@@ -373,7 +375,7 @@ impl Asked<'_> {
         ))
     }
 
-    async fn forget(&self) -> Done {
+    async fn forget(&self) -> MemoryToolResult {
         let ForgetArgs { store, id } = self.args()?;
         let (spec, memory) = self.find(&store)?;
         let gone = memory
@@ -384,7 +386,7 @@ impl Asked<'_> {
                 format!("{id} is forgotten"),
                 json!({ "id": id, "store": spec.name }),
             )),
-            None => Err(Fault::Said(format!(
+            None => Err(MemoryToolFault::Said(format!(
                 "nothing is remembered as `{id}` in `{}`",
                 spec.name
             ))),
@@ -392,7 +394,7 @@ impl Asked<'_> {
     }
 
     /// Writes one of the Identity's context files; every version is kept beside it.
-    async fn write(&self) -> Done {
+    async fn write(&self) -> MemoryToolResult {
         let WriteArgs { file, content } = self.args()?;
         let declared = &self.calls.manifest.identity.context_files;
         let known = declared
@@ -405,18 +407,18 @@ impl Asked<'_> {
             } else {
                 names.join(", ")
             };
-            return Err(Fault::Said(format!(
+            return Err(MemoryToolFault::Said(format!(
                 "`{file}` is not a context file of this agent; `identity.context_files` declares: {names}"
             )));
         };
         if let Some(source) = self.caller.context.taint.first() {
-            return Err(Fault::Said(format!(
+            return Err(MemoryToolFault::Said(format!(
                 "not written: this conversation holds text of others ({source}), and a context file stands in every later prompt; \
                  a person may write it, or the agent in a conversation without such text"
             )));
         }
         if content.len() > MAX_CONTEXT_BYTES {
-            return Err(Fault::Said(format!(
+            return Err(MemoryToolFault::Said(format!(
                 "{} bytes; a context file holds at most {MAX_CONTEXT_BYTES}",
                 content.len()
             )));
@@ -427,8 +429,8 @@ impl Asked<'_> {
         let written = bytes.clone();
         let (name, stamp) = (path.clone(), self.calls.scribe.now().to_string());
         let done = tokio::task::spawn_blocking(move || replace(&dir, &name, &stamp, &written)).await;
-        done.map_err(|error| Fault::Broken(error.to_string()))?
-            .map_err(|error| Fault::Broken(format!("`{path}`: {error}")))?;
+        done.map_err(|error| MemoryToolFault::Broken(error.to_string()))?
+            .map_err(|error| MemoryToolFault::Broken(format!("`{path}`: {error}")))?;
         let payload = ContextWritten {
             file: &path,
             request_id: self.permit.request_id().as_str(),
@@ -450,7 +452,7 @@ impl Asked<'_> {
 }
 
 /// What a program reads of an entry that was found.
-fn facts_of(store: &Store, hit: &Hit, used: &str, now: Timestamp) -> Value {
+fn facts_of(store: &Store, hit: &EntryHit, used: &str, now: Timestamp) -> Value {
     let mut facts = json!({
         "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
         "untrusted": hit.mark.untrusted, "made_from": hit.mark.made_from, "timestamp": hit.entry.timestamp,

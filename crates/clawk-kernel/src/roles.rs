@@ -5,7 +5,7 @@ use clawk_policy::Verdict;
 
 /// Somebody, as the door that they came by knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Person {
+pub struct KnownPerson {
     /// `terminal`, `control`, `rpc`, or a channel's name.
     pub channel: String,
     /// Their name there.
@@ -14,7 +14,7 @@ pub struct Person {
     pub role: Role,
 }
 
-impl Person {
+impl KnownPerson {
     /// The owner of this process, or the operator at its wire: an admin.
     #[must_use]
     pub fn admin(channel: &str, name: &str) -> Self {

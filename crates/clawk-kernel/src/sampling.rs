@@ -7,22 +7,22 @@
 use std::sync::Arc;
 
 use clawk_manifest::model::Tool;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::{RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::author::Author;
-use crate::call::{Caller, Calls, Context, Permit, Rank, Request, call};
-use crate::door::Door;
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Permit, Request, call};
+use crate::door::EntryPoint;
 use crate::event::Thread;
-use crate::infer::{NoAnswer, Site, infer};
-use crate::ports::{InferRequest, Message, RunError, RunOutcome, Sampler, StopReason};
-use crate::purse::{Amount, Purse};
-use crate::session::{Opening, Session, Sessions};
-use crate::watch::Notices;
+use crate::infer::{InferenceContext, NoAnswer, infer};
+use crate::ports::{InferRequest, ModelMessage, RunError, RunOutcome, SamplingHandler, StopReason};
+use crate::purse::{BudgetAccount, BudgetAmount};
+use crate::session::{SessionHandle, SessionOpening, SessionServices};
+use crate::watch::NoticeSender;
 
 /// The name of sampling in policies and in the trace. A manifest cannot declare a tool of this name, and clawk offers it to
 /// no model or client.
@@ -36,7 +36,7 @@ const MAX_BYTES: usize = 256 << 10;
 
 /// A server's question to a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct SampleRequest {
     /// The server, as the operator knows it.
     pub server: String,
     /// The manifest's provider that answers; none: the first.
@@ -72,7 +72,7 @@ pub enum SampleRole {
 
 /// A model's answer to a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sampled {
+pub struct SampleAnswer {
     /// Its words.
     pub text: String,
     /// The model, as its server names it.
@@ -82,7 +82,7 @@ pub struct Sampled {
 }
 
 /// The way of a server's question to a model, for what runs the servers. It does not keep the agent alive.
-pub(crate) fn sampler(sessions: &Arc<Sessions>) -> Sampler {
+pub(crate) fn sampler(sessions: &Arc<SessionServices>) -> SamplingHandler {
     let sessions = Arc::downgrade(sessions);
     Arc::new(move |session, asked, cancel| {
         let sessions = sessions.upgrade();
@@ -99,19 +99,19 @@ pub(crate) fn sampler(sessions: &Arc<Sessions>) -> Sampler {
 /// Why there is no answer, in words that the server may read: a policy or a person refused, a budget is used up, the session has
 /// ended, no provider answered.
 async fn sample(
-    sessions: &Arc<Sessions>,
+    sessions: &Arc<SessionServices>,
     session: SessionId,
-    sample: &Sample,
+    sample: &SampleRequest,
     cancel: &CancellationToken,
-) -> Result<Sampled, String> {
+) -> Result<SampleAnswer, String> {
     let calls = &sessions.calls;
     let Some(state) = calls.table.get(session) else {
         return Err("the session of this call has ended".to_owned());
     };
     let role = state.door.role();
-    let opening = Opening {
+    let opening = SessionOpening {
         id: None,
-        door: Door::Rpc {
+        door: EntryPoint::Rpc {
             client: format!("MCP server {}", sample.server),
             role,
         },
@@ -119,14 +119,14 @@ async fn sample(
         goal: format!("{NAME} for session {session}"),
         history: Vec::new(),
         under: Some(state.purse.clone()),
-        spent: Amount::default(),
+        spent: BudgetAmount::default(),
         surface: false,
         peer_messages: Vec::new(),
         member: None,
     };
-    let own = Session::open(sessions, opening).await;
+    let own = SessionHandle::open(sessions, opening).await;
     let id = own.map_err(|error| error.to_string())?.id;
-    let caller = Caller {
+    let caller = CallerContext {
         thread: Thread::of(id),
         door: DOOR,
         turn: None,
@@ -134,12 +134,12 @@ async fn sample(
         ceilings: Vec::new(),
         depth: 0,
         role,
-        notices: Notices::default(),
+        notices: NoticeSender::default(),
         pends: false,
         purse: calls.table.purse_of(id),
         context: Arc::new(Context::of_session(calls, id)),
         member: None,
-        rank: Rank::default(),
+        rank: CallOrder::default(),
     };
     let request = Request {
         tool: NAME.to_owned(),
@@ -164,20 +164,20 @@ async fn sample(
 }
 
 /// Whether this caller may resolve the tool: only a server's question has such a caller.
-pub(crate) fn may(caller: &Caller) -> bool {
+pub(crate) fn may(caller: &CallerContext) -> bool {
     caller.door == DOOR
 }
 
 /// Asks the model. The server's words are the whole prompt.
 pub(crate) async fn run(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     permit: &Permit,
-    purse: &Purse,
+    purse: &BudgetAccount,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
     let arguments = Value::Object(permit.arguments().clone());
-    let sample: Sample = match serde_json::from_value(arguments) {
+    let sample: SampleRequest = match serde_json::from_value(arguments) {
         Ok(sample) => sample,
         Err(error) => return Ok(told(format!("bad question: {error}"), None)),
     };
@@ -186,7 +186,7 @@ pub(crate) async fn run(
     }
     let provider = sample.provider.as_deref().unwrap_or(calls.models.primary());
     let turn = calls.clock().uuid();
-    let site = Site {
+    let site = InferenceContext {
         thread: caller.thread.child(turn),
         turn,
         notices: &caller.notices,
@@ -194,13 +194,13 @@ pub(crate) async fn run(
         member: None,
     };
     let messages = sample.messages.iter().map(|message| match message.role {
-        SampleRole::User => Message::User {
+        SampleRole::User => ModelMessage::User {
             text: message.text.clone(),
             images: Vec::new(),
             frame: String::new(),
-            author: Author::unknown(),
+            author: TextAuthor::unknown(),
         },
-        SampleRole::Assistant => Message::Assistant {
+        SampleRole::Assistant => ModelMessage::Assistant {
             text: message.text.clone(),
             calls: Vec::new(),
             state: None,
@@ -215,7 +215,7 @@ pub(crate) async fn run(
     };
     match infer(&calls.models, site, provider, request, cancel).await {
         Ok(completion) => {
-            let sampled = Sampled {
+            let sampled = SampleAnswer {
                 text: completion.text,
                 model: completion.model,
                 cut: completion.stop == StopReason::Length,
@@ -227,7 +227,7 @@ pub(crate) async fn run(
     }
 }
 
-fn check(sample: &Sample) -> Result<(), String> {
+fn check(sample: &SampleRequest) -> Result<(), String> {
     let texts = sample.messages.iter().map(|message| message.text.len());
     let bytes = texts.sum::<usize>() + sample.system.as_deref().map_or(0, str::len);
     if sample.messages.is_empty() || sample.messages.len() > MAX_MESSAGES {
@@ -247,7 +247,7 @@ fn told(text: String, structured: Option<Value>) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: structured.is_none(),
         structured,
-        obtained: Obtained::in_process("provider"),
+        obtained: ObtainedEnforcement::in_process("provider"),
     }
 }
 

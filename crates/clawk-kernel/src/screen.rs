@@ -8,25 +8,25 @@ pub(crate) mod answer;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_manifest::model::{Manifest, ScanAction};
-use clawk_policy::Screen;
-use clawk_policy::leak::{Known, Scanner, Tally};
-use clawk_secrets::Given;
+use clawk_policy::ScreeningPolicy;
+use clawk_policy::leak::{KnownSecret, LeakTally, Scanner};
+use clawk_secrets::ResolvedSecrets;
 
 use crate::error::KernelError;
-use crate::event::{Draft, ScreenFound, ScreenInput, Scribe, Thread, kind};
-use crate::notice::Notice;
-use crate::watch::Notices;
+use crate::event::{Draft, JournalWriter, ScreenFound, ScreenInput, Thread, kind};
+use crate::notice::SessionNotice;
+use crate::watch::NoticeSender;
 
 /// The model that judges text if a policy says `llm-based` or `hybrid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judge {
+pub struct JudgeSettings {
     /// A provider of the manifest; its first one when absent.
     pub provider: Option<String>,
     /// How long one text's judgement may take, milliseconds; past it the text counts as suspect.
     pub timeout_ms: u64,
 }
 
-impl Default for Judge {
+impl Default for JudgeSettings {
     fn default() -> Self {
         Self {
             provider: None,
@@ -37,12 +37,12 @@ impl Default for Judge {
 
 /// What an agent screens, with the secrets that are known here.
 #[derive(Debug)]
-pub(crate) struct Screens {
-    scribe: Scribe,
-    pub(crate) rules: Screen,
+pub(crate) struct AgentScreening {
+    scribe: JournalWriter,
+    pub(crate) rules: ScreeningPolicy,
     /// The Sandbox's `leak_detection`: what leaves a tool is looked through, whatever no policy says.
     boxed: Option<ScanAction>,
-    given: Given,
+    given: ResolvedSecrets,
     /// The scanner for this generation of the known secrets.
     scanner: Mutex<Option<(u64, Scanner)>>,
     /// The provider that judges.
@@ -50,16 +50,16 @@ pub(crate) struct Screens {
     pub(crate) timeout_ms: u64,
 }
 
-impl Screens {
+impl AgentScreening {
     /// # Errors
     /// The policies ask for something that can't be served, or for a judge that is not there.
     pub(crate) fn new(
         manifest: &Arc<Manifest>,
-        judge: &Judge,
-        given: Given,
-        scribe: Scribe,
+        judge: &JudgeSettings,
+        given: ResolvedSecrets,
+        scribe: JournalWriter,
     ) -> Result<Self, String> {
-        let rules = Screen::compile(&manifest.policies)?;
+        let rules = ScreeningPolicy::compile(&manifest.policies)?;
         let boxed = leak_detection(manifest)?;
         let first = manifest.providers.first().map(|provider| provider.name.clone());
         if let Some(name) = &judge.provider
@@ -90,7 +90,7 @@ impl Screens {
                 let secrets = self.given.secrets();
                 let known = secrets
                     .iter()
-                    .map(|secret| Known::new(secret.name(), secret.expose()));
+                    .map(|secret| KnownSecret::new(secret.name(), secret.expose()));
                 let scanner = Scanner::new(known);
                 if !scanner.passed_over().is_empty() {
                     tracing::warn!(names = ?scanner.passed_over(), "secrets that are too short to be looked for in text");
@@ -151,7 +151,7 @@ fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
 
 /// Where a text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spot {
+pub(crate) enum ScreenedTextKind {
     Arguments,
     /// What a model says.
     Answer,
@@ -162,7 +162,7 @@ pub(crate) enum Spot {
     Peer,
 }
 
-impl Spot {
+impl ScreenedTextKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Arguments => "arguments",
@@ -177,27 +177,27 @@ impl Spot {
 }
 
 /// One screening: where it is recorded, what was found so far.
-pub(crate) struct Look<'a> {
-    pub(crate) screens: &'a Screens,
+pub(crate) struct ScreeningPass<'a> {
+    pub(crate) screens: &'a AgentScreening,
     pub(crate) thread: Thread,
-    pub(crate) spot: Spot,
+    pub(crate) spot: ScreenedTextKind,
     /// The tool, the store, the sender: for the record.
     pub(crate) subject: &'a str,
-    pub(crate) notices: Notices,
+    pub(crate) notices: NoticeSender,
     pub(crate) drafts: Vec<Draft>,
 }
 
 /// Why a text is refused.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct ScreeningRefusal {
     /// A stable word.
     pub(crate) reason: &'static str,
     /// For people.
     pub(crate) detail: String,
 }
 
-impl From<Refused> for KernelError {
-    fn from(refused: Refused) -> Self {
+impl From<ScreeningRefusal> for KernelError {
+    fn from(refused: ScreeningRefusal) -> Self {
         Self::Screened {
             reason: refused.reason.to_owned(),
             detail: refused.detail,
@@ -205,13 +205,13 @@ impl From<Refused> for KernelError {
     }
 }
 
-impl<'a> Look<'a> {
+impl<'a> ScreeningPass<'a> {
     pub(crate) fn new(
-        screens: &'a Screens,
+        screens: &'a AgentScreening,
         thread: Thread,
-        spot: Spot,
+        spot: ScreenedTextKind,
         subject: &'a str,
-        notices: &Notices,
+        notices: &NoticeSender,
     ) -> Self {
         Self {
             screens,
@@ -224,7 +224,7 @@ impl<'a> Look<'a> {
     }
 
     /// Records secrets that were found.
-    pub(crate) async fn secrets(&mut self, tally: &Tally, action: &'static str) {
+    pub(crate) async fn secrets(&mut self, tally: &LeakTally, action: &'static str) {
         for (kind, count) in tally.iter() {
             self.found(kind::SCREEN_SECRET, kind, count, "pattern", action);
         }
@@ -232,7 +232,11 @@ impl<'a> Look<'a> {
     }
 
     /// Records a fault of the input; gives the refusal.
-    pub(crate) fn fault(&mut self, finding: &clawk_policy::input::Finding, scanner: &Scanner) -> Refused {
+    pub(crate) fn fault(
+        &mut self,
+        finding: &clawk_policy::input::Finding,
+        scanner: &Scanner,
+    ) -> ScreeningRefusal {
         // A pointer is made of keys, which anybody may have chosen.
         let at: String = format!("{}:{}", finding.pointer, finding.at)
             .chars()
@@ -252,7 +256,7 @@ impl<'a> Look<'a> {
             .entry(&self.thread, kind::SCREEN_INPUT, &payload);
         self.drafts.push(draft);
         let detail = finding.to_string();
-        Refused {
+        ScreeningRefusal {
             reason: finding.fault.word(),
             detail: scanner.redact(&detail).map_or(detail, |(clean, _)| clean),
         }
@@ -281,7 +285,7 @@ impl<'a> Look<'a> {
     pub(crate) async fn tell(&self, action: &'static str, kinds: impl Iterator<Item = &'static str>) {
         let kinds: Vec<String> = kinds.map(str::to_owned).collect();
         if !kinds.is_empty() && self.notices.attached() {
-            let notice = Notice::Screened {
+            let notice = SessionNotice::Screened {
                 place: self.spot.name(),
                 action,
                 kinds,
@@ -301,9 +305,9 @@ pub(crate) const fn word(action: ScanAction) -> &'static str {
 }
 
 /// The refusal of a text that holds secrets.
-pub(crate) fn holds(tally: &Tally) -> Refused {
+pub(crate) fn holds(tally: &LeakTally) -> ScreeningRefusal {
     let kinds: Vec<_> = tally.iter().map(|(kind, _)| kind).collect();
-    Refused {
+    ScreeningRefusal {
         reason: "secret",
         detail: format!("it holds a secret ({})", kinds.join(", ")),
     }

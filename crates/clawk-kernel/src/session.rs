@@ -12,43 +12,43 @@ use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::attach::{self, Attached, Incoming, Said, Setting};
+use crate::attach::{self, AttachedPicture, FrameSource, IncomingMessage, TurnInput};
 use crate::author;
-use crate::call::Calls;
-use crate::door::{Came, Door, Origin};
-use crate::drive::{self, Turns};
+use crate::call::CallGovernor;
+use crate::door::{EntryPoint, Origin, RecordedOrigin};
+use crate::drive::{self, TurnServices};
 use crate::error::KernelError;
 use crate::event::{
-    ChainText, Draft, EventWords, MessageAccepted, MessageAttached, MessageFramed, MessageRefused,
-    MessageTools, Scribe, SessionEnded, SessionStarted, Thread, WordField, canonical, digest, kind,
+    ChainText, Draft, EventWords, JournalWriter, MessageAccepted, MessageAttached, MessageFramed,
+    MessageRefused, MessageTools, SessionEnded, SessionStarted, Thread, WordField, canonical, digest, kind,
 };
 use crate::hosts;
 use crate::judge;
-use crate::lifecycle::Life;
-use crate::mailbox::{MAILBOX, Mail, Mailbox, Slot, Text};
+use crate::lifecycle::AgentLifecycle;
+use crate::mailbox::{MAILBOX, Mailbox, MailboxItem, MailboxSlot, MailboxText};
 use crate::member::Member;
 use crate::message_frame;
-use crate::notice::Notice;
+use crate::notice::SessionNotice;
 use crate::open_turn::OpenTurn;
 use crate::options::InboxLimits;
-use crate::ports::{Image, InboxChange, Message};
-use crate::purse::{Amount, Purse};
+use crate::ports::{Image, InboxChange, ModelMessage};
+use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::recover;
-use crate::screen::{Look, Spot};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::state::{State, Table};
-use crate::watch::{Notices, Watcher};
+use crate::watch::{NoticeSender, Watcher};
 
 /// Bytes of one inbound message.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// What opening and working sessions needs.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    pub(crate) turns: Turns,
-    pub(crate) calls: Arc<Calls>,
+pub(crate) struct SessionServices {
+    pub(crate) turns: TurnServices,
+    pub(crate) calls: Arc<CallGovernor>,
     pub(crate) table: Arc<Table>,
-    pub(crate) life: Arc<Life>,
-    pub(crate) scribe: Scribe,
+    pub(crate) life: Arc<AgentLifecycle>,
+    pub(crate) scribe: JournalWriter,
     /// SHA-256 of what `ckp.agent.described` holds.
     pub(crate) agent_hash: Digest,
     limits: InboxLimits,
@@ -60,8 +60,8 @@ pub(crate) struct Sessions {
     pub(crate) looking: tokio::sync::Mutex<()>,
 }
 
-impl Sessions {
-    pub(crate) fn new(turns: Turns, agent_hash: Digest, limits: InboxLimits) -> Self {
+impl SessionServices {
+    pub(crate) fn new(turns: TurnServices, agent_hash: Digest, limits: InboxLimits) -> Self {
         let calls = Arc::clone(&turns.calls);
         Self {
             table: Arc::clone(&calls.table),
@@ -107,16 +107,16 @@ impl Sessions {
 
 /// How a session is opened.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct SessionOpening {
     pub(crate) id: Option<SessionId>,
-    pub(crate) door: Door,
+    pub(crate) door: EntryPoint,
     pub(crate) provider: String,
     pub(crate) goal: String,
-    pub(crate) history: Vec<Message>,
+    pub(crate) history: Vec<ModelMessage>,
     /// Whose purse its own is a slice of; none: the agent's.
-    pub(crate) under: Option<Purse>,
+    pub(crate) under: Option<BudgetAccount>,
     /// What it has spent before.
-    pub(crate) spent: Amount,
+    pub(crate) spent: BudgetAmount,
     pub(crate) surface: bool,
     pub(crate) peer_messages: Vec<String>,
     /// Whose turns it has, where it is the session of a task of the swarm.
@@ -125,8 +125,8 @@ pub(crate) struct Opening {
 
 /// Opens a session, records it (a resumed one has its record already), and starts its worker.
 pub(crate) async fn open(
-    sessions: &Arc<Sessions>,
-    opening: Opening,
+    sessions: &Arc<SessionServices>,
+    opening: SessionOpening,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
     let id = opening
         .id
@@ -136,8 +136,8 @@ pub(crate) async fn open(
 
 /// The same under this id, also where the session is a new one.
 pub(crate) async fn open_as(
-    sessions: &Arc<Sessions>,
-    opening: Opening,
+    sessions: &Arc<SessionServices>,
+    opening: SessionOpening,
     id: SessionId,
 ) -> Result<(Arc<State>, Option<Watcher>), KernelError> {
     let resumed = opening.id.is_some();
@@ -157,7 +157,7 @@ pub(crate) async fn open_as(
         purse.recall(opening.spent);
         purse
     });
-    let notices = Notices::new();
+    let notices = NoticeSender::new();
     let watcher = opening.surface.then(|| notices.watch(sessions.life.over.clone()));
     let state = Arc::new(State {
         id,
@@ -205,7 +205,7 @@ pub(crate) async fn open_as(
 }
 
 /// One session's worker: mail by mail, until the agent stops or nobody needs the session in memory.
-async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
+async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
     // INVARIANT: nothing begins behind a turn that the end of the agent has cut off: the record tells turns in their order.
     let closing = &sessions.life.closing;
     loop {
@@ -246,23 +246,23 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
         };
         let working = sessions.life.join();
         let cancel = state.begin_turn(&sessions.life.stop);
-        state.set_running(!matches!(mail, Mail::Clear { .. }));
+        state.set_running(!matches!(mail, MailboxItem::Clear { .. }));
         match mail {
-            Mail::Message {
+            MailboxItem::Message {
                 id,
                 text,
                 images,
                 origin,
             } => match text_of(&sessions, text).await {
                 Ok((text, frame)) => {
-                    let said = Said { text, images, frame };
+                    let said = TurnInput { text, images, frame };
                     drive::turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
                 }
                 // Still open in the inbox: it is taken up after the next start.
                 Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
             },
-            Mail::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
-            Mail::Clear { by, done } => {
+            MailboxItem::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
+            MailboxItem::Clear { by, done } => {
                 // silent-ok: whoever asked waits no more
                 let _gone = done.send(crate::kernel::commands::clear(&sessions, &state, &by).await);
             }
@@ -275,10 +275,10 @@ async fn work(sessions: Arc<Sessions>, state: Arc<State>) {
 }
 
 /// The text and the frame of a message that had waited.
-async fn text_of(sessions: &Sessions, text: Text) -> Result<(String, String), KernelError> {
+async fn text_of(sessions: &SessionServices, text: MailboxText) -> Result<(String, String), KernelError> {
     match text {
-        Text::Here { text, frame } => Ok((text, frame)),
-        Text::Kept { text, frame, place } => {
+        MailboxText::Here { text, frame } => Ok((text, frame)),
+        MailboxText::Kept { text, frame, place } => {
             let frame = match frame {
                 Some(frame) => content_text(sessions, frame).await?,
                 None => String::new(),
@@ -290,7 +290,7 @@ async fn text_of(sessions: &Sessions, text: Text) -> Result<(String, String), Ke
     }
 }
 
-async fn content_text(sessions: &Sessions, digest: Digest) -> Result<String, KernelError> {
+async fn content_text(sessions: &SessionServices, digest: Digest) -> Result<String, KernelError> {
     let bytes = sessions.scribe.journal().content(digest).await?;
     Ok(bytes.map_or_else(
         || recover::ERASED.to_owned(),
@@ -299,7 +299,7 @@ async fn content_text(sessions: &Sessions, digest: Digest) -> Result<String, Ker
 }
 
 /// Completes when nothing was said for so long that the session may leave memory. One that a surface opened stays.
-async fn idle(sessions: &Sessions, state: &State) {
+async fn idle(sessions: &SessionServices, state: &State) {
     if state.leaves {
         tokio::time::sleep(Duration::from_millis(sessions.limits.idle_ms)).await;
     } else {
@@ -308,7 +308,7 @@ async fn idle(sessions: &Sessions, state: &State) {
 }
 
 /// Takes the session out of memory, unless somebody holds it. Its chain goes on with the next message.
-fn leave(sessions: &Sessions, state: &Arc<State>) -> bool {
+fn leave(sessions: &SessionServices, state: &Arc<State>) -> bool {
     let mut open = sessions.table.open();
     let own = open.get(&state.id).is_some_and(|known| Arc::ptr_eq(known, state));
     // The table and this worker hold it; anybody else may still say something.
@@ -329,19 +329,22 @@ fn leave(sessions: &Sessions, state: &Arc<State>) -> bool {
 
 /// A session, as its surface holds it.
 #[derive(Debug)]
-pub struct Session {
+pub struct SessionHandle {
     /// Its id.
     pub id: SessionId,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionServices>,
     state: Arc<State>,
     /// By which whoever holds this comes in.
-    door: Door,
+    door: EntryPoint,
     /// Its own surface's.
     watcher: Option<Watcher>,
 }
 
-impl Session {
-    pub(crate) async fn open(sessions: &Arc<Sessions>, opening: Opening) -> Result<Self, KernelError> {
+impl SessionHandle {
+    pub(crate) async fn open(
+        sessions: &Arc<SessionServices>,
+        opening: SessionOpening,
+    ) -> Result<Self, KernelError> {
         let (state, watcher) = open(sessions, opening).await?;
         Ok(Self {
             id: state.id,
@@ -354,8 +357,8 @@ impl Session {
 
     /// The same under this id.
     pub(crate) async fn open_as(
-        sessions: &Arc<Sessions>,
-        opening: Opening,
+        sessions: &Arc<SessionServices>,
+        opening: SessionOpening,
         id: SessionId,
     ) -> Result<Self, KernelError> {
         let (state, watcher) = open_as(sessions, opening, id).await?;
@@ -369,7 +372,7 @@ impl Session {
     }
 
     /// Somebody else comes into a session that is in memory.
-    pub(crate) fn join(sessions: &Arc<Sessions>, state: Arc<State>, door: Door) -> Self {
+    pub(crate) fn join(sessions: &Arc<SessionServices>, state: Arc<State>, door: EntryPoint) -> Self {
         Self {
             id: state.id,
             sessions: Arc::clone(sessions),
@@ -379,7 +382,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn inside(&self) -> (&Sessions, &State) {
+    pub(crate) fn inside(&self) -> (&SessionServices, &State) {
         (&self.sessions, &self.state)
     }
 
@@ -388,37 +391,40 @@ impl Session {
     /// # Errors
     /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
-        self.say(Origin::from(self.door.clone()), Incoming::from(text.into()))
-            .await
+        self.say(
+            Origin::from(self.door.clone()),
+            IncomingMessage::from(text.into()),
+        )
+        .await
     }
 
     /// Hands in a message of the record once more, as its sender's: with the door and the role that are recorded, and never with more
     /// than this session's holder has. `accepted`: the payload of its `ckp.message.accepted`.
     ///
     /// # Errors
-    /// As [`Session::send`]; the payload is not one of such an event; or the message is a try of a swarm's task, which belongs to its run.
+    /// As [`SessionHandle::send`]; the payload is not one of such an event; or the message is a try of a swarm's task, which belongs to its run.
     pub async fn send_again(
         &self,
         accepted: &str,
         text: impl Into<String>,
     ) -> Result<MessageId, KernelError> {
-        let came: Came = serde_json::from_str(accepted)
+        let came: RecordedOrigin = serde_json::from_str(accepted)
             .map_err(|error| KernelError::Refused(format!("its record can't be read: {error}")))?;
         let origin = Origin::recorded(came).said_again(self.door.role());
-        if let Door::Peer { .. } = origin.door {
+        if let EntryPoint::Peer { .. } = origin.door {
             let reason = "it is a try of a swarm's task, and belongs to the task's run: give the task again";
             return Err(KernelError::Refused(reason.to_owned()));
         }
-        self.say(origin, Incoming::from(text.into())).await
+        self.say(origin, IncomingMessage::from(text.into())).await
     }
 
     /// The same of somebody else than who opened the session.
-    pub(crate) async fn say(&self, origin: Origin, said: Incoming) -> Result<MessageId, KernelError> {
+    pub(crate) async fn say(&self, origin: Origin, said: IncomingMessage) -> Result<MessageId, KernelError> {
         accept(&self.sessions, &self.state, origin, said).await
     }
 
     /// The next notice; `None` when the session is over, or was opened without a surface.
-    pub async fn next_notice(&self) -> Option<Notice> {
+    pub async fn next_notice(&self) -> Option<SessionNotice> {
         self.watcher.as_ref()?.next().await
     }
 
@@ -435,7 +441,7 @@ impl Session {
     }
 
     /// What it has spent so far, with all that it started.
-    pub(crate) fn spent(&self) -> Amount {
+    pub(crate) fn spent(&self) -> BudgetAmount {
         self.state.purse.spent()
     }
 
@@ -452,16 +458,16 @@ impl Session {
 
 /// A message as it may be kept, with its place in the mailbox; or why not.
 async fn admit<'s>(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &'s State,
     origin: &Origin,
-    Incoming {
+    IncomingMessage {
         text,
         images,
         setting,
-    }: &Incoming,
+    }: &IncomingMessage,
     drafts: &mut Vec<Draft>,
-) -> Result<(Slot<'s>, Said, BTreeSet<String>), KernelError> {
+) -> Result<(MailboxSlot<'s>, TurnInput, BTreeSet<String>), KernelError> {
     if text.trim().is_empty() && images.is_empty() {
         return Err(KernelError::Refused("it is empty".to_owned()));
     }
@@ -471,10 +477,13 @@ async fn admit<'s>(
     }
     let images = attach::images(images, |name| sessions.calls.screens.without_known(name))?;
     let spot = match origin.door {
-        Door::Peer { .. } => Spot::Peer,
-        Door::Rpc { .. } | Door::Cli | Door::Channel { .. } | Door::Unknown { .. } => Spot::Message,
+        EntryPoint::Peer { .. } => ScreenedTextKind::Peer,
+        EntryPoint::Rpc { .. }
+        | EntryPoint::Cli
+        | EntryPoint::Channel { .. }
+        | EntryPoint::Unknown { .. } => ScreenedTextKind::Message,
     };
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &sessions.calls.screens,
         state.thread,
         spot,
@@ -485,8 +494,8 @@ async fn admit<'s>(
     drafts.append(&mut look.drafts);
     let (text, setting) = screened?;
     let frame = match setting {
-        Setting::Recorded(frame) => frame,
-        Setting::Given(context) => {
+        FrameSource::Recorded(frame) => frame,
+        FrameSource::Given(context) => {
             let time = (sessions.scribe.now(), sessions.calls.timezone.as_ref());
             message_frame::write_frame(time, &origin.door, &context)
         }
@@ -494,7 +503,7 @@ async fn admit<'s>(
     match state.mailbox.reserve(&sessions.beyond) {
         Some(place) => Ok((
             place,
-            Said {
+            TurnInput {
                 text,
                 images,
                 frame: frame.text,
@@ -511,10 +520,10 @@ async fn admit<'s>(
 
 /// Takes a message into a session's mailbox, durably, or refuses it, on the record.
 pub(crate) async fn accept(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &State,
     origin: Origin,
-    said: Incoming,
+    said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
     let id = MessageId(sessions.scribe.clock().uuid());
     accept_as(sessions, state, id, origin, said).await
@@ -522,11 +531,11 @@ pub(crate) async fn accept(
 
 /// The same under this id: it names one message for ever.
 pub(crate) async fn accept_as(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &State,
     id: MessageId,
     origin: Origin,
-    said: Incoming,
+    said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
     let working = sessions.life.enter().map_err(KernelError::NotReady)?;
     let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
@@ -534,7 +543,7 @@ pub(crate) async fn accept_as(
     let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
         // It comes again: whoever wrote it is told nothing, and nothing has an end yet.
-        Err(error @ KernelError::Full(_)) if matches!(origin.door, Door::Channel { .. }) => {
+        Err(error @ KernelError::Full(_)) if matches!(origin.door, EntryPoint::Channel { .. }) => {
             return Err(error);
         }
         // Its judge was cut off with the agent: nothing is known of it, and it may be sent again.
@@ -600,16 +609,16 @@ pub(crate) async fn accept_as(
 
 /// The message's words and the words that it repeats, each screened as what it is: text from outside.
 async fn screen(
-    sessions: &Sessions,
-    look: &mut Look<'_>,
+    sessions: &SessionServices,
+    look: &mut ScreeningPass<'_>,
     text: &str,
-    setting: &Setting,
-) -> Result<(String, Setting), KernelError> {
+    setting: &FrameSource,
+) -> Result<(String, FrameSource), KernelError> {
     let cancel = sessions.life.stop.child_token();
     let classifier = &sessions.calls.classifier;
     let text = judge::message(classifier, look, text.to_owned(), &cancel).await?;
     let mut setting = setting.clone();
-    if let Setting::Given(context) = &mut setting {
+    if let FrameSource::Given(context) = &mut setting {
         for quote in &mut context.quotes {
             let words = std::mem::take(&mut quote.text);
             quote.text = judge::message(classifier, look, words, &cancel).await?;
@@ -620,7 +629,7 @@ async fn screen(
 
 /// The record of a message's frame: before the message itself. What it repeats of others is in the session's context from here on.
 fn framed(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &State,
     (id, frame): (MessageId, &str),
     untrusted: BTreeSet<String>,
@@ -643,12 +652,12 @@ fn framed(
 
 /// The record of a message's pictures: before the message itself, each with its bytes.
 fn attachments<'a>(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &State,
     id: MessageId,
-    images: impl Iterator<Item = (&'a Image, Attached)>,
+    images: impl Iterator<Item = (&'a Image, AttachedPicture)>,
 ) -> Vec<Draft> {
-    let draft = |(image, attached): (&Image, Attached)| {
+    let draft = |(image, attached): (&Image, AttachedPicture)| {
         let payload = MessageAttached {
             content_hash: image.digest,
             message_id: id.0,
@@ -666,7 +675,7 @@ fn attachments<'a>(
 
 /// The record of a message that is taken: with the whole door (R39).
 fn accepted(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     state: &State,
     (id, origin): (MessageId, &Origin),
     (size_bytes, text_hash): (u64, Digest),
@@ -698,7 +707,7 @@ fn accepted(
 }
 
 /// Queues the rest of an interrupted turn.
-pub(crate) fn resume(sessions: &Sessions, state: &State, open: OpenTurn) -> Result<(), KernelError> {
+pub(crate) fn resume(sessions: &SessionServices, state: &State, open: OpenTurn) -> Result<(), KernelError> {
     if state.mailbox.resume(open) {
         Ok(())
     } else {

@@ -2,7 +2,7 @@
 //!
 //! The whole text has every argument of the call, byte for byte, with what cannot be seen made visible. The short text is
 //! the whole one with long values folded to head and tail; it says how much is hidden, and a yes to it counts only from
-//! who has seen the whole ([`Seen`]).
+//! who has seen the whole ([`PreviewReceipt`]).
 
 mod fold;
 #[cfg(test)]
@@ -33,12 +33,12 @@ enum Kind {
 
 /// One line of the text. Made visible when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct PreviewLine {
     kind: Kind,
     text: String,
 }
 
-impl Line {
+impl PreviewLine {
     /// Something that is known of the call.
     #[must_use]
     pub fn fact(text: &str) -> Self {
@@ -84,37 +84,37 @@ impl Line {
     }
 }
 
-fn push_empty(lines: &mut Vec<Line>, mark: &str, count: usize) {
+fn push_empty(lines: &mut Vec<PreviewLine>, mark: &str, count: usize) {
     let kind = Kind::Value;
     if count > EMPTY_LINES_SHOWN {
         let text = format!("{mark}⟨{count} empty lines⟩");
-        lines.push(Line { kind, text });
+        lines.push(PreviewLine { kind, text });
     } else {
-        lines.extend((0..count).map(|_| Line::value(mark, "")));
+        lines.extend((0..count).map(|_| PreviewLine::value(mark, "")));
     }
 }
 
 /// The executor's description of a call for people, shown beside the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Preview {
+pub struct ExecutorPreview {
     /// What will happen.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PreviewLine>,
     /// Arguments, texts, that stand in `lines` whole. All others follow `lines`.
     pub covers: &'static [&'static str],
 }
 
 /// The text of a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Vec<Line>", into = "Vec<Line>")]
-pub struct Sheet {
-    lines: Vec<Line>,
+#[serde(from = "Vec<PreviewLine>", into = "Vec<PreviewLine>")]
+pub struct CallPreview {
+    lines: Vec<PreviewLine>,
     digest: Digest,
     bytes: usize,
     hidden_bytes: usize,
 }
 
-impl From<Vec<Line>> for Sheet {
-    fn from(lines: Vec<Line>) -> Self {
+impl From<Vec<PreviewLine>> for CallPreview {
+    fn from(lines: Vec<PreviewLine>) -> Self {
         let hidden_bytes = fold::short(&lines).hidden_bytes;
         let mut sheet = Self {
             lines,
@@ -128,29 +128,29 @@ impl From<Vec<Line>> for Sheet {
     }
 }
 
-impl Default for Sheet {
+impl Default for CallPreview {
     fn default() -> Self {
         Vec::new().into()
     }
 }
 
-impl From<Sheet> for Vec<Line> {
-    fn from(sheet: Sheet) -> Self {
+impl From<CallPreview> for Vec<PreviewLine> {
+    fn from(sheet: CallPreview) -> Self {
         sheet.lines
     }
 }
 
-impl Sheet {
+impl CallPreview {
     /// The same with lines replaced; `None`: `replace` changes none.
     pub(crate) fn replaced(&self, replace: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let mut changed = false;
-        let lines: Vec<Line> = self
+        let lines: Vec<PreviewLine> = self
             .lines
             .iter()
             .map(|line| match replace(&line.text) {
                 Some(text) => {
                     changed = true;
-                    Line { text, ..*line }
+                    PreviewLine { text, ..*line }
                 }
                 None => line.clone(),
             })
@@ -161,8 +161,8 @@ impl Sheet {
     /// The text about a call with these arguments: what its executor says, every argument that this does not show whole,
     /// and `after`.
     #[must_use]
-    pub fn of(arguments: &Map<String, Value>, preview: Preview, after: Vec<Line>) -> Self {
-        let Preview { mut lines, covers } = preview;
+    pub fn of(arguments: &Map<String, Value>, preview: ExecutorPreview, after: Vec<PreviewLine>) -> Self {
+        let ExecutorPreview { mut lines, covers } = preview;
         let rest: Vec<_> = arguments
             .iter()
             .filter(|(name, value)| !(covers.contains(&name.as_str()) && covered(value, &lines)))
@@ -220,16 +220,16 @@ impl Sheet {
     /// How a surface with room for `limit` bytes of text puts it; `sends_files` says whether it can send the whole as a
     /// file. `answer` is what to type elsewhere: `clawk approve ID`.
     #[must_use]
-    pub fn offer(&self, limit: usize, sends_files: bool, answer: &str) -> Offer {
+    pub fn offer(&self, limit: usize, sends_files: bool, answer: &str) -> PreviewDisplay {
         let whole = self.whole();
         if whole.len() <= limit {
-            return Offer::Whole(whole);
+            return PreviewDisplay::Whole(whole);
         }
         let short = self.short().join("\n");
         if sends_files && short.len() <= limit {
-            return Offer::File { short, whole };
+            return PreviewDisplay::File { short, whole };
         }
-        Offer::Elsewhere(format!(
+        PreviewDisplay::Elsewhere(format!(
             "{} bytes, too long to be shown here; read and answer it with `{answer}`",
             whole.len()
         ))
@@ -237,18 +237,18 @@ impl Sheet {
 
     /// Tells whether a yes counts from a person who has seen `seen`.
     #[must_use]
-    pub fn admits(&self, seen: &Seen) -> bool {
+    pub fn admits(&self, seen: &PreviewReceipt) -> bool {
         match seen {
-            Seen::Short => !self.is_folded(),
-            Seen::Whole(digests) => !self.is_folded() || digests.contains(&self.digest),
-            Seen::Sent => true,
+            PreviewReceipt::Short => !self.is_folded(),
+            PreviewReceipt::Whole(digests) => !self.is_folded() || digests.contains(&self.digest),
+            PreviewReceipt::Sent => true,
         }
     }
 }
 
 /// How a surface with limited room shows a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Offer {
+pub enum PreviewDisplay {
     /// All of it, with a way to answer.
     Whole(String),
     /// The short text and the whole as a file, with a way to answer.
@@ -265,7 +265,7 @@ pub enum Offer {
 /// How much of the question's text the answering person received.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Seen {
+pub enum PreviewReceipt {
     /// The short text.
     #[default]
     Short,
@@ -276,7 +276,7 @@ pub enum Seen {
 }
 
 /// Whether a text stands in `lines`, line after line. What is in doubt is not covered, and shown again.
-fn covered(value: &Value, lines: &[Line]) -> bool {
+fn covered(value: &Value, lines: &[PreviewLine]) -> bool {
     let Value::String(text) = value else {
         return false;
     };
@@ -290,10 +290,10 @@ fn covered(value: &Value, lines: &[Line]) -> bool {
 }
 
 /// An argument and all below it, in a form from which the value can be read back.
-fn argument(lines: &mut Vec<Line>, depth: usize, name: &str, value: &Value) {
+fn argument(lines: &mut Vec<PreviewLine>, depth: usize, name: &str, value: &Value) {
     let indent = "  ".repeat(depth);
     let mut fact = |text: String| {
-        lines.push(Line {
+        lines.push(PreviewLine {
             kind: Kind::Fact,
             text: format!("{indent}{name}: {text}"),
         });
@@ -307,7 +307,7 @@ fn argument(lines: &mut Vec<Line>, depth: usize, name: &str, value: &Value) {
             };
             let count = text.strip_suffix('\n').unwrap_or(text).split('\n').count();
             fact(format!("{count} lines, {} bytes{open}", text.len()));
-            lines.extend(Line::all(&format!("{indent}  | "), text));
+            lines.extend(PreviewLine::all(&format!("{indent}  | "), text));
         }
         Value::String(text) => fact(format!("\"{}\"", visible(text))),
         Value::Array(items) if items.iter().any(|item| !is_plain(item)) => {

@@ -6,15 +6,15 @@ use clawk_proto::{MessageId, SessionId};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::call::Calls;
-use crate::claims::Judged;
-use crate::drive::Run;
-use crate::notice::Notice;
-use crate::ports::{Journal, JournalError, Message, Scan};
+use crate::call::CallGovernor;
+use crate::claims::ClaimsJudgement;
+use crate::drive::RunningTurn;
+use crate::notice::SessionNotice;
+use crate::ports::{Journal, JournalError, JournalScan, ModelMessage};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
-pub use fold::{Call, Fold, KINDS, Outcome, TurnRecord};
+pub use fold::{CallOutcome, KINDS, RecordedCall, TurnRecord, TurnRecordFold};
 
 /// Names in each part of the line; the others are counted.
 const NAMED: usize = 5;
@@ -25,7 +25,7 @@ pub(crate) const UNDECLARED: &str = "a tool that is not declared";
 
 /// The outcomes of a turn's calls by tool name, in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Shown {
+pub struct TurnCallSummary {
     /// They ran and said that they did their work.
     pub done: Vec<String>,
     /// They were refused, by a rule or a person: nothing happened.
@@ -40,10 +40,10 @@ pub struct Shown {
     pub could_act: bool,
     /// What `[claims] judge` found in the answer; none where no judge is set, or there was nothing to judge.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub judged: Option<Judged>,
+    pub judged: Option<ClaimsJudgement>,
 }
 
-impl Shown {
+impl TurnCallSummary {
     /// One line for people; none where there is nothing to say. Facts of the record decide, never the words of the answer: there
     /// is a line where calls with side effects were asked for, and where such tools were offered and none was called.
     #[must_use]
@@ -59,7 +59,7 @@ impl Shown {
             .filter(|(_, tools)| !tools.is_empty())
             .map(|(word, tools)| format!("{word}: {}", listed(tools)))
             .collect();
-        let verdict = self.judged.as_ref().and_then(Judged::words);
+        let verdict = self.judged.as_ref().and_then(ClaimsJudgement::words);
         let acts = match (parts.is_empty(), self.could_act, self.read.is_empty()) {
             (false, ..) => Some(format!("{}.", parts.join("; "))),
             (true, true, true) => Some("no action was taken for this answer.".to_owned()),
@@ -165,13 +165,13 @@ pub(crate) async fn of(
     since: Option<Timestamp>,
     with_content: bool,
 ) -> Result<TurnRecord, JournalError> {
-    let mut fold = Fold::default();
-    let mut scan = Scan {
+    let mut fold = TurnRecordFold::default();
+    let mut scan = JournalScan {
         session: Some(session),
         kinds: KINDS,
         since,
         with_content,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     loop {
         let page = journal.scan(scan.clone()).await?;
@@ -195,11 +195,11 @@ pub(crate) async fn last(
     journal: &dyn Journal,
     session: SessionId,
 ) -> Result<Option<TurnRecord>, JournalError> {
-    let (mut fold, mut found) = (Fold::default(), None);
-    let mut scan = Scan {
+    let (mut fold, mut found) = (TurnRecordFold::default(), None);
+    let mut scan = JournalScan {
         session: Some(session),
         kinds: KINDS,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     loop {
         let page = journal.scan(scan.clone()).await?;
@@ -214,11 +214,16 @@ pub(crate) async fn last(
 }
 
 /// What a turn that is about to end did, by the record so far.
-pub(crate) async fn of_turn(calls: &Calls, run: &Run<'_>, message: MessageId, turn: &Turn) -> Option<Shown> {
+pub(crate) async fn of_turn(
+    calls: &CallGovernor,
+    run: &RunningTurn<'_>,
+    message: MessageId,
+    turn: &Turn,
+) -> Option<TurnCallSummary> {
     let called = turn
         .messages()
         .iter()
-        .any(|said| matches!(said, Message::ToolResult { .. }));
+        .any(|said| matches!(said, ModelMessage::ToolResult { .. }));
     let record = match called {
         true => {
             of(
@@ -233,7 +238,7 @@ pub(crate) async fn of_turn(calls: &Calls, run: &Run<'_>, message: MessageId, tu
         false => Ok(TurnRecord::open(message)),
     };
     match record {
-        Ok(record) => Some(Shown {
+        Ok(record) => Some(TurnCallSummary {
             could_act: run.could_act(),
             ..record.shown()
         }),
@@ -246,11 +251,11 @@ pub(crate) async fn of_turn(calls: &Calls, run: &Run<'_>, message: MessageId, tu
 
 /// Tells whoever watches what the turn's calls came to, and what the judge said.
 pub(crate) async fn tell(
-    calls: &Calls,
-    run: &Run<'_>,
+    calls: &CallGovernor,
+    run: &RunningTurn<'_>,
     message: MessageId,
     turn: &Turn,
-    judged: Option<&Judged>,
+    judged: Option<&ClaimsJudgement>,
 ) {
     // A member's answer is its asker's to judge.
     if run.member.is_some() || !run.notices.attached() {
@@ -261,14 +266,14 @@ pub(crate) async fn tell(
     };
     shown.judged = judged.cloned();
     if let Some(line) = shown.line() {
-        run.notices.send(Notice::Shown(shown, line)).await;
+        run.notices.send(SessionNotice::Shown(shown, line)).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Shown;
-    use crate::claims::Judged;
+    use super::TurnCallSummary;
+    use crate::claims::ClaimsJudgement;
 
     fn names(of: &[&str]) -> Vec<String> {
         of.iter().map(|name| (*name).to_owned()).collect()
@@ -277,40 +282,40 @@ mod tests {
     #[test]
     fn facts_and_no_words_decide_whether_there_is_a_line() {
         assert_eq!(
-            Shown::default().line(),
+            TurnCallSummary::default().line(),
             None,
             "it could do nothing, and did nothing"
         );
-        let idle = Shown {
+        let idle = TurnCallSummary {
             could_act: true,
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         assert_eq!(
             idle.line().as_deref(),
             Some("Record: no action was taken for this answer.")
         );
-        let read = Shown {
+        let read = TurnCallSummary {
             could_act: true,
             read: names(&["look", "look"]),
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         assert_eq!(
             read.line().as_deref(),
             Some("Record: no action was taken for this answer; read with: `look` (×2).")
         );
-        let shown = Shown {
+        let shown = TurnCallSummary {
             done: names(&["a", "b", "a"]),
             unknown: names(&["c"]),
             read: names(&["look"]),
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         assert_eq!(
             shown.line().as_deref(),
             Some("Record: done: `a` (×2), `b`; outcome unknown: `c`.")
         );
-        let many = Shown {
+        let many = TurnCallSummary {
             done: names(&["a", "b", "c", "d", "e", "f", "g"]),
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         assert!(many.line().unwrap().ends_with("`e`, 2 more."));
     }
@@ -327,9 +332,9 @@ mod tests {
             "x`",
             "name\u{200b}",
         ] {
-            let shown = Shown {
+            let shown = TurnCallSummary {
                 denied: names(&["a", forged, forged]),
-                ..Shown::default()
+                ..TurnCallSummary::default()
             };
             assert_eq!(
                 shown.line().as_deref(),
@@ -341,14 +346,14 @@ mod tests {
 
     #[test]
     fn a_verdict_is_said_and_so_is_that_there_is_none() {
-        let judged = |marks: Vec<usize>, failed: Option<&str>| Shown {
-            judged: Some(Judged {
+        let judged = |marks: Vec<usize>, failed: Option<&str>| TurnCallSummary {
+            judged: Some(ClaimsJudgement {
                 by: "judge".to_owned(),
                 sentences: 3,
                 marks,
                 failed: failed.map(str::to_owned),
             }),
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         assert_eq!(judged(Vec::new(), None).line(), None);
         assert_eq!(

@@ -5,20 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_manifest::model::{Skill, SkillFilesystem};
-use clawk_plan::Obtained;
-use clawk_policy::path::{CallPaths, Places, Roots};
+use clawk_plan::ObtainedEnforcement;
+use clawk_policy::path::{CallPaths, RealLocations, RuleRoots};
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::content::ContentBlock;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Caller, Calls};
-use crate::catalog::{Described, Entry};
-use crate::output::Shown;
-use crate::ports::{Message, RunError, RunOutcome, ToolOffer};
+use crate::call::{CallGovernor, CallerContext};
+use crate::catalog::{CatalogEntry, DescribedTool};
+use crate::output::ResultExcerpt;
+use crate::ports::{ModelMessage, RunError, RunOutcome, ToolOffer};
 use crate::turn::Turn;
-use crate::world_model::{self, Fallback, Planned};
+use crate::world_model::{self, SkillFallbackMode, SkillPlanResult};
 
 /// Tools by which a model invokes skills are named `skill-NAME`.
 pub(crate) const PREFIX: &str = "skill-";
@@ -33,28 +33,28 @@ pub const REQUIRES: &str = "requires-tools";
 
 /// What a running skill may do: its tools and its permissions. What a `permissions` block does not ask for, it does not give.
 #[derive(Debug, Clone)]
-pub(crate) struct Ceiling {
+pub(crate) struct SkillCeiling {
     skill: Arc<str>,
     tools: Arc<[String]>,
-    permissions: Option<Permissions>,
+    permissions: Option<CeilingPermissions>,
     /// The policy that binds the skill's world model binds the skill.
     policy: Option<Arc<str>>,
     /// The skill has no plan: what holds instead.
-    fallback: Option<Fallback>,
+    fallback: Option<SkillFallbackMode>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Permissions {
+struct CeilingPermissions {
     network: bool,
     filesystem: SkillFilesystem,
     /// A person is asked before anything with effects runs under it.
     asks: bool,
 }
 
-impl Ceiling {
+impl SkillCeiling {
     /// The ceiling of a skill, and the policy of the world model that it plans with.
     pub(crate) fn of(skill: &Skill, policy: Option<Arc<str>>) -> Self {
-        let permissions = skill.permissions.as_ref().map(|permissions| Permissions {
+        let permissions = skill.permissions.as_ref().map(|permissions| CeilingPermissions {
             network: permissions.network.unwrap_or(false),
             filesystem: permissions.filesystem.unwrap_or(SkillFilesystem::None),
             asks: permissions.approval_required,
@@ -69,7 +69,7 @@ impl Ceiling {
     }
 
     /// The same after its plan step.
-    pub(crate) fn planned(mut self, planned: Option<&Planned>) -> Self {
+    pub(crate) fn planned(mut self, planned: Option<&SkillPlanResult>) -> Self {
         self.fallback = planned.and_then(|planned| planned.fallback);
         self
     }
@@ -95,10 +95,10 @@ impl Ceiling {
     /// What the ceiling says of a call: a refusal above it, a question where the skill's `approval_required` wants one.
     pub(crate) fn judge(
         &self,
-        (tool, described): (&Entry, &Described),
+        (tool, described): (&CatalogEntry, &DescribedTool),
         arguments: &Map<String, Value>,
         workdir: &Path,
-        places: Option<&Places>,
+        places: Option<&RealLocations>,
     ) -> Verdict {
         // They read what is there already; an invocation is judged by the tools that its skill needs.
         if tool.reads_output || tool.joins.is_some() {
@@ -149,7 +149,7 @@ impl Ceiling {
     }
 
     /// What holds for a call of a skill that has no plan.
-    fn unplanned(&self, tool: &Entry, described: &Described) -> Verdict {
+    fn unplanned(&self, tool: &CatalogEntry, described: &DescribedTool) -> Verdict {
         let Some(fallback) = self.fallback.filter(|_| !described.read_only()) else {
             return Verdict::allow();
         };
@@ -158,8 +158,8 @@ impl Ceiling {
             self.skill, tool.name
         );
         match fallback {
-            Fallback::Conservative => Verdict::deny(why),
-            Fallback::Escalate => Verdict {
+            SkillFallbackMode::Conservative => Verdict::deny(why),
+            SkillFallbackMode::Escalate => Verdict {
                 effect: Effect::Ask(Approval::default()),
                 reason: Some(why.into()),
                 ..Verdict::allow()
@@ -169,18 +169,19 @@ impl Ceiling {
 
     /// It judges by the places that a call's paths lead to.
     pub(crate) fn judges_places(&self) -> bool {
-        let held = |permissions: Permissions| permissions.filesystem == SkillFilesystem::WriteWorkspace;
+        let held =
+            |permissions: CeilingPermissions| permissions.filesystem == SkillFilesystem::WriteWorkspace;
         self.permissions.is_some_and(held)
     }
 }
 
-impl Permissions {
+impl CeilingPermissions {
     fn files_allowed(
         &self,
-        described: &Described,
+        described: &DescribedTool,
         arguments: &Map<String, Value>,
         workdir: &Path,
-        places: Option<&Places>,
+        places: Option<&RealLocations>,
     ) -> bool {
         match self.filesystem {
             SkillFilesystem::None => false,
@@ -190,7 +191,7 @@ impl Permissions {
             SkillFilesystem::WriteWorkspace => {
                 described.names_its_files()
                     && CallPaths::of(arguments, Some(&described.input_schema), workdir, places)
-                        .all_within(&Roots::new(vec![workdir.to_owned()], places))
+                        .all_within(&RuleRoots::new(vec![workdir.to_owned()], places))
             }
             SkillFilesystem::Full => true,
         }
@@ -217,11 +218,11 @@ pub(crate) fn name_of(skill: &Skill) -> String {
 
 /// What it is said to take, for people; none: nothing is said.
 pub(crate) fn estimated(skill: &Skill) -> Option<String> {
-    let Estimated {
+    let SkillEstimate {
         calls,
         duration_ms,
         tokens,
-    } = Estimated::of(skill)?;
+    } = SkillEstimate::of(skill)?;
     let tokens = tokens.map(|tokens| format!("{tokens} tokens"));
     let time = duration_ms.map(|ms| format!("{} s", ms.div_ceil(1000)));
     let calls = calls.map(|calls| format!("{calls} tool calls"));
@@ -231,7 +232,7 @@ pub(crate) fn estimated(skill: &Skill) -> Option<String> {
 
 /// What a skill is said to take, on average. Fields in alphabetical order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Estimated {
+pub(crate) struct SkillEstimate {
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,7 +241,7 @@ pub(crate) struct Estimated {
     tokens: Option<u64>,
 }
 
-impl Estimated {
+impl SkillEstimate {
     /// The skill's estimates; none: it has none.
     pub(crate) fn of(skill: &Skill) -> Option<Self> {
         let said = &skill.estimates;
@@ -263,20 +264,20 @@ impl Estimated {
 
 /// A skill that runs: from its invocation to the turn's end.
 #[derive(Debug, Clone)]
-pub(crate) struct Joined {
+pub(crate) struct RunningSkill {
     pub(crate) skill: Arc<Skill>,
     pub(crate) started_us: u64,
     /// The model was asked once more for its result.
     pub(crate) repaired: bool,
     /// What its world model foretold.
-    pub(crate) planned: Option<Planned>,
+    pub(crate) planned: Option<SkillPlanResult>,
     /// Tokens and results of the turn when it began.
     since: Option<(u64, usize)>,
 }
 
-impl Joined {
+impl RunningSkill {
     /// From now on.
-    pub(crate) fn new(skill: Arc<Skill>, started_us: u64, planned: Option<Planned>) -> Self {
+    pub(crate) fn new(skill: Arc<Skill>, started_us: u64, planned: Option<SkillPlanResult>) -> Self {
         Self {
             skill,
             started_us,
@@ -313,7 +314,7 @@ impl Joined {
 }
 
 fn results(turn: &Turn) -> usize {
-    let is_result = |message: &&Message| matches!(message, Message::ToolResult { .. });
+    let is_result = |message: &&ModelMessage| matches!(message, ModelMessage::ToolResult { .. });
     turn.messages().iter().filter(is_result).count()
 }
 
@@ -367,9 +368,9 @@ pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
 /// A call of `skill-NAME`: its instructions, unless the agent or a skill that runs already lacks one of its tools; and the plan of
 /// its world model, if it names one.
 pub(crate) async fn join(
-    calls: &Calls,
-    caller: &Caller,
-    tool: &Entry,
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    tool: &CatalogEntry,
     arguments: &Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, RunError> {
@@ -403,7 +404,7 @@ pub(crate) async fn join(
     }
     let mut content = vec![ContentBlock::text(instruction(skill, arguments))];
     let purse = calls.purses.skill(&caller.purse, &skill.name, calls.scribe.now());
-    let site = world_model::Site {
+    let site = world_model::ActingSkill {
         calls,
         caller,
         skill,
@@ -419,15 +420,15 @@ pub(crate) async fn join(
         content,
         is_error: false,
         structured,
-        obtained: Obtained::in_process("skill"),
+        obtained: ObtainedEnforcement::in_process("skill"),
     })
 }
 
 /// How much of the end of this call a model reads: instructions are never cut.
-pub(crate) fn shown(calls: &Calls, tool: &str) -> Shown {
+pub(crate) fn shown(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
     let is_skill = tool.starts_with(PREFIX) && calls.catalog.get(tool).is_none();
     match is_skill && calls.catalog.of_skill(tool).is_some() {
-        true => Shown::Ends(usize::MAX),
+        true => ResultExcerpt::Ends(usize::MAX),
         false => calls.shown,
     }
 }

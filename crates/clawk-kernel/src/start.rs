@@ -10,48 +10,48 @@ use clawk_policy::Engine;
 use clawk_proto::method::LifecycleState;
 use clawk_proto::{Digest, SessionId};
 
-use crate::agent::{Agent, Parts};
-use crate::call::{self, Calls, Desk};
-use crate::carp::{self, Atlases, Carp};
-use crate::catalog::Catalog;
-use crate::checkpoint::{self, Interrupted};
+use crate::agent::{Agent, AgentDependencies};
+use crate::call::{self, ApprovalRegistry, CallGovernor};
+use crate::carp::{self, AtlasSettings, CarpRuntime};
+use crate::catalog::ToolCatalog;
+use crate::checkpoint::{self, InterruptedComposites};
 use crate::composite;
-use crate::dedup::Dedup;
-use crate::door::Door;
-use crate::drive::{AtStart, Known, Turns};
+use crate::dedup::DedupTable;
+use crate::door::EntryPoint;
+use crate::drive::{ContextFileDigests, RecordedAgent, TurnServices};
 use crate::error::StartError;
-use crate::event::{AgentDescribed, Scribe, SessionStarted, Thread, canonical, digest, kind};
+use crate::event::{AgentDescribed, JournalWriter, SessionStarted, Thread, canonical, digest, kind};
 use crate::health::{self, Health};
-use crate::hosts::{self, Hosts};
-use crate::infer::{LearntForms, Models};
-use crate::judge::Classifier;
-use crate::lifecycle::Life;
-use crate::memory::Memories;
+use crate::hosts::{self, PeerHosts};
+use crate::infer::{LearntForms, ModelServices};
+use crate::judge::InjectionClassifier;
+use crate::lifecycle::AgentLifecycle;
+use crate::memory::MemoryServices;
 use crate::options::{InboxLimits, Options, SwarmOptions};
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::ports::ToolRunner;
 use crate::prompt;
-use crate::purse::{Purses, hour_of};
+use crate::purse::{BudgetTree, hour_of};
 use crate::rank;
-use crate::rates::Rates;
-use crate::recover::{self, Rebuilt, Within};
+use crate::rates::CallRateWindow;
+use crate::recover::{self, LossSearchScope, RebuiltSession};
 use crate::replay::facts::AgentFacts;
 use crate::sampling;
-use crate::screen::Screens;
-use crate::session::{self, Opening, Sessions};
+use crate::screen::AgentScreening;
+use crate::session::{self, SessionOpening, SessionServices};
 use crate::state::Table;
 use crate::stop;
-use crate::swarm::{self, Peers};
-use crate::team::Team;
+use crate::swarm::{self, SwarmServices};
+use crate::team::SwarmTeam;
 use crate::tend;
-use crate::turn::{Effect, End};
+use crate::turn::{Effect, TurnOutcome};
 use crate::world_model;
 
 /// How long the session of a task that has ended is waited for, if another host has it.
 const FETCHED: Duration = Duration::from_secs(30);
 
 /// Starts an agent; see [`crate::Kernel::start`].
-pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
+pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartError> {
     check(&parts)?;
     let (reach_providers, taped) = (parts.options.reach_providers, parts.options.swarm.taped.is_some());
     let (agent, facts) = assemble(parts).await?;
@@ -115,7 +115,7 @@ pub(crate) async fn start(parts: Parts) -> Result<Arc<Agent>, StartError> {
 /// Settles what the last run left open, behind this row: inferences without a known cost, calls without a known outcome.
 async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
-    let lost = recover::settle_lost(scribe, Within::Behind(row)).await?;
+    let lost = recover::settle_lost(scribe, LossSearchScope::Behind(row)).await?;
     if lost > 0 {
         tracing::warn!(
             lost,
@@ -125,7 +125,7 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
     let open = open_turns(&agent.manifest, scribe).await?;
     let resumable = |turn: &uuid::Uuid| open.contains(turn);
     let (unknown, interrupted) =
-        recover::report_unknown(scribe, &calls.catalog, Within::Behind(row), &resumable).await?;
+        recover::report_unknown(scribe, &calls.catalog, LossSearchScope::Behind(row), &resumable).await?;
     calls.interrupted.add(interrupted);
     if unknown > 0 {
         tracing::warn!(
@@ -137,7 +137,7 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
 }
 
 /// Folds what was spent, rates, grants and questions out of the record.
-async fn fold(calls: &Calls, hosts: Option<&Hosts>) -> Result<(), StartError> {
+async fn fold(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
     let scribe = &calls.models.scribe;
     let (month, _) = scribe.now().month();
     let kept = scribe.journal().spent_since(hour_of(month)).await?;
@@ -155,7 +155,12 @@ async fn fold(calls: &Calls, hosts: Option<&Hosts>) -> Result<(), StartError> {
 }
 
 /// What a replay needs of the agent, without the values that are known here: a manifest or a context file may quote one.
-fn facts(manifest: &Manifest, options: &Options, atlases: &Atlases, screens: &Screens) -> Vec<u8> {
+fn facts(
+    manifest: &Manifest,
+    options: &Options,
+    atlases: &AtlasSettings,
+    screens: &AgentScreening,
+) -> Vec<u8> {
     let facts = AgentFacts::of(manifest, options, atlases);
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
@@ -181,8 +186,8 @@ fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
 }
 
 /// Everything that keeps this agent from starting here, at once.
-fn check(parts: &Parts) -> Result<(), StartError> {
-    let mut unserved = Purses::faults(&parts.manifest, &parts.options.budgets);
+fn check(parts: &AgentDependencies) -> Result<(), StartError> {
+    let mut unserved = BudgetTree::faults(&parts.manifest, &parts.options.budgets);
     unserved.extend(world_model::faults(&parts.manifest));
     unserved.extend(parts.options.planning.and_then(|limits| limits.fault()));
     for provider in &parts.manifest.providers {
@@ -212,8 +217,8 @@ fn check(parts: &Parts) -> Result<(), StartError> {
 }
 
 /// The parts, put together from below; and what a replay needs of the agent.
-async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
-    let Parts {
+async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartError> {
+    let AgentDependencies {
         manifest,
         providers,
         runner,
@@ -226,27 +231,28 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
     } = parts;
     let unserved = |reason: String| StartError::Unserved(vec![reason]);
     let engine = Engine::compile(&manifest.policies).map_err(|error| unserved(error.to_string()))?;
-    let scribe = Scribe::new(Arc::clone(&journal), clock);
+    let scribe = JournalWriter::new(Arc::clone(&journal), clock);
     let root = SessionId(scribe.clock().uuid());
     let (agent_id, name) = (&manifest.identity.name, &manifest.metadata.name);
-    let carp = Carp::new(atlases, agent_id, Thread::of(root), scribe.clone())
+    let carp = CarpRuntime::new(atlases, agent_id, Thread::of(root), scribe.clone())
         .map_err(|error| unserved(error.to_string()))?;
-    let screens = Screens::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
+    let screens =
+        AgentScreening::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
     judged(&manifest, &options).map_err(unserved)?;
     // Its latest answers may be asked for again: to ask the journal once too often costs less than to look through it here.
     let before = journal.sessions(1).await?.first().map(|session| session.last);
     let facts = facts(&manifest, &options, &carp.config, &screens);
-    let catalog = Catalog::new(&manifest, &options, &engine, &*runner).await;
+    let catalog = ToolCatalog::new(&manifest, &options, &engine, &*runner).await;
     let local = (&options.prices, &options.models);
-    let purses = Arc::new(Purses::new(&manifest, &options.budgets, local, scribe.now()));
+    let purses = Arc::new(BudgetTree::new(&manifest, &options.budgets, local, scribe.now()));
     let table = Arc::new(Table::new(purses.root().clone()));
-    let dedup = Arc::new(Dedup::new(
+    let dedup = Arc::new(DedupTable::new(
         scribe.shared_clock(),
         before,
         journal.shared().is_some(),
     ));
-    let life = Arc::new(Life::new(scribe.clone(), root, name));
-    let models = Arc::new(Models {
+    let life = Arc::new(AgentLifecycle::new(scribe.clone(), root, name));
+    let models = Arc::new(ModelServices {
         manifest: Arc::clone(&manifest),
         providers,
         options: options.models.clone(),
@@ -258,8 +264,8 @@ async fn assemble(parts: Parts) -> Result<(Agent, Vec<u8>), StartError> {
         forms: LearntForms::default(),
     });
     let team = team(&manifest, &options, &purses, (&scribe, root))?;
-    let classifier = Classifier { models, table };
-    let memories = Arc::new(Memories {
+    let classifier = InjectionClassifier { models, table };
+    let memories = Arc::new(MemoryServices {
         across_senders: options.across_senders.clone(),
         tender: Default::default(),
         taped: options.swarm.taped.is_some(),
@@ -295,9 +301,9 @@ fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
 fn team(
     manifest: &Manifest,
     options: &Options,
-    purses: &Purses,
-    (scribe, root): (&Scribe, SessionId),
-) -> Result<Option<Arc<Team>>, StartError> {
+    purses: &BudgetTree,
+    (scribe, root): (&JournalWriter, SessionId),
+) -> Result<Option<Arc<SwarmTeam>>, StartError> {
     if options.swarm.taped.is_some() {
         return Ok(None);
     }
@@ -305,21 +311,26 @@ fn team(
     let shared = scribe.journal().shared().is_some();
     Ok(plan.map(|plan| {
         let home = shared.then(|| swarm::home(&manifest.identity.name, &plan.swarm));
-        Arc::new(Team::new(plan, scribe.clone(), Thread::of(root), home))
+        Arc::new(SwarmTeam::new(plan, scribe.clone(), Thread::of(root), home))
     }))
 }
 
 /// What the path of a call needs, of what is below it and of what is its own.
 fn calls(
-    (classifier, life, dedup, memories): (Classifier, Arc<Life>, Arc<Dedup>, Arc<Memories>),
-    (engine, catalog, carp, runner): (Engine, Catalog, Carp, Arc<dyn ToolRunner>),
-    (options, team): (Options, Option<Arc<Team>>),
-) -> Calls {
+    (classifier, life, dedup, memories): (
+        InjectionClassifier,
+        Arc<AgentLifecycle>,
+        Arc<DedupTable>,
+        Arc<MemoryServices>,
+    ),
+    (engine, catalog, carp, runner): (Engine, ToolCatalog, CarpRuntime, Arc<dyn ToolRunner>),
+    (options, team): (Options, Option<Arc<SwarmTeam>>),
+) -> CallGovernor {
     let models = Arc::clone(&classifier.models);
-    let hosts = Hosts::of(&**models.scribe.journal());
-    Calls {
+    let hosts = PeerHosts::of(&**models.scribe.journal());
+    CallGovernor {
         cuts: Arc::clone(&models.cuts),
-        rates: Rates::new(&models.manifest.policies),
+        rates: CallRateWindow::new(&models.manifest.policies),
         manifest: Arc::clone(&models.manifest),
         screens: Arc::clone(&models.screens),
         purses: Arc::clone(&models.purses),
@@ -337,7 +348,7 @@ fn calls(
         dedup,
         hosts,
         brake: Arc::default(),
-        desk: Desk::default(),
+        desk: ApprovalRegistry::default(),
         owes: AtomicBool::new(false),
         workdir: options.workdir,
         origin: options.origin,
@@ -348,13 +359,13 @@ fn calls(
         timezone: options.timezone,
         memories,
         planning: options.planning,
-        interrupted: Interrupted::default(),
+        interrupted: InterruptedComposites::default(),
         taped: options.swarm.taped,
     }
 }
 
 /// Digests of the context files as the record has them of this run.
-fn context_at_start(manifest: &Manifest) -> Known {
+fn context_at_start(manifest: &Manifest) -> ContextFileDigests {
     let texts = prompt::texts(manifest, &manifest.identity);
     let files = manifest.identity.context_files.values();
     let of = |file: &String| (file.clone(), texts.get(file).map(|text| digest(text.as_bytes())));
@@ -363,8 +374,8 @@ fn context_at_start(manifest: &Manifest) -> Known {
 
 /// What calls, and what has those that call.
 fn above(
-    calls: Arc<Calls>,
-    memories: Arc<Memories>,
+    calls: Arc<CallGovernor>,
+    memories: Arc<MemoryServices>,
     agent_hash: Digest,
     (inbox, outbox, swarm): (InboxLimits, OutboxLimits, SwarmOptions),
 ) -> Agent {
@@ -376,19 +387,19 @@ fn above(
         outbox,
     );
     let outbox = Arc::new(outbox);
-    let turns = Turns {
+    let turns = TurnServices {
         calls: Arc::clone(&calls),
         outbox: Arc::clone(&outbox),
-        at_start: Arc::new(AtStart {
+        at_start: Arc::new(RecordedAgent {
             agent_hash,
             context: context_at_start(&calls.manifest),
         }),
     };
-    let sessions = Arc::new(Sessions::new(turns, agent_hash, inbox));
+    let sessions = Arc::new(SessionServices::new(turns, agent_hash, inbox));
     let (models, table) = (Arc::clone(&calls.models), Arc::clone(&calls.table));
     Agent {
         manifest: Arc::clone(&calls.manifest),
-        peers: Arc::new(Peers::new(Arc::clone(&sessions), swarm)),
+        peers: Arc::new(SwarmServices::new(Arc::clone(&sessions), swarm)),
         health: Arc::new(Health::new(models, Arc::clone(&life), table)),
         scribe,
         life,
@@ -402,7 +413,7 @@ fn above(
 /// Turns that will be taken up again, and whose composite calls go on where checkpoints are kept.
 pub(crate) async fn open_turns(
     manifest: &Manifest,
-    scribe: &Scribe,
+    scribe: &JournalWriter,
 ) -> Result<BTreeSet<uuid::Uuid>, StartError> {
     if checkpoint::store(manifest).is_none() {
         return Ok(BTreeSet::new());
@@ -413,10 +424,10 @@ pub(crate) async fn open_turns(
 
 /// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the
 /// rights of its own message.
-fn opened_by(rebuilt: &Rebuilt) -> Door {
+fn opened_by(rebuilt: &RebuiltSession) -> EntryPoint {
     let first = rebuilt.open.first();
     first.map_or(
-        Door::Unknown {
+        EntryPoint::Unknown {
             sender: String::new(),
         },
         |open| open.origin.door.clone(),
@@ -425,7 +436,7 @@ fn opened_by(rebuilt: &Rebuilt) -> Door {
 
 /// Takes up the turns that a crash or a stop interrupted, in these sessions or in all; those of tasks go on with their tasks.
 pub(crate) async fn resume_open(
-    sessions: &Arc<Sessions>,
+    sessions: &Arc<SessionServices>,
     busy: &[SessionId],
     only: Option<&BTreeSet<SessionId>>,
 ) -> Result<(), StartError> {
@@ -450,17 +461,17 @@ pub(crate) async fn resume_open(
     Ok(())
 }
 
-fn of_task(rebuilt: &Rebuilt) -> bool {
-    matches!(opened_by(rebuilt), Door::Peer { .. })
+fn of_task(rebuilt: &RebuiltSession) -> bool {
+    matches!(opened_by(rebuilt), EntryPoint::Peer { .. })
 }
 
-fn has_home(sessions: &Sessions) -> bool {
+fn has_home(sessions: &SessionServices) -> bool {
     let team = sessions.calls.team.as_ref();
     team.is_some_and(|team| team.home().is_some())
 }
 
 /// Ends the turns of tasks that have ended, where hosts share the agent. `busy`: the sessions of tasks that go on.
-pub(crate) async fn end_tasks(sessions: &Arc<Sessions>, busy: &[SessionId]) -> Result<(), StartError> {
+pub(crate) async fn end_tasks(sessions: &Arc<SessionServices>, busy: &[SessionId]) -> Result<(), StartError> {
     let mut seen: Vec<SessionId> = busy.to_vec();
     for open in sessions.scribe.journal().open_messages().await? {
         if seen.contains(&open.session) || sessions.table.get(open.session).is_some() {
@@ -475,7 +486,7 @@ pub(crate) async fn end_tasks(sessions: &Arc<Sessions>, busy: &[SessionId]) -> R
 }
 
 /// Ends the turn of a task that has ended, in this session, unless it is open here.
-pub(crate) async fn end_task(sessions: &Arc<Sessions>, session: SessionId) -> Result<(), StartError> {
+pub(crate) async fn end_task(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), StartError> {
     let fetched = hosts::fetch(sessions, session);
     match tokio::time::timeout(FETCHED, fetched).await {
         Ok(fetched) => fetched.map_err(|error| StartError::Unserved(vec![error.to_string()]))?,
@@ -496,11 +507,11 @@ pub(crate) async fn end_task(sessions: &Arc<Sessions>, session: SessionId) -> Re
 
 /// Opens a session again, and goes on with its turns.
 async fn begin_again(
-    sessions: &Arc<Sessions>,
+    sessions: &Arc<SessionServices>,
     session: SessionId,
-    rebuilt: Rebuilt,
+    rebuilt: RebuiltSession,
 ) -> Result<(), StartError> {
-    let opening = Opening {
+    let opening = SessionOpening {
         id: Some(session),
         door: opened_by(&rebuilt),
         provider: sessions.calls.models.primary().to_owned(),
@@ -517,8 +528,8 @@ async fn begin_again(
         .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     for mut turn in rebuilt.open {
         // The task of a member has ended: its turn has no rights of its own.
-        if matches!(turn.origin.door, Door::Peer { .. }) {
-            turn.effects = vec![Effect::Done(End::Failed("its task has ended".to_owned()))];
+        if matches!(turn.origin.door, EntryPoint::Peer { .. }) {
+            turn.effects = vec![Effect::Done(TurnOutcome::Failed("its task has ended".to_owned()))];
         }
         state.mailbox.resume(turn);
     }

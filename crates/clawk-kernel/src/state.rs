@@ -8,24 +8,24 @@ use clawk_manifest::model::Role;
 use clawk_proto::{RequestId, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use crate::door::Door;
-use crate::drive::Known;
+use crate::door::EntryPoint;
+use crate::drive::ContextFileDigests;
 use crate::event::Thread;
 use crate::mailbox::Mailbox;
 use crate::member::Member;
-use crate::ports::{ConversationKey, Message};
-use crate::purse::Purse;
-use crate::watch::Notices;
+use crate::ports::{ConversationKey, ModelMessage};
+use crate::purse::BudgetAccount;
+use crate::watch::NoticeSender;
 
 /// A session's inside.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) id: SessionId,
-    pub(crate) door: Door,
+    pub(crate) door: EntryPoint,
     pub(crate) thread: Thread,
     pub(crate) provider: String,
-    pub(crate) notices: Notices,
-    pub(crate) purse: Purse,
+    pub(crate) notices: NoticeSender,
+    pub(crate) purse: BudgetAccount,
     pub(crate) started_us: u64,
     pub(crate) peer_messages: Vec<String>,
     /// Whose turns it has, where it is the session of a task of the swarm.
@@ -35,16 +35,16 @@ pub(crate) struct State {
     pub(crate) arriving: tokio::sync::Mutex<()>,
     /// Opened without a surface: it leaves memory when nothing is said.
     pub(crate) leaves: bool,
-    pub(crate) history: Mutex<Vec<Message>>,
+    pub(crate) history: Mutex<Vec<ModelMessage>>,
     pub(crate) turn: Mutex<CancellationToken>,
     /// A turn runs.
     pub(crate) running: AtomicBool,
     /// The door of whoever's message the turn answers that runs, or ran last.
-    pub(crate) asker: Mutex<Option<Door>>,
+    pub(crate) asker: Mutex<Option<EntryPoint>>,
     /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
     /// What its record says of the context files; `None`: not looked up since it is in memory.
-    pub(crate) context: Mutex<Option<Known>>,
+    pub(crate) context: Mutex<Option<ContextFileDigests>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,19 +52,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    pub(crate) fn history(&self) -> Vec<Message> {
+    pub(crate) fn history(&self) -> Vec<ModelMessage> {
         lock(&self.history).clone()
     }
 
-    pub(crate) fn set_history(&self, messages: Vec<Message>) {
+    pub(crate) fn set_history(&self, messages: Vec<ModelMessage>) {
         *lock(&self.history) = messages;
     }
 
-    pub(crate) fn asker(&self) -> Option<Door> {
+    pub(crate) fn asker(&self) -> Option<EntryPoint> {
         lock(&self.asker).clone()
     }
 
-    pub(crate) fn set_asker(&self, door: &Door) {
+    pub(crate) fn set_asker(&self, door: &EntryPoint) {
         *lock(&self.asker) = Some(door.clone());
     }
 
@@ -76,11 +76,11 @@ impl State {
         *lock(&self.labels) = Some(labels);
     }
 
-    pub(crate) fn context(&self) -> Option<Known> {
+    pub(crate) fn context(&self) -> Option<ContextFileDigests> {
         lock(&self.context).clone()
     }
 
-    pub(crate) fn remember_context(&self, known: Known) {
+    pub(crate) fn remember_context(&self, known: ContextFileDigests) {
         *lock(&self.context) = Some(known);
     }
 
@@ -115,17 +115,17 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The agent's own purse.
-    root: Purse,
+    root: BudgetAccount,
     open: Mutex<BTreeMap<SessionId, Arc<State>>>,
     /// Those that are a channel's conversation.
     conversations: Mutex<HashMap<ConversationKey, SessionId>>,
     /// Sessions that gave runs which have not ended, each with its purse and those runs: whoever opens such a session again goes on
     /// with the same purse.
-    givers: Mutex<HashMap<SessionId, (Purse, BTreeSet<RequestId>)>>,
+    givers: Mutex<HashMap<SessionId, (BudgetAccount, BTreeSet<RequestId>)>>,
 }
 
 impl Table {
-    pub(crate) fn new(root: Purse) -> Self {
+    pub(crate) fn new(root: BudgetAccount) -> Self {
         Self {
             root,
             open: Mutex::default(),
@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// A session's purse; the agent's own where no such session is open.
-    pub(crate) fn purse_of(&self, session: SessionId) -> Purse {
+    pub(crate) fn purse_of(&self, session: SessionId) -> BudgetAccount {
         let open = self.open().get(&session).map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.root.clone())
     }
@@ -158,8 +158,8 @@ impl Table {
         &self,
         session: SessionId,
         run: &RequestId,
-        closed: impl FnOnce() -> Option<Purse>,
-    ) -> Purse {
+        closed: impl FnOnce() -> Option<BudgetAccount>,
+    ) -> BudgetAccount {
         let open = self.open().get(&session).map(|state| state.purse.clone());
         let mut givers = lock(&self.givers);
         if let Some((purse, runs)) = givers.get_mut(&session) {
@@ -174,7 +174,7 @@ impl Table {
     }
 
     /// The purse of a session that gave a run which has not ended.
-    pub(crate) fn kept_purse(&self, session: SessionId) -> Option<Purse> {
+    pub(crate) fn kept_purse(&self, session: SessionId) -> Option<BudgetAccount> {
         lock(&self.givers).get(&session).map(|(purse, _)| purse.clone())
     }
 
@@ -196,6 +196,6 @@ impl Table {
     pub(crate) fn is_peers(&self, session: SessionId) -> bool {
         let open = self.open();
         let state = open.get(&session);
-        state.is_some_and(|state| matches!(state.door, Door::Peer { .. }))
+        state.is_some_and(|state| matches!(state.door, EntryPoint::Peer { .. }))
     }
 }

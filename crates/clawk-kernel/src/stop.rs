@@ -12,9 +12,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::error::{CallError, DeniedBy, KernelError};
-use crate::event::{EventWords, Scribe, SessionStarted, StopEngaged, StopLifted, Thread, kind, stand_in};
-use crate::ports::{Journal, JournalError, Recorded, Scan};
-use crate::roles::Person;
+use crate::event::{
+    EventWords, JournalWriter, SessionStarted, StopEngaged, StopLifted, Thread, kind, stand_in,
+};
+use crate::ports::{Journal, JournalError, JournalScan, RecordedEvent};
+use crate::roles::KnownPerson;
 use crate::time::Clock;
 
 /// What a stop covers. The variants are ordered; a later one stops more.
@@ -49,7 +51,7 @@ impl Level {
 
 /// A stop in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Stop {
+pub struct ActiveStop {
     /// How far.
     pub level: Level,
     /// The session; `None`: the whole agent.
@@ -64,43 +66,43 @@ pub struct Stop {
 
 /// What runs and can be stopped.
 #[derive(Debug)]
-struct Running {
+struct StoppableWork {
     session: SessionId,
     stopped_by: Level,
     cancel: CancellationToken,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    stops: BTreeMap<Option<SessionId>, Stop>,
-    running: BTreeMap<u64, Running>,
+struct EmergencyStopState {
+    stops: BTreeMap<Option<SessionId>, ActiveStop>,
+    running: BTreeMap<u64, StoppableWork>,
     next: u64,
 }
 
 /// The brake of one agent.
 #[derive(Debug)]
-pub(crate) struct Brake {
-    inner: Mutex<Inner>,
+pub(crate) struct EmergencyStop {
+    inner: Mutex<EmergencyStopState>,
     /// Counts changes, for who waits.
     changed: watch::Sender<u64>,
 }
 
 /// Something that runs under the brake; it leaves when dropped.
 #[derive(Debug)]
-pub(crate) struct Hold<'a> {
-    brake: &'a Brake,
+pub(crate) struct StopGuard<'a> {
+    brake: &'a EmergencyStop,
     key: u64,
     /// Cancelled by its caller, and by a stop.
     pub(crate) cancel: CancellationToken,
 }
 
-impl Drop for Hold<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.brake.lock().running.remove(&self.key);
     }
 }
 
-impl Default for Brake {
+impl Default for EmergencyStop {
     fn default() -> Self {
         Self {
             inner: Mutex::default(),
@@ -109,18 +111,18 @@ impl Default for Brake {
     }
 }
 
-impl Brake {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl EmergencyStop {
+    fn lock(&self) -> MutexGuard<'_, EmergencyStopState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All stops in force, the whole agent's first.
-    pub(crate) fn stops(&self) -> Vec<Stop> {
+    pub(crate) fn stops(&self) -> Vec<ActiveStop> {
         self.lock().stops.values().cloned().collect()
     }
 
     /// The furthest stop that holds for a session.
-    fn over(inner: &Inner, session: SessionId) -> Option<&Stop> {
+    fn over(inner: &EmergencyStopState, session: SessionId) -> Option<&ActiveStop> {
         [None, Some(session)]
             .iter()
             .filter_map(|scope| inner.stops.get(scope))
@@ -133,7 +135,7 @@ impl Brake {
         session: SessionId,
         stopped_by: Level,
         cancel: &CancellationToken,
-    ) -> Result<Hold<'_>, Stop> {
+    ) -> Result<StopGuard<'_>, ActiveStop> {
         let mut inner = self.lock();
         if let Some(stop) = Self::over(&inner, session)
             && stop.level >= stopped_by
@@ -143,13 +145,13 @@ impl Brake {
         inner.next += 1;
         let key = inner.next;
         let cancel = cancel.child_token();
-        let running = Running {
+        let running = StoppableWork {
             session,
             stopped_by,
             cancel: cancel.clone(),
         };
         inner.running.insert(key, running);
-        Ok(Hold {
+        Ok(StopGuard {
             brake: self,
             key,
             cancel,
@@ -157,14 +159,14 @@ impl Brake {
     }
 
     /// The stop by which something of this kind may not run now.
-    pub(crate) fn against(&self, session: SessionId, stopped_by: Level) -> Option<Stop> {
+    pub(crate) fn against(&self, session: SessionId, stopped_by: Level) -> Option<ActiveStop> {
         let inner = self.lock();
         Self::over(&inner, session)
             .filter(|stop| stop.level >= stopped_by)
             .cloned()
     }
 
-    fn engage(&self, stop: Stop) {
+    fn engage(&self, stop: ActiveStop) {
         let mut inner = self.lock();
         let scope = stop.session;
         let level = stop.level;
@@ -195,7 +197,7 @@ impl Brake {
 }
 
 /// The refusal of a call.
-pub(crate) fn refused(tool: &str, stop: &Stop) -> CallError {
+pub(crate) fn refused(tool: &str, stop: &ActiveStop) -> CallError {
     let what = match stop.session {
         None => "the agent",
         Some(_) => "this session",
@@ -218,13 +220,13 @@ pub(crate) fn refused(tool: &str, stop: &Stop) -> CallError {
 
 /// Stops, at once and durably. What can't be recorded holds all the same, until this process ends, and is said.
 pub(crate) async fn engage(
-    (brake, scribe, root): (&Brake, &Scribe, &Thread),
+    (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
     level: Level,
-    by: &Person,
+    by: &KnownPerson,
     reason: Option<String>,
-) -> Result<Stop, KernelError> {
-    let stop = Stop {
+) -> Result<ActiveStop, KernelError> {
+    let stop = ActiveStop {
         level,
         session,
         by: by.name.clone(),
@@ -239,7 +241,7 @@ pub(crate) async fn engage(
     Ok(stop)
 }
 
-fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate::event::Draft {
+fn draft(scribe: &JournalWriter, thread: &Thread, stop: &ActiveStop, channel: &str) -> crate::event::Draft {
     let words = EventWords::of_reason(stop.reason.as_deref());
     let (reason, words_hash) = stand_in(words.as_ref());
     let payload = StopEngaged {
@@ -256,9 +258,9 @@ fn draft(scribe: &Scribe, thread: &Thread, stop: &Stop, channel: &str) -> crate:
 /// Lifts a stop. It is recorded first, so a lift that can't be recorded does not happen. Returns `false` if `by` is no admin, or if nothing
 /// is stopped. With `shared`, the brake is left alone: other hosts may stop the agent at the same time, so the caller reads the record.
 pub(crate) async fn lift(
-    (brake, scribe, root): (&Brake, &Scribe, &Thread),
+    (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
-    by: &Person,
+    by: &KnownPerson,
     shared: bool,
 ) -> Result<bool, KernelError> {
     let stopped = brake.lock().stops.contains_key(&session);
@@ -280,7 +282,7 @@ pub(crate) async fn lift(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct StopEventFields {
     by: Option<String>,
     level: Option<String>,
     reason: Option<String>,
@@ -288,7 +290,7 @@ struct Fields {
 }
 
 /// A stop that some host engaged or lifted, as the record has it.
-pub(crate) fn follow(brake: &Brake, event: &Recorded) {
+pub(crate) fn follow(brake: &EmergencyStop, event: &RecordedEvent) {
     let (session, stop) = read(event);
     match stop {
         Some(stop) => {
@@ -302,8 +304,8 @@ pub(crate) fn follow(brake: &Brake, event: &Recorded) {
 }
 
 /// This host alone stops by itself: it may not govern as the others do.
-pub(crate) fn freeze(brake: &Brake, reason: &str, at: crate::time::Timestamp) {
-    brake.engage(Stop {
+pub(crate) fn freeze(brake: &EmergencyStop, reason: &str, at: crate::time::Timestamp) {
+    brake.engage(ActiveStop {
         level: Level::Frozen,
         session: None,
         by: "clawk".to_owned(),
@@ -313,14 +315,14 @@ pub(crate) fn freeze(brake: &Brake, reason: &str, at: crate::time::Timestamp) {
 }
 
 /// What an event stops or lifts (`None`).
-fn read(event: &Recorded) -> (Option<SessionId>, Option<Stop>) {
+fn read(event: &RecordedEvent) -> (Option<SessionId>, Option<ActiveStop>) {
     // What can't be read as ours still stops: the furthest, for all.
-    let found: Fields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
+    let found: StopEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     let session = found.session.map(SessionId);
     if event.kind == kind::STOP_LIFTED {
         return (session, None);
     }
-    let stop = Stop {
+    let stop = ActiveStop {
         level: found
             .level
             .as_deref()
@@ -338,14 +340,14 @@ fn read(event: &Recorded) -> (Option<SessionId>, Option<Stop>) {
 ///
 /// # Errors
 /// It can't be read.
-async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>, JournalError> {
+async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, ActiveStop>, JournalError> {
     const PAGE: usize = 1000;
     let mut stops = BTreeMap::new();
-    let mut scan = Scan {
+    let mut scan = JournalScan {
         kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
         limit: PAGE,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     loop {
         let page = journal.scan(scan.clone()).await?;
@@ -363,7 +365,7 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Stop>
 }
 
 /// Puts into force what was in force when the last run ended.
-pub(crate) async fn restore(brake: &Brake, scribe: &Scribe) -> Result<(), JournalError> {
+pub(crate) async fn restore(brake: &EmergencyStop, scribe: &JournalWriter) -> Result<(), JournalError> {
     let stops = fold(&**scribe.journal()).await?;
     for stop in stops.into_values() {
         tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force");
@@ -374,7 +376,7 @@ pub(crate) async fn restore(brake: &Brake, scribe: &Scribe) -> Result<(), Journa
 
 /// An order for an agent that does not run. It is written to the state directory.
 #[derive(Debug, Clone)]
-pub enum Order {
+pub enum StopOrder {
     /// Stop the next start.
     Engage {
         /// How far.
@@ -398,10 +400,10 @@ pub enum Order {
 pub async fn offline(
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
-    order: Option<Order>,
-    by: &Person,
-) -> Result<Vec<Stop>, JournalError> {
-    let scribe = Scribe::new(journal, clock);
+    order: Option<StopOrder>,
+    by: &KnownPerson,
+) -> Result<Vec<ActiveStop>, JournalError> {
+    let scribe = JournalWriter::new(journal, clock);
     if let Some(order) = order {
         let id = SessionId(scribe.clock().uuid());
         let thread = Thread {
@@ -421,12 +423,12 @@ pub async fn offline(
         let started = scribe.entry(&thread, kind::SESSION_STARTED, &started);
         let below = thread.child(scribe.clock().uuid());
         let change = match order {
-            Order::Engage {
+            StopOrder::Engage {
                 level,
                 session,
                 reason,
             } => {
-                let stop = Stop {
+                let stop = ActiveStop {
                     level,
                     session,
                     by: by.name.clone(),
@@ -435,7 +437,7 @@ pub async fn offline(
                 };
                 draft(&scribe, &below, &stop, &by.channel)
             }
-            Order::Lift { session } => {
+            StopOrder::Lift { session } => {
                 let payload = StopLifted {
                     by: &by.name,
                     channel: &by.channel,

@@ -13,35 +13,40 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use clawk_manifest::model::{Identity, Manifest, Role, Swarm};
-use clawk_proto::method::{Acknowledged, DelegateParams, Task};
+use clawk_proto::method::{AcknowledgedResult, DelegateParams, DelegateTask};
 use clawk_proto::{ErrorCode, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Edge, Member as Seated, Node, Refusal, RunResult, RunState, TaskId, Wish};
+use clawk_swarm::coord::{
+    Member as Seated, Node, RunResult, RunState, SwarmEdge, SwarmTaskRefusal, TaskBrief, TaskConstraints,
+    TaskId,
+};
 use clawk_swarm::plan::identity_name;
-use clawk_swarm::{Coord, Effect, Plan};
-use clawk_trace::checkpoint::Signer;
+use clawk_swarm::{Effect, Plan, SwarmCoordinator};
+use clawk_trace::checkpoint::TraceSigner;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::call::Calls;
-use crate::dedup::{Claim, Keyed, Stored, key};
+use crate::call::CallGovernor;
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, key};
 use crate::error::{KernelError, StartError};
-use crate::event::{Scribe, Thread, canonical, digest};
-use crate::hosts::runs::{self, Given, Lent, Stored as Kept, Taken, stored};
+use crate::event::{JournalWriter, Thread, canonical, digest};
+use crate::hosts::runs::{
+    self, AssignmentOutcome, RunReservation, StoredRun as Kept, SwarmAssignment, stored,
+};
 use crate::judge;
-use crate::lifecycle::Life;
+use crate::lifecycle::AgentLifecycle;
 use crate::options::SwarmOptions;
-use crate::ports::{Elsewhere, TokenKey};
-use crate::purse::{Purse, Purses};
-use crate::screen::{Look, Spot};
-use crate::session::Sessions;
-use crate::team::{Origin, Step, Team};
-use crate::watch::Notices;
+use crate::ports::{RemoteWorkers, TokenKey};
+use crate::purse::{BudgetAccount, BudgetTree};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::session::SessionServices;
+use crate::team::{Origin, SwarmStep, SwarmTeam};
+use crate::watch::NoticeSender;
 
 pub(crate) use elsewhere::desk;
 pub(crate) use lead::{home, steer};
 pub(crate) use restore::{go_on, hear, restore};
-use tries::Try;
+use tries::RunningTry;
 pub use wire::UNPROVEN;
 pub(crate) use wire::{broadcast, discover, proven, report, view, view_here};
 
@@ -50,24 +55,24 @@ const ORDINARY: (u64, u64) = (2000, 500);
 
 /// What the swarm's operations need.
 #[derive(Debug)]
-pub(crate) struct Peers {
-    pub(crate) sessions: Arc<Sessions>,
-    pub(crate) calls: Arc<Calls>,
-    pub(crate) life: Arc<Life>,
-    pub(crate) scribe: Scribe,
+pub(crate) struct SwarmServices {
+    pub(crate) sessions: Arc<SessionServices>,
+    pub(crate) calls: Arc<CallGovernor>,
+    pub(crate) life: Arc<AgentLifecycle>,
+    pub(crate) scribe: JournalWriter,
     identities: BTreeMap<String, Arc<Identity>>,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
+    elsewhere: Option<Arc<dyn RemoteWorkers>>,
     /// What report tokens are made of: this host's, or the one of all hosts, once this one coordinates.
     token_key: OnceLock<TokenKey>,
     own_key: TokenKey,
-    signer: Option<Arc<Signer>>,
+    signer: Option<Arc<TraceSigner>>,
     /// Tries that others work on.
     sent: Mutex<elsewhere::SentTries>,
-    tries: Mutex<HashMap<TaskId, Try>>,
+    tries: Mutex<HashMap<TaskId, RunningTry>>,
     /// What pays for each run.
-    purses: Mutex<HashMap<TaskId, Purse>>,
+    purses: Mutex<HashMap<TaskId, BudgetAccount>>,
     /// What pays for each of its tasks.
-    slices: Mutex<slices::Slices>,
+    slices: Mutex<slices::TaskSlices>,
     /// Sessions of a run that may still be told something.
     kept: Mutex<HashMap<TaskId, Vec<SessionId>>>,
     /// What members had been told when their tries began that go on after a restart.
@@ -98,13 +103,13 @@ pub struct SwarmView {
     /// Who is in it.
     pub nodes: Vec<Node>,
     /// How they stand to each other.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<SwarmEdge>,
 }
 
 impl SwarmView {
     /// Makes the view from the state of a coordinator.
     #[must_use]
-    pub fn of(coord: &Coord) -> Self {
+    pub fn of(coord: &SwarmCoordinator) -> Self {
         let (nodes, edges) = coord.graph();
         let runs = coord.runs_now();
         Self {
@@ -127,7 +132,7 @@ impl SwarmView {
 pub(crate) fn plan(
     manifest: &Manifest,
     options: &SwarmOptions,
-    purses: &Purses,
+    purses: &BudgetTree,
 ) -> Result<Option<Plan>, StartError> {
     let Some(swarm) = &manifest.swarm else {
         return Ok(None);
@@ -147,7 +152,7 @@ pub(crate) fn plan(
 }
 
 /// Whom a member asks: its own provider; without one the Claw's first, or where cost counts the cheapest whose price is known.
-fn provider_of(manifest: &Manifest, purses: &Purses, own: Option<&str>, cost_aware: bool) -> String {
+fn provider_of(manifest: &Manifest, purses: &BudgetTree, own: Option<&str>, cost_aware: bool) -> String {
     if let Some(own) = own {
         return own.to_owned();
     }
@@ -161,7 +166,10 @@ fn provider_of(manifest: &Manifest, purses: &Purses, own: Option<&str>, cost_awa
     found.unwrap_or_default().to_owned()
 }
 
-fn declared<'a>(peers: &'a Peers, name: &str) -> Result<(&'a Swarm, &'a Arc<Team>), KernelError> {
+fn declared<'a>(
+    peers: &'a SwarmServices,
+    name: &str,
+) -> Result<(&'a Swarm, &'a Arc<SwarmTeam>), KernelError> {
     let swarm = peers
         .calls
         .manifest
@@ -175,11 +183,11 @@ fn declared<'a>(peers: &'a Peers, name: &str) -> Result<(&'a Swarm, &'a Arc<Team
         })
 }
 
-fn thread(peers: &Peers, session: SessionId) -> Thread {
+fn thread(peers: &SwarmServices, session: SessionId) -> Thread {
     Thread::of(session).child(peers.scribe.clock().uuid())
 }
 
-pub(crate) fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> KernelError {
+pub(crate) fn refused(team: &SwarmTeam, task: &RequestId, refusal: SwarmTaskRefusal) -> KernelError {
     KernelError::Swarm {
         code: refusal.code,
         swarm: team.look(|coord| coord.plan().swarm.clone()),
@@ -189,8 +197,8 @@ pub(crate) fn refused(team: &Team, task: &RequestId, refusal: Refusal) -> Kernel
     }
 }
 
-impl Peers {
-    pub(crate) fn new(sessions: Arc<Sessions>, options: SwarmOptions) -> Self {
+impl SwarmServices {
+    pub(crate) fn new(sessions: Arc<SessionServices>, options: SwarmOptions) -> Self {
         let shared = sessions
             .calls
             .team
@@ -232,7 +240,7 @@ impl Peers {
     }
 
     /// The purse that pays for a run: a slice of that of the session that gave it.
-    fn purse_of(&self, run: &TaskId, origin: Origin) -> Purse {
+    fn purse_of(&self, run: &TaskId, origin: Origin) -> BudgetAccount {
         let mut purses = lock(&self.purses);
         let own = purses.entry(run.clone()).or_insert_with(|| {
             let limits = self
@@ -265,16 +273,16 @@ impl Peers {
 /// `claw.swarm.delegate`: a run of the whole swarm, or a task of one member; acknowledged when it is recorded, once per
 /// `request_id` (R19).
 pub(crate) async fn delegate(
-    peers: &Arc<Peers>,
+    peers: &Arc<SwarmServices>,
     session: SessionId,
     mut params: DelegateParams,
-) -> Result<Acknowledged, KernelError> {
+) -> Result<AcknowledgedResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let (swarm, team) = declared(peers, &params.context.swarm)?;
     // What was asked, before screening: the same request is the same, whatever has become known since.
     let asked = digest(&canonical(&params.task));
     let request_hash = digest(&[&asked.0[..], params.task_id.as_str().as_bytes()].concat());
-    let key = key(Keyed::Delegate, &params.context.request_id);
+    let key = key(DedupMethod::Delegate, &params.context.request_id);
     let claim = peers
         .calls
         .dedup
@@ -282,8 +290,9 @@ pub(crate) async fn delegate(
         .await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
-        Claim::Answered(Stored::Delegated(answer)) => return Ok(answer),
-        Claim::Answered(Stored::Call(_) | Stored::Memory(_) | Stored::Message(_)) | Claim::Reused => {
+        Claim::Answered(DedupAnswer::Delegated(answer)) => return Ok(answer),
+        Claim::Answered(DedupAnswer::Call(_) | DedupAnswer::Memory(_) | DedupAnswer::Message(_))
+        | Claim::Reused => {
             return Err(KernelError::RequestIdReused(params.context.request_id));
         }
     };
@@ -296,7 +305,7 @@ pub(crate) async fn delegate(
         by_bus: peers.sessions.table.is_peers(session),
         ..Origin::own(session, role)
     };
-    let mut given = Given {
+    let mut given = SwarmAssignment {
         run: params.task_id,
         wish: limits.map(elsewhere::wish).unwrap_or_default(),
         to: params.context.member,
@@ -306,24 +315,28 @@ pub(crate) async fn delegate(
     };
     let run = given.run.clone();
     let lent = lend(peers, team, &mut given)?;
-    if let Taken::Open(ended) = runs::give(&peers.calls, team, given).await? {
+    if let AssignmentOutcome::Open(ended) = runs::give(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
         settle_later(peers, lent, ended);
     }
-    let answer = Acknowledged { acknowledged: true };
-    guard.settle(Stored::Delegated(answer));
+    let answer = AcknowledgedResult { acknowledged: true };
+    guard.settle(DedupAnswer::Delegated(answer));
     Ok(answer)
 }
 
-fn brief(task: Task) -> Brief {
-    Brief {
+fn brief(task: DelegateTask) -> TaskBrief {
+    TaskBrief {
         description: task.description,
         input: task.input,
     }
 }
 
 /// What the giving session's purse sets aside for the run, where another host may pay for it.
-fn lend(peers: &Peers, team: &Team, given: &mut Given) -> Result<Option<Lent>, KernelError> {
+fn lend(
+    peers: &SwarmServices,
+    team: &SwarmTeam,
+    given: &mut SwarmAssignment,
+) -> Result<Option<RunReservation>, KernelError> {
     let lent = runs::lend(&peers.calls, team, &given.run, &mut given.origin);
     lent.map_err(|error| KernelError::Swarm {
         code: ErrorCode::QuotaExceeded.code(),
@@ -335,7 +348,11 @@ fn lend(peers: &Peers, team: &Team, given: &mut Given) -> Result<Option<Lent>, K
 }
 
 /// Nobody waits for the run; what it used is counted in its session's purse all the same, where that is limited.
-fn settle_later(peers: &Arc<Peers>, lent: Option<Lent>, ended: oneshot::Receiver<RunResult>) {
+fn settle_later(
+    peers: &Arc<SwarmServices>,
+    lent: Option<RunReservation>,
+    ended: oneshot::Receiver<RunResult>,
+) {
     let Some(lent) = lent.filter(|lent| !lent.is_open()) else {
         return;
     };
@@ -349,7 +366,7 @@ fn settle_later(peers: &Arc<Peers>, lent: Option<Lent>, ended: oneshot::Receiver
 }
 
 /// Waits for a run; none: the agent ends first.
-async fn told(peers: &Peers, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
+async fn told(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
     tokio::select! {
         biased;
         result = ended => result.ok(), // silent-ok: the agent has ended
@@ -358,7 +375,7 @@ async fn told(peers: &Peers, ended: oneshot::Receiver<RunResult>) -> Option<RunR
 }
 
 /// Opens the purse of a run that was taken, while the session that gave it is open.
-fn paid_by(peers: &Peers, team: &Team, run: &TaskId, origin: Origin) {
+fn paid_by(peers: &SwarmServices, team: &SwarmTeam, run: &TaskId, origin: Origin) {
     if team.leads() && team.look(|coord| coord.run(run).is_some()) {
         drop(peers.purse_of(run, origin));
     }
@@ -367,10 +384,10 @@ fn paid_by(peers: &Peers, team: &Team, run: &TaskId, origin: Origin) {
 /// Gives the whole swarm, or who `to` names, a task and waits for its end. The same id again is the same run: its result, or
 /// it goes on with it.
 pub(crate) async fn run(
-    peers: &Arc<Peers>,
+    peers: &Arc<SwarmServices>,
     (session, role): (SessionId, Role),
     run: TaskId,
-    mut task: Task,
+    mut task: DelegateTask,
     to: Option<String>,
 ) -> Result<RunResult, KernelError> {
     let unknown = || KernelError::UnknownSwarm { name: String::new() };
@@ -396,21 +413,21 @@ pub(crate) async fn run(
         let _working = peers.life.enter().map_err(KernelError::NotReady)?;
         screen_task(peers, session, &swarm.name, &mut task).await?;
         let origin = Origin::own(session, role);
-        let mut given = Given {
+        let mut given = SwarmAssignment {
             run: run.clone(),
             brief: brief(task),
             to,
-            wish: Wish::default(),
+            wish: TaskConstraints::default(),
             origin,
             asked: None,
         };
         let lent = lend(peers, team, &mut given)?;
         match runs::give(&peers.calls, team, given).await? {
-            Taken::Open(ended) => {
+            AssignmentOutcome::Open(ended) => {
                 paid_by(peers, team, &run, origin);
                 (ended, lent)
             }
-            Taken::Ended(result) => {
+            AssignmentOutcome::Ended(result) => {
                 if let Some(lent) = lent {
                     lent.settle_once(&peers.calls, team, &result).await?;
                 }
@@ -426,7 +443,7 @@ pub(crate) async fn run(
 }
 
 /// Waits for the end of a run that was given before; none: there is no such run, or the agent ends first.
-pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> {
+pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<RunResult> {
     let team = peers.calls.team.as_ref()?;
     let ended = match team.when_ended(run) {
         Some(ended) => ended,
@@ -453,18 +470,18 @@ pub(crate) async fn result_of(peers: &Peers, run: &TaskId) -> Option<RunResult> 
 /// A task, without the secrets that the policies take out of what comes in. Its whole text is screened again, as a message to
 /// the peer.
 async fn screen_task(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     swarm: &str,
-    task: &mut Task,
+    task: &mut DelegateTask,
 ) -> Result<(), KernelError> {
     let mut value = json!(task);
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &peers.calls.screens,
         thread(peers, session),
-        Spot::Peer,
+        ScreenedTextKind::Peer,
         swarm,
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     let outcome = judge::value_in(&mut look, &mut value).await;
     if !look.drafts.is_empty() {
@@ -478,12 +495,12 @@ async fn screen_task(
 }
 
 /// Performs what the coordinator decides, until the agent stops.
-pub(crate) async fn work_off(peers: Arc<Peers>) {
+pub(crate) async fn work_off(peers: Arc<SwarmServices>) {
     let Some(team) = peers.calls.team.clone() else {
         return;
     };
     loop {
-        let wakes = team.look(Coord::wakes_at);
+        let wakes = team.look(SwarmCoordinator::wakes_at);
         let step = tokio::select! {
             biased;
             () = peers.life.stop.cancelled() => return team.close(),
@@ -497,15 +514,15 @@ pub(crate) async fn work_off(peers: Arc<Peers>) {
     }
 }
 
-async fn until(team: &Team, wakes: Option<u64>) {
+async fn until(team: &SwarmTeam, wakes: Option<u64>) {
     match wakes {
         Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(team.now_ms()).max(1))).await,
         None => std::future::pending().await,
     }
 }
 
-async fn perform(peers: &Arc<Peers>, team: &Arc<Team>, step: Step) {
-    let Step {
+async fn perform(peers: &Arc<SwarmServices>, team: &Arc<SwarmTeam>, step: SwarmStep) {
+    let SwarmStep {
         ticket,
         effects,
         done,

@@ -7,9 +7,9 @@ use clawk_plan::{Level, NetworkMode, Plan};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::catalog::{Described, Entry};
-use crate::event::{ContextTainted, Draft, Scribe, Thread, digest, kind as event};
-use crate::ports::{Executor, Marked, Message};
+use crate::catalog::{CatalogEntry, DescribedTool};
+use crate::event::{ContextTainted, Draft, JournalWriter, Thread, digest, kind as event};
+use crate::ports::{Executor, ModelMessage, TaintedFiles};
 
 /// Origins whose text is not the user's own.
 pub(crate) fn is_foreign(origin: &str) -> bool {
@@ -23,7 +23,7 @@ pub(crate) fn kind(origin: &str) -> &str {
 
 /// What the runtime knows of a tool: which kind of text it brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Brings {
+pub(crate) enum ToolTextOrigin {
     /// Text of the network.
     Web,
     /// Text of files.
@@ -38,7 +38,7 @@ pub(crate) enum Brings {
     Nothing,
 }
 
-impl Brings {
+impl ToolTextOrigin {
     /// The one that may do less.
     pub(crate) fn worse(self, other: Self) -> Self {
         let rank = |brings: Self| match brings {
@@ -54,26 +54,32 @@ impl Brings {
 }
 
 /// By what runs a tool and how far its sandbox lets it reach (R50). A label or an annotation only makes it worse.
-pub(crate) fn brings(entry: &Entry, described: &Described) -> Brings {
+pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let outside = reaches_out(&entry.plan);
     let ran = match described.executor {
         // A record of an earlier version does not say what ran; the labels decided then.
         Executor::Unrecorded => return by_label(entry, described),
         Executor::Builtin => builtin(described, outside),
-        Executor::Command | Executor::Mcp if outside => Brings::Web,
-        Executor::Command | Executor::Mcp => Brings::Tool,
-        Executor::Http => Brings::Web,
-        Executor::A2a => Brings::Peer,
+        Executor::Command | Executor::Mcp if outside => ToolTextOrigin::Web,
+        Executor::Command | Executor::Mcp => ToolTextOrigin::Tool,
+        Executor::Http => ToolTextOrigin::Web,
+        Executor::A2a => ToolTextOrigin::Peer,
     };
     let said = match by_label(entry, described) {
         // A name of our own tools' kinds gives other tools nothing of what those may.
-        Brings::Memory | Brings::Nothing => Brings::Tool,
+        ToolTextOrigin::Memory | ToolTextOrigin::Nothing => ToolTextOrigin::Tool,
         // Without a label a server is taken for one that reaches an open world: what it can reach is known better here.
-        Brings::Web if described.executor == Executor::Mcp && !described.reaches_network() => Brings::Tool,
+        ToolTextOrigin::Web if described.executor == Executor::Mcp && !described.reaches_network() => {
+            ToolTextOrigin::Tool
+        }
         said => said,
     };
     match (described.executor, ran) {
-        (Executor::Builtin, Brings::Memory | Brings::Nothing) if said == Brings::Tool => ran,
+        (Executor::Builtin, ToolTextOrigin::Memory | ToolTextOrigin::Nothing)
+            if said == ToolTextOrigin::Tool =>
+        {
+            ran
+        }
         _ => ran.worse(said),
     }
 }
@@ -84,36 +90,36 @@ fn reaches_out(plan: &Plan) -> bool {
 }
 
 /// A built-in, by the category that it has itself.
-fn builtin(described: &Described, outside: bool) -> Brings {
+fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     match described.own_category {
-        Some("memory") => Brings::Memory,
-        Some("peer") => Brings::Peer,
-        Some("shell") if outside => Brings::Web,
-        Some("network") => Brings::Web,
-        Some("filesystem") => Brings::File,
-        Some("utility") => Brings::Nothing,
-        Some(_) | None => Brings::Tool,
+        Some("memory") => ToolTextOrigin::Memory,
+        Some("peer") => ToolTextOrigin::Peer,
+        Some("shell") if outside => ToolTextOrigin::Web,
+        Some("network") => ToolTextOrigin::Web,
+        Some("filesystem") => ToolTextOrigin::File,
+        Some("utility") => ToolTextOrigin::Nothing,
+        Some(_) | None => ToolTextOrigin::Tool,
     }
 }
 
 /// What the manifest's labels and annotations say.
-fn by_label(entry: &Entry, described: &Described) -> Brings {
+fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let category = described.labels.get("category").map(String::as_str);
     let outside = entry.plan.network().mode != NetworkMode::Deny;
     match category {
-        Some("memory") => Brings::Memory,
-        Some("peer") => Brings::Peer,
-        Some("shell") if outside => Brings::Web,
-        Some("shell") => Brings::Tool,
-        _ if described.reaches_network() => Brings::Web,
-        Some("filesystem") => Brings::File,
-        Some("utility") => Brings::Nothing,
+        Some("memory") => ToolTextOrigin::Memory,
+        Some("peer") => ToolTextOrigin::Peer,
+        Some("shell") if outside => ToolTextOrigin::Web,
+        Some("shell") => ToolTextOrigin::Tool,
+        _ if described.reaches_network() => ToolTextOrigin::Web,
+        Some("filesystem") => ToolTextOrigin::File,
+        Some("utility") => ToolTextOrigin::Nothing,
         // MCP's default: a server's tools reach an open world, unless they are said not to.
         _ if entry.spec.mcp_source.is_some() => match described.annotations.get("openWorldHint") {
-            Some(Value::Bool(false)) => Brings::Tool,
-            _ => Brings::Web,
+            Some(Value::Bool(false)) => ToolTextOrigin::Tool,
+            _ => ToolTextOrigin::Web,
         },
-        _ => Brings::Tool,
+        _ => ToolTextOrigin::Tool,
     }
 }
 
@@ -125,7 +131,7 @@ const MAX_SENDER_CHARS: usize = 60;
 const SHORT_HASH_CHARS: usize = 12;
 
 /// The origin of a call's result.
-pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings) -> Option<String> {
+pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTextOrigin) -> Option<String> {
     let text = |names: &[&str]| {
         names
             .iter()
@@ -133,11 +139,11 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: Brings
             .and_then(Value::as_str)
     };
     let mut origin = match brings {
-        Brings::Web => format!("web {}", text(&["url", "uri", "href"]).unwrap_or(tool)),
-        Brings::File => format!("file {}", text(&["path", "file", "file_path"]).unwrap_or(tool)),
-        Brings::Peer => format!("peer {tool}"),
-        Brings::Tool => format!("tool {tool}"),
-        Brings::Memory | Brings::Nothing => return None,
+        ToolTextOrigin::Web => format!("web {}", text(&["url", "uri", "href"]).unwrap_or(tool)),
+        ToolTextOrigin::File => format!("file {}", text(&["path", "file", "file_path"]).unwrap_or(tool)),
+        ToolTextOrigin::Peer => format!("peer {tool}"),
+        ToolTextOrigin::Tool => format!("tool {tool}"),
+        ToolTextOrigin::Memory | ToolTextOrigin::Nothing => return None,
     };
     origin.truncate(origin.floor_char_boundary(MAX_ORIGIN_BYTES));
     Some(plain(&origin))
@@ -192,7 +198,7 @@ pub fn bare(origin: &str) -> &str {
 }
 
 /// The origins of text that was read from marked files, each with its file.
-pub(crate) fn through(read: &Marked) -> BTreeSet<String> {
+pub(crate) fn through(read: &TaintedFiles) -> BTreeSet<String> {
     let each = read.iter().flat_map(|(file, origins)| {
         origins.iter().map(move |origin| {
             let mut origin = format!("{} (in {file})", bare(origin));
@@ -205,10 +211,10 @@ pub(crate) fn through(read: &Marked) -> BTreeSet<String> {
 
 /// The record of such a reading: by a call, or by a turn whose prompt holds the files.
 pub(crate) fn read(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     thread: &Thread,
     (request_id, turn): (Option<&str>, Option<Uuid>),
-    read: &Marked,
+    read: &TaintedFiles,
 ) -> Draft {
     let untrusted: Vec<String> = through(read).into_iter().collect();
     let payload = ContextTainted {
@@ -238,13 +244,16 @@ fn plain(origin: &str) -> String {
 
 /// The origins of what a conversation holds, whoever asks: whoever runs a turn takes out the words that are the requester's own.
 /// `brings` says what each tool's results are.
-pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings) -> BTreeSet<String> {
+pub(crate) fn of_messages(
+    messages: &[ModelMessage],
+    brings: impl Fn(&str) -> ToolTextOrigin,
+) -> BTreeSet<String> {
     let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
     let mut found = BTreeSet::new();
     for message in messages {
         match message {
-            Message::User { author, .. } => found.extend(author.origins()),
-            Message::Assistant { calls, .. } => {
+            ModelMessage::User { author, .. } => found.extend(author.origins()),
+            ModelMessage::Assistant { calls, .. } => {
                 for call in calls {
                     if let Ok(arguments) = &call.arguments {
                         asked.insert(&call.id, (&call.name, arguments));
@@ -252,13 +261,13 @@ pub(crate) fn of_messages(messages: &[Message], brings: impl Fn(&str) -> Brings)
                 }
             }
             // What did not run brought nothing.
-            Message::ToolResult { from_tool: false, .. } => {}
-            Message::ToolResult { call_id, text, .. } => {
+            ModelMessage::ToolResult { from_tool: false, .. } => {}
+            ModelMessage::ToolResult { call_id, text, .. } => {
                 let Some((tool, arguments)) = asked.get(call_id.as_str()) else {
                     continue;
                 };
                 match brings(tool) {
-                    Brings::Memory => found.extend(of_entries(text)),
+                    ToolTextOrigin::Memory => found.extend(of_entries(text)),
                     other => found.extend(of_call(tool, arguments, other)),
                 }
             }

@@ -9,22 +9,22 @@ use std::sync::Arc;
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde_json::Value;
 
-use crate::attach::{self, Incoming};
-use crate::conversation::{self, Which};
-use crate::dedup::{Claim, Keyed, Stored, keyed};
-use crate::door::{Door, Origin};
+use crate::attach::{self, IncomingMessage};
+use crate::conversation::{self, ConversationSelector};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, keyed};
+use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
 use crate::hosts;
-use crate::notice::{Notice, Stop, TurnEnd};
-use crate::ports::{JournalError, Message, Recorded, Scan, Usage};
+use crate::notice::{SessionNotice, TurnEnd, TurnStop};
+use crate::ports::{JournalError, JournalScan, ModelMessage, RecordedEvent, Usage};
 use crate::recover;
-use crate::session::{self, Sessions};
-use crate::shown::{self, Shown};
+use crate::session::{self, SessionServices};
+use crate::shown::{self, TurnCallSummary};
 use crate::taint;
 use crate::time::Timestamp;
 use crate::watch::Watcher;
-use told::{ClientCall, Talk, Told};
+use told::{ClientCall, TalkRequest, TurnResult};
 
 /// Characters of a conversation's name.
 const MAX_NAME_CHARS: usize = 256;
@@ -32,7 +32,7 @@ const MAX_NAME_CHARS: usize = 256;
 const PAGE: usize = 1000;
 
 /// Where a message belongs.
-struct Ids {
+struct MessageIds {
     conversation: String,
     session: SessionId,
     message: MessageId,
@@ -40,7 +40,7 @@ struct Ids {
     request: Digest,
 }
 
-impl Ids {
+impl MessageIds {
     /// For a message that is in the record. Its text is not looked at.
     const fn of_record(session: SessionId, message: MessageId) -> Self {
         Self {
@@ -54,19 +54,20 @@ impl Ids {
 
 /// Says something to the agent and waits for its answer. `tell` hears what happens in this turn; it must not block.
 pub(crate) async fn talk(
-    sessions: &Arc<Sessions>,
-    door: Door,
-    asked: Talk,
-    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-) -> Result<Told, KernelError> {
+    sessions: &Arc<SessionServices>,
+    door: EntryPoint,
+    asked: TalkRequest,
+    tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+) -> Result<TurnResult, KernelError> {
     let place = place(&asked)?;
-    let key = keyed(Keyed::Message, place.message.0);
+    let key = keyed(DedupMethod::Message, place.message.0);
     let journal = sessions.scribe.journal();
     let claim = sessions.calls.dedup.claim(key, place.request, &**journal).await?;
     let guard = match claim {
         Claim::Fresh(guard) => guard,
-        Claim::Answered(Stored::Message(told)) => return Ok(*told),
-        Claim::Answered(Stored::Call(_) | Stored::Memory(_) | Stored::Delegated(_)) | Claim::Reused => {
+        Claim::Answered(DedupAnswer::Message(told)) => return Ok(*told),
+        Claim::Answered(DedupAnswer::Call(_) | DedupAnswer::Memory(_) | DedupAnswer::Delegated(_))
+        | Claim::Reused => {
             return Err(KernelError::RequestIdReused(asked.request_id));
         }
     };
@@ -75,12 +76,12 @@ pub(crate) async fn talk(
         Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
         None => fresh(sessions, door, &place, &asked, tell).await?,
     };
-    guard.settle(Stored::Message(Box::new(told.clone())));
+    guard.settle(DedupAnswer::Message(Box::new(told.clone())));
     Ok(told)
 }
 
 /// The one place that says which session a conversation is, and which message a request.
-fn place(asked: &Talk) -> Result<Ids, KernelError> {
+fn place(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
     let owner = asked.owner.as_bytes();
     let request_id = asked.request_id.as_str().as_bytes();
     let conversation = match &asked.conversation {
@@ -104,7 +105,7 @@ fn place(asked: &Talk) -> Result<Ids, KernelError> {
         parts.extend([before.as_slice(), tools.as_slice()]);
     }
     parts.extend(images.iter().map(|image| &image.0[..]));
-    Ok(Ids {
+    Ok(MessageIds {
         session: SessionId(derived("conversation", &[owner, name])),
         message: MessageId(derived("message", &[owner, request_id])),
         request: digest(&framed("request", &parts)),
@@ -131,12 +132,17 @@ fn derived(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
 }
 
 /// How the record marks the request.
-fn mark(place: &Ids) -> String {
+fn mark(place: &MessageIds) -> String {
     format!("request:{}", place.request)
 }
 
 /// What is said, with whose words it holds: what a client says was said before is nobody's word here (R44).
-fn said(door: Door, place: &Ids, asked: &Talk, history: &[Message]) -> (Origin, Incoming) {
+fn said(
+    door: EntryPoint,
+    place: &MessageIds,
+    asked: &TalkRequest,
+    history: &[ModelMessage],
+) -> (Origin, IncomingMessage) {
     let (text, repeats) = earlier::compose(history, &asked.earlier, &asked.text);
     let told_by = taint::of_sender(door.sender(), "a client's history");
     let origin = Origin {
@@ -145,27 +151,27 @@ fn said(door: Door, place: &Ids, asked: &Talk, history: &[Message]) -> (Origin, 
         repeats: repeats.then_some(told_by).into_iter().collect(),
         ..Origin::from(door)
     };
-    let said = Incoming {
+    let said = IncomingMessage {
         text,
         images: asked.images.clone(),
-        ..Incoming::default()
+        ..IncomingMessage::default()
     };
     (origin, said)
 }
 
 async fn fresh(
-    sessions: &Arc<Sessions>,
-    door: Door,
-    place: &Ids,
-    asked: &Talk,
-    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-) -> Result<Told, KernelError> {
+    sessions: &Arc<SessionServices>,
+    door: EntryPoint,
+    place: &MessageIds,
+    asked: &TalkRequest,
+    tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+) -> Result<TurnResult, KernelError> {
     if hosts::is_elsewhere(sessions, place.session).await? {
         return elsewhere(sessions, door, place, asked).await;
     }
     let state = {
         let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
-        conversation::open(sessions, &door, Which::Named(place.session)).await?
+        conversation::open(sessions, &door, ConversationSelector::Named(place.session)).await?
     };
     let watcher = state.notices.watch(sessions.life.over.clone());
     let (origin, said) = said(door, place, asked, &state.history());
@@ -186,11 +192,11 @@ async fn fresh(
 
 /// Another host holds the conversation: it is given the message, and its answer is told here.
 async fn elsewhere(
-    sessions: &Arc<Sessions>,
-    door: Door,
-    place: &Ids,
-    asked: &Talk,
-) -> Result<Told, KernelError> {
+    sessions: &Arc<SessionServices>,
+    door: EntryPoint,
+    place: &MessageIds,
+    asked: &TalkRequest,
+) -> Result<TurnResult, KernelError> {
     let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
     let (origin, said) = said(door, place, asked, &[]);
     hosts::hand_over(sessions, (place.session, place.message), &origin, &said).await?;
@@ -198,7 +204,11 @@ async fn elsewhere(
 }
 
 /// Waits for the end of a turn that may run on another host.
-async fn until_ended(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<Told, KernelError> {
+async fn until_ended(
+    sessions: &SessionServices,
+    session: SessionId,
+    place: &MessageIds,
+) -> Result<TurnResult, KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Err(KernelError::NotReady(sessions.life.state()));
     };
@@ -209,7 +219,7 @@ async fn until_ended(sessions: &Sessions, session: SessionId, place: &Ids) -> Re
         // Waited for before it is looked for, so that an end in between is not missed.
         ended.as_mut().enable();
         match record(sessions, session, place).await {
-            Ok(Record { end: Some(told), .. }) => break Ok(told),
+            Ok(MessageRecord { end: Some(told), .. }) => break Ok(told),
             Ok(_) => {}
             Err(error) => break Err(error),
         }
@@ -228,11 +238,11 @@ pub(crate) fn message_of(owner: &str, request: &str) -> MessageId {
 
 /// Until the turn ends. `mine`: the turn that runs now is the message's.
 async fn follow(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     (watcher, mut mine): (&Watcher, bool),
-    place: &Ids,
-    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-) -> Result<Told, KernelError> {
+    place: &MessageIds,
+    tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+) -> Result<TurnResult, KernelError> {
     let (mut text, mut calls) = (String::new(), Vec::new());
     let (mut found, mut missed) = (None, false);
     loop {
@@ -246,17 +256,17 @@ async fn follow(
             return Err(hosts::lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
         };
         match &notice {
-            Notice::TurnStarted { message } => mine = *message == place.message,
-            Notice::Said(said) if mine => text.clone_from(said),
-            Notice::Handed(call) if mine => calls.push(call.clone()),
-            Notice::Shown(shown, _) if mine => found = Some(shown.clone()),
-            Notice::Missed(_) => missed = true,
+            SessionNotice::TurnStarted { message } => mine = *message == place.message,
+            SessionNotice::Said(said) if mine => text.clone_from(said),
+            SessionNotice::Handed(call) if mine => calls.push(call.clone()),
+            SessionNotice::Shown(shown, _) if mine => found = Some(shown.clone()),
+            SessionNotice::Missed(_) => missed = true,
             _ => {}
         }
-        if mine || matches!(notice, Notice::Missed(_)) {
+        if mine || matches!(notice, SessionNotice::Missed(_)) {
             tell(place.message, &notice);
         }
-        if let Notice::TurnEnded {
+        if let SessionNotice::TurnEnded {
             message,
             end,
             stop,
@@ -278,7 +288,7 @@ async fn follow(
             if found.is_none() && missed {
                 found = self::shown(sessions, place.session, place.message).await?;
             }
-            return Ok(Told {
+            return Ok(TurnResult {
                 calls,
                 shown: found,
                 ..told(place, text, stop, reason, usage)
@@ -287,8 +297,14 @@ async fn follow(
     }
 }
 
-fn told(place: &Ids, text: String, stop: Stop, reason: Option<String>, usage: Usage) -> Told {
-    Told {
+fn told(
+    place: &MessageIds,
+    text: String,
+    stop: TurnStop,
+    reason: Option<String>,
+    usage: Usage,
+) -> TurnResult {
+    TurnResult {
         conversation: place.conversation.clone(),
         session: place.session,
         turn: place.message,
@@ -303,10 +319,10 @@ fn told(place: &Ids, text: String, stop: Stop, reason: Option<String>, usage: Us
 
 /// What the record says of a turn, where it has something to say.
 async fn shown(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     session: SessionId,
     message: MessageId,
-) -> Result<Option<Shown>, KernelError> {
+) -> Result<Option<TurnCallSummary>, KernelError> {
     let journal = &**sessions.scribe.journal();
     let record = shown::of(journal, session, message, None, false).await?;
     Ok(Some(record.shown()).filter(|shown| shown.line().is_some()))
@@ -314,12 +330,12 @@ async fn shown(
 
 /// What came, or comes, of a message that was taken before.
 async fn earlier(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     session: SessionId,
-    place: &Ids,
-    asked: &Talk,
-    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-) -> Result<Told, KernelError> {
+    place: &MessageIds,
+    asked: &TalkRequest,
+    tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+) -> Result<TurnResult, KernelError> {
     // Watched first, then looked: an end that comes in between is seen.
     let open = sessions.table.get(session);
     let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
@@ -342,17 +358,17 @@ async fn earlier(
 /// Waits for the answer to a message that `client` said in an earlier run; `None`: the record knows no such message. `begun`: its
 /// turn had begun, so a question of its session is a question of this turn.
 pub(crate) async fn rejoin(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     (message, begun): (MessageId, bool),
     client: &str,
-    tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-) -> Result<Option<Told>, KernelError> {
+    tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+) -> Result<Option<TurnResult>, KernelError> {
     let Some(session) = sessions.scribe.journal().message(message).await? else {
         return Ok(None);
     };
     let open = sessions.table.get(session);
     let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
-    let place = Ids::of_record(session, message);
+    let place = MessageIds::of_record(session, message);
     let record = record(sessions, session, &place).await?;
     if record.sender != client {
         return Ok(None);
@@ -371,7 +387,7 @@ pub(crate) async fn rejoin(
         .into_iter()
         .filter(|question| begun && question.session == session);
     for question in asked {
-        tell(message, &Notice::Asking(Box::new(question)));
+        tell(message, &SessionNotice::Asking(Box::new(question)));
     }
     let told = follow(sessions, (&watcher, begun), &place, tell).await?;
     let end = self::record(sessions, session, &place).await?.end;
@@ -379,7 +395,7 @@ pub(crate) async fn rejoin(
 }
 
 /// What the chain says of a message.
-struct Record {
+struct MessageRecord {
     /// It was asked with the same words.
     same: bool,
     /// Who said it.
@@ -387,11 +403,15 @@ struct Record {
     calls: Vec<ClientCall>,
     /// When it was taken, or ended.
     at: Timestamp,
-    end: Option<Told>,
+    end: Option<TurnResult>,
 }
 
-async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<Record, KernelError> {
-    let mut record = Record {
+async fn record(
+    sessions: &SessionServices,
+    session: SessionId,
+    place: &MessageIds,
+) -> Result<MessageRecord, KernelError> {
+    let mut record = MessageRecord {
         same: false,
         sender: String::new(),
         calls: Vec::new(),
@@ -400,7 +420,7 @@ async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<
     };
     let mut after_row = 0;
     loop {
-        let scan = Scan {
+        let scan = JournalScan {
             after_row,
             limit: PAGE,
             session: Some(session),
@@ -411,7 +431,7 @@ async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<
                 kind::MESSAGE_DEAD,
             ],
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let events = sessions.scribe.journal().scan(scan).await?;
         let full = events.len() == PAGE;
@@ -432,8 +452,8 @@ async fn record(sessions: &Sessions, session: SessionId, place: &Ids) -> Result<
     Ok(record)
 }
 
-impl Record {
-    fn read(&mut self, event: &Recorded, place: &Ids) {
+impl MessageRecord {
+    fn read(&mut self, event: &RecordedEvent, place: &MessageIds) {
         let payload: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours always read
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
         let about = text("message_id").or_else(|| text("turn"));
@@ -455,16 +475,18 @@ impl Record {
             }
             kind::MESSAGE_ANSWERED => {
                 let stop = match text("end") {
-                    Some("cancelled") => Stop::Cancelled,
-                    _ if payload.get("declined").is_some_and(|declined| *declined == true) => Stop::Refused,
-                    Some(_) | None => Stop::Answered,
+                    Some("cancelled") => TurnStop::Cancelled,
+                    _ if payload.get("declined").is_some_and(|declined| *declined == true) => {
+                        TurnStop::Refused
+                    }
+                    Some(_) | None => TurnStop::Answered,
                 };
                 let usage = Usage {
                     input_tokens: count("input_tokens"),
                     output_tokens: count("output_tokens"),
                     ..Usage::default()
                 };
-                self.end = Some(Told {
+                self.end = Some(TurnResult {
                     calls: std::mem::take(&mut self.calls),
                     ..told(place, recover::text(event), stop, None, usage)
                 });
@@ -472,9 +494,9 @@ impl Record {
             kind::MESSAGE_DEAD => {
                 let reason = text("reason").map(str::to_owned);
                 let stop = match text("why") {
-                    Some("budget") => Stop::Budget,
-                    Some("stopped") => Stop::Stopped,
-                    Some(_) | None => Stop::Failed,
+                    Some("budget") => TurnStop::Budget,
+                    Some("stopped") => TurnStop::Stopped,
+                    Some(_) | None => TurnStop::Failed,
                 };
                 self.end = Some(told(place, String::new(), stop, reason, Usage::default()));
             }
@@ -485,31 +507,31 @@ impl Record {
 
 /// The state of a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Standing {
+pub struct MessageStatus {
     /// Its conversation.
     pub session: SessionId,
     /// When it was taken, or ended.
     pub at: Timestamp,
     /// How it ended; none: it waits, or its turn runs.
-    pub end: Option<Told>,
+    pub end: Option<TurnResult>,
 }
 
 /// How a message stands that this client said; none of another's.
 pub(crate) async fn standing(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     message: MessageId,
     client: &str,
-) -> Result<Option<Standing>, KernelError> {
+) -> Result<Option<MessageStatus>, KernelError> {
     let Some(session) = sessions.scribe.journal().message(message).await? else {
         return Ok(None);
     };
-    let place = Ids::of_record(session, message);
+    let place = MessageIds::of_record(session, message);
     let record = record(sessions, session, &place).await?;
     let (at, end) = (record.at, record.end);
-    Ok((record.sender == client).then_some(Standing { session, at, end }))
+    Ok((record.sender == client).then_some(MessageStatus { session, at, end }))
 }
 
-impl Talk {
+impl TalkRequest {
     /// Where it goes: the conversation's session, and the turn that will answer it. The same for the same owner, conversation and
     /// request id.
     ///

@@ -11,20 +11,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_manifest::model::{Autonomy, Role};
+use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, Refusal, RunResult, Start, TaskId, TaskResult, Terms, Wanted, Wish};
-use clawk_swarm::{Coord, Effect, Plan};
+use clawk_swarm::coord::{
+    DelegatedTask, RunResult, RunTerms, SwarmTaskRefusal, TaskBrief, TaskConstraints, TaskId, TaskResult,
+    TryStart,
+};
+use clawk_swarm::{Effect, Plan, SwarmCoordinator};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::event::{Scribe, Thread};
+use crate::event::{JournalWriter, Thread};
 use crate::member::Member;
-use crate::ports::{AnswerKey, JournalError, Ticket};
+use crate::ports::{AnswerKey, JournalError, JournalTicket};
 
 pub use record::{SWARM_KINDS, fact_of, session_of};
 pub(crate) use shared::STORE;
-pub(crate) use tools::{ASK, Calling, DELEGATE, REPORT, WAIT_MS, specs};
+pub(crate) use tools::{ASK, DELEGATE, REPORT, SwarmToolCaller, WAIT_MS, specs};
 
 /// Broadcast messages kept for a member's next task.
 const INBOX: usize = 64;
@@ -42,7 +45,7 @@ pub(crate) struct Origin {
     pub(crate) role: RoleWord,
     /// At most this, where another host said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) autonomy: Option<Autonomy>,
+    pub(crate) autonomy: Option<AutonomyLevel>,
     /// Another host gave it: it is worked on here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) from_afar: bool,
@@ -92,7 +95,7 @@ impl Origin {
         serde_json::from_str(text).unwrap_or(Self {
             session: SessionId(uuid::Uuid::nil()),
             role: RoleWord(Role::Viewer),
-            autonomy: Some(Autonomy::Observer),
+            autonomy: Some(AutonomyLevel::Observer),
             from_afar: true,
             by_bus: true,
             tokens: None,
@@ -107,7 +110,7 @@ impl Origin {
 
 /// The request that a run answers (`claw.swarm.delegate`).
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct DelegationRequest {
     pub(crate) request_id: RequestId,
     pub(crate) request_hash: Digest,
     pub(crate) key: AnswerKey,
@@ -115,17 +118,17 @@ pub(crate) struct Asked {
 
 /// What is to be done after it is durable.
 #[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) ticket: Option<Ticket>,
+pub(crate) struct SwarmStep {
+    pub(crate) ticket: Option<JournalTicket>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) done: Option<oneshot::Sender<Result<(), JournalError>>>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    coord: Coord,
-    book: record::Book,
-    steps: VecDeque<Step>,
+struct SwarmTeamState {
+    coord: SwarmCoordinator,
+    book: record::SwarmRecordBook,
+    steps: VecDeque<SwarmStep>,
     /// Nobody performs them any more.
     over: bool,
     /// Who waits for the result of a task: by asker and task.
@@ -140,11 +143,11 @@ struct Inner {
     asked_in: HashMap<TaskId, BTreeSet<String>>,
 }
 
-impl Inner {
+impl SwarmTeamState {
     fn new(plan: Plan) -> Self {
         Self {
-            coord: Coord::new(plan),
-            book: record::Book::default(),
+            coord: SwarmCoordinator::new(plan),
+            book: record::SwarmRecordBook::default(),
             steps: VecDeque::new(),
             over: false,
             replies: HashMap::new(),
@@ -167,10 +170,10 @@ impl Inner {
 
 /// The swarm of an agent.
 #[derive(Debug)]
-pub(crate) struct Team {
-    inner: Mutex<Inner>,
-    scribe: Scribe,
-    chains: record::Chains,
+pub(crate) struct SwarmTeam {
+    inner: Mutex<SwarmTeamState>,
+    scribe: JournalWriter,
+    chains: record::SwarmChains,
     bell: Notify,
     /// This host coordinates the swarm: it alone decides, works and records.
     leads: watch::Sender<bool>,
@@ -178,13 +181,13 @@ pub(crate) struct Team {
     heard: AtomicU64,
 }
 
-impl Team {
+impl SwarmTeam {
     /// `root`: the runtime's own chain. `home`: where hosts share the agent, the chain of the whole swarm, whose holder coordinates it.
-    pub(crate) fn new(plan: Plan, scribe: Scribe, root: Thread, home: Option<SessionId>) -> Self {
+    pub(crate) fn new(plan: Plan, scribe: JournalWriter, root: Thread, home: Option<SessionId>) -> Self {
         Self {
-            inner: Mutex::new(Inner::new(plan)),
+            inner: Mutex::new(SwarmTeamState::new(plan)),
             scribe,
-            chains: record::Chains { root, home },
+            chains: record::SwarmChains { root, home },
             bell: Notify::new(),
             leads: watch::Sender::new(home.is_none()),
             heard: AtomicU64::default(),
@@ -209,7 +212,7 @@ impl Team {
     /// Forgets everything but who waits for runs: the record is folded from its beginning.
     pub(crate) fn anew(&self) {
         let mut inner = self.lock();
-        let fresh = Inner::new(inner.coord.plan().clone());
+        let fresh = SwarmTeamState::new(inner.coord.plan().clone());
         let before = std::mem::replace(&mut *inner, fresh);
         inner.ends = before.ends;
     }
@@ -227,7 +230,7 @@ impl Team {
         let _gone = leads.wait_for(|leads| *leads).await; // silent-ok: the sender is ours
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SwarmTeamState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -236,15 +239,15 @@ impl Team {
     }
 
     /// Looks at the coordinator.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&Coord) -> R) -> R {
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&SwarmCoordinator) -> R) -> R {
         look(&self.lock().coord)
     }
 
     /// Lets the coordinator decide, and queues the decision. The receiver completes when the decision is durable.
     pub(crate) fn act<E>(
         &self,
-        asked: Option<&Asked>,
-        decide: impl FnOnce(&mut Coord, u64) -> Result<Vec<Effect>, E>,
+        asked: Option<&DelegationRequest>,
+        decide: impl FnOnce(&mut SwarmCoordinator, u64) -> Result<Vec<Effect>, E>,
     ) -> Result<oneshot::Receiver<Result<(), JournalError>>, E> {
         let now_ms = self.now_ms();
         let (done, durable) = oneshot::channel();
@@ -253,7 +256,7 @@ impl Team {
         if inner.over {
             return Ok(durable); // who waits for it is told that it does not come
         }
-        let Inner {
+        let SwarmTeamState {
             coord, book, ending, ..
         } = &mut *inner;
         let mut drafts = Vec::new();
@@ -270,7 +273,7 @@ impl Team {
                 other => rest.push(other),
             }
         }
-        let mut step = Step {
+        let mut step = SwarmStep {
             ticket: None,
             effects: rest,
             done: Some(done),
@@ -302,7 +305,7 @@ impl Team {
     }
 
     /// The next thing to do, when there is one.
-    pub(crate) async fn next(&self) -> Step {
+    pub(crate) async fn next(&self) -> SwarmStep {
         loop {
             if let Some(step) = self.lock().steps.pop_front() {
                 return step;
@@ -315,12 +318,12 @@ impl Team {
     pub(crate) fn accept(
         &self,
         run: &TaskId,
-        brief: Brief,
-        (to, wish): (Option<&str>, Wish),
+        brief: TaskBrief,
+        (to, wish): (Option<&str>, TaskConstraints),
         origin: Origin,
-        asked: Option<&Asked>,
-    ) -> Result<oneshot::Receiver<Result<(), JournalError>>, Refusal> {
-        let terms = Terms {
+        asked: Option<&DelegationRequest>,
+    ) -> Result<oneshot::Receiver<Result<(), JournalError>>, SwarmTaskRefusal> {
+        let terms = RunTerms {
             to,
             wish,
             from_afar: origin.from_afar,
@@ -361,8 +364,8 @@ impl Team {
     pub(crate) fn delegate(
         &self,
         asker: &TaskId,
-        wanted: Wanted,
-    ) -> Result<oneshot::Receiver<TaskResult>, Refusal> {
+        wanted: DelegatedTask,
+    ) -> Result<oneshot::Receiver<TaskResult>, SwarmTaskRefusal> {
         let told = self.wait_for(asker, &wanted.task);
         let task = wanted.task.clone();
         let kept = self.act(None, |coord, now_ms| coord.delegate(asker, wanted, now_ms));
@@ -377,7 +380,7 @@ impl Team {
         task: TaskId,
         to: &str,
         question: String,
-    ) -> Result<oneshot::Receiver<TaskResult>, Refusal> {
+    ) -> Result<oneshot::Receiver<TaskResult>, SwarmTaskRefusal> {
         let told = self.wait_for(asker, &task);
         let asked = task.clone();
         let kept = self.act(None, |coord, now_ms| {
@@ -418,7 +421,7 @@ impl Team {
     }
 
     /// Origins of the text that a task was made from: of its run's asker, and of the member's that asked for it.
-    pub(crate) fn asked_in(&self, start: &Start) -> BTreeSet<String> {
+    pub(crate) fn asked_in(&self, start: &TryStart) -> BTreeSet<String> {
         let inner = self.lock();
         let askers = std::iter::once(&start.run).chain(&start.asker);
         let known = askers.filter_map(|asker| inner.asked_in.get(asker));
@@ -481,9 +484,9 @@ impl Team {
     }
 
     /// Takes a fact of the journal, in its order.
-    pub(crate) fn restore(&self, fact: &clawk_swarm::Fact) {
+    pub(crate) fn restore(&self, fact: &clawk_swarm::SwarmFact) {
         let mut inner = self.lock();
-        let Inner { coord, book, .. } = &mut *inner;
+        let SwarmTeamState { coord, book, .. } = &mut *inner;
         book.see(coord.plan(), fact);
         coord.apply(fact);
     }

@@ -5,20 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clawk_manifest::model::Store;
-use clawk_recall::compact::{self, Summary};
-use clawk_recall::entry::Hit;
+use clawk_recall::compact::{self, CompactionSummary};
+use clawk_recall::entry::EntryHit;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::author::Author;
+use crate::author::TextAuthor;
 use crate::compaction;
 use crate::event::{MemoryCompacted, MemoryExpired, Thread, kind};
-use crate::infer::{self, NoAnswer, Site};
-use crate::memory::Memories;
-use crate::ports::{InferRequest, Memory, Message, Scope};
-use crate::purse::Purse;
+use crate::infer::{self, InferenceContext, NoAnswer};
+use crate::memory::MemoryServices;
+use crate::ports::{InferRequest, Memory, ModelMessage, Scope};
+use crate::purse::BudgetAccount;
 use crate::vectors;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// How often what is too old is looked for.
 const EVERY: Duration = Duration::from_secs(60);
@@ -40,13 +40,13 @@ const REACH: Duration = Duration::from_secs(2);
 
 /// Is told when something was kept.
 #[derive(Debug, Default)]
-pub(crate) struct Tender {
+pub(crate) struct RetentionWorker {
     wake: Notify,
     /// Stores and places where something was kept.
     places: Mutex<BTreeSet<(String, String, String)>>,
 }
 
-impl Tender {
+impl RetentionWorker {
     /// Something was kept there.
     pub(crate) fn nudge(&self, store: &Store, place: &Scope) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Tender {
 }
 
 /// Tends the stores until the agent stops.
-pub(crate) fn start(memories: &Arc<Memories>) {
+pub(crate) fn start(memories: &Arc<MemoryServices>) {
     if memories.backend.is_none() || stores(memories).next().is_none() {
         return;
     }
@@ -76,11 +76,11 @@ pub(crate) fn start(memories: &Arc<Memories>) {
     });
 }
 
-fn stores(memories: &Memories) -> impl Iterator<Item = &Store> {
+fn stores(memories: &MemoryServices) -> impl Iterator<Item = &Store> {
     memories.manifest.memory.iter().flat_map(|memory| &memory.stores)
 }
 
-async fn run(memories: &Memories) {
+async fn run(memories: &MemoryServices) {
     // What was kept before a crash has its vectors now.
     let mut whole = false;
     let mut next = tokio::time::Instant::now();
@@ -106,7 +106,7 @@ async fn run(memories: &Memories) {
 }
 
 /// What is too old or too much goes, in every scope.
-async fn retain(memories: &Memories) {
+async fn retain(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
     };
@@ -130,12 +130,12 @@ async fn retain(memories: &Memories) {
     }
 }
 
-fn thread(memories: &Memories) -> Thread {
+fn thread(memories: &MemoryServices) -> Thread {
     memories.life.root.child(memories.scribe.clock().uuid())
 }
 
 /// Whether every entry has the vector that it should have.
-async fn fill(memories: &Memories) -> bool {
+async fn fill(memories: &MemoryServices) -> bool {
     let cancel = memories.life.stop.child_token();
     let mut whole = true;
     for store in stores(memories) {
@@ -155,7 +155,7 @@ async fn fill(memories: &Memories) -> bool {
 }
 
 /// Summaries where something was kept and the store is nearly full.
-async fn summarise(memories: &Memories) {
+async fn summarise(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
     };
@@ -191,11 +191,11 @@ async fn summarise(memories: &Memories) {
 /// # Errors
 /// For people: why not.
 pub(crate) async fn compacted(
-    memories: &Memories,
+    memories: &MemoryServices,
     backend: &dyn Memory,
     (store, place): (&Store, &Scope),
     thread: &Thread,
-    purse: &Purse,
+    purse: &BudgetAccount,
 ) -> Result<(u64, u64), crate::error::KernelError> {
     let summary = match compact::strategy(store) {
         Some(clawk_manifest::model::CompactionStrategy::Summarize) => {
@@ -217,7 +217,11 @@ pub(crate) async fn compacted(
 }
 
 /// Of exactly these entries, in a model's words; none, where no model gives any.
-async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summary> {
+async fn summary(
+    memories: &MemoryServices,
+    old: &[EntryHit],
+    purse: &BudgetAccount,
+) -> Option<CompactionSummary> {
     if old.len() < 2 {
         return None;
     }
@@ -241,18 +245,18 @@ async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summ
     models.screens.without_known(&mut told);
     let request = InferRequest {
         system: compaction::ORDER.to_owned(),
-        messages: vec![Message::User {
+        messages: vec![ModelMessage::User {
             text: told,
             images: Vec::new(),
             frame: String::new(),
-            author: Author::runtime(),
+            author: TextAuthor::runtime(),
         }],
         tools: Vec::new(),
         max_output_tokens: 0,
         ..InferRequest::default()
     };
-    let quiet = Notices::default();
-    let place = Site {
+    let quiet = NoticeSender::default();
+    let place = InferenceContext {
         // No session's chain: what a session is replayed from has no such answer.
         thread: thread(memories),
         // A turn of its own: no conversation is rebuilt with it.
@@ -263,7 +267,7 @@ async fn summary(memories: &Memories, old: &[Hit], purse: &Purse) -> Option<Summ
     };
     let cancel: CancellationToken = memories.life.stop.child_token();
     match infer::infer(models, place, &name, request, &cancel).await {
-        Ok(completion) if !completion.text.trim().is_empty() => Some(Summary {
+        Ok(completion) if !completion.text.trim().is_empty() => Some(CompactionSummary {
             of: old.iter().map(|hit| hit.entry.id.clone()).collect(),
             text: completion.text,
         }),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clawk_proto::RequestId;
 use uuid::Uuid;
 
-use crate::ports::Later;
+use crate::ports::BoxFuture;
 
 /// Microseconds by which two clocks may differ before one of them counts as set.
 const JUMP_US: u64 = 1_000_000;
@@ -121,7 +121,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
     /// Completes when `question` has waited for `ms` milliseconds from now. A replay completes earlier, if the record has no
     /// answer.
-    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> Later<'a, ()> {
+    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
         let _ = question;
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
@@ -134,13 +134,13 @@ pub trait Clock: Send + Sync + fmt::Debug {
 
 /// A time that no jump of the wall clock moves: the wall clock's when this was made, plus what has passed since.
 #[derive(Debug, Clone)]
-pub struct Steady {
+pub struct SteadyClock {
     clock: Arc<dyn Clock>,
     wall: Timestamp,
     monotonic_us: u64,
 }
 
-impl Steady {
+impl SteadyClock {
     /// Begins at the present wall time.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {

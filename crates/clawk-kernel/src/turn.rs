@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 
 use clawk_proto::Digest;
 
-use crate::attach::Said;
-use crate::author::Author;
-use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
-use guard::{Finding, Trail, call_digest};
+use crate::attach::TurnInput;
+use crate::author::TextAuthor;
+use crate::ports::{ModelCompletion, ModelMessage, StopReason, ToolUse, Usage};
+use guard::{CallTrail, Finding, call_digest};
 
-pub use guard::{Bounds, MAX_REPEATS, MAX_STEPS, Stopped};
+pub use guard::{Bounds, LoopGuardStop, MAX_REPEATS, MAX_STEPS};
 
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The model answered.
-    Inferred(Completion),
+    Inferred(ModelCompletion),
     /// A call ended: run, failed or refused.
     CallDone {
         /// [`ToolUse::id`].
@@ -69,12 +69,12 @@ pub enum Effect {
     /// Tell the user.
     Say(String),
     /// The turn is over.
-    Done(End),
+    Done(TurnOutcome),
 }
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum TurnOutcome {
     /// With an answer.
     Answered,
     /// The user cancelled it.
@@ -86,16 +86,16 @@ pub enum End {
 /// A turn in progress.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    messages: Vec<Message>,
+    messages: Vec<ModelMessage>,
     queue: VecDeque<ToolUse>,
-    running: Option<Running>,
+    running: Option<RunningCall>,
     steps: u32,
     usage: Usage,
     said: String,
     over: bool,
     bounds: Bounds,
-    trail: Trail,
-    stopped: Option<Stopped>,
+    trail: CallTrail,
+    stopped: Option<LoopGuardStop>,
     declined: bool,
     /// A call of this turn is the client's to run.
     handed: bool,
@@ -103,7 +103,7 @@ pub struct Turn {
 
 /// The call that is under way.
 #[derive(Debug, Clone, PartialEq)]
-struct Running {
+struct RunningCall {
     id: String,
     name: String,
     digest: Digest,
@@ -112,19 +112,19 @@ struct Running {
 impl Turn {
     /// A turn that answers what `author` says after `history`; its first effect is [`Effect::Infer`].
     #[must_use]
-    pub fn start(history: Vec<Message>, text: String, author: Author) -> Self {
-        let said = Said {
+    pub fn start(history: Vec<ModelMessage>, text: String, author: TextAuthor) -> Self {
+        let said = TurnInput {
             text,
-            ..Said::default()
+            ..TurnInput::default()
         };
         Self::start_with(history, said, author)
     }
 
     /// The same with pictures beside the text, and a frame before it.
-    pub(crate) fn start_with(history: Vec<Message>, said: Said, author: Author) -> Self {
-        let Said { text, images, frame } = said;
+    pub(crate) fn start_with(history: Vec<ModelMessage>, said: TurnInput, author: TextAuthor) -> Self {
+        let TurnInput { text, images, frame } = said;
         let mut messages = history;
-        messages.push(Message::User {
+        messages.push(ModelMessage::User {
             text,
             images,
             frame,
@@ -139,7 +139,7 @@ impl Turn {
             said: String::new(),
             over: false,
             bounds: Bounds::default(),
-            trail: Trail::default(),
+            trail: CallTrail::default(),
             stopped: None,
             declined: false,
             handed: false,
@@ -155,7 +155,7 @@ impl Turn {
 
     /// Why the loop guard ended the turn, if it did.
     #[must_use]
-    pub const fn stopped(&self) -> Option<&Stopped> {
+    pub const fn stopped(&self) -> Option<&LoopGuardStop> {
         self.stopped.as_ref()
     }
 
@@ -172,14 +172,14 @@ impl Turn {
     }
 
     /// Puts the conversation before a turn that has not begun.
-    pub fn go_behind(&mut self, history: Vec<Message>) {
+    pub fn go_behind(&mut self, history: Vec<ModelMessage>) {
         if !self.has_begun() {
             self.messages.splice(0..0, history);
         }
     }
 
     /// Puts these in the place of the conversation's oldest messages, in a turn that has not begun.
-    pub fn set_aside(&mut self, oldest: usize, instead: Vec<Message>) {
+    pub fn set_aside(&mut self, oldest: usize, instead: Vec<ModelMessage>) {
         // The message that is answered stays.
         if !self.has_begun() && oldest < self.messages.len() {
             self.messages.splice(0..oldest, instead);
@@ -193,13 +193,13 @@ impl Turn {
 
     /// The conversation so far, this turn included.
     #[must_use]
-    pub fn messages(&self) -> &[Message] {
+    pub fn messages(&self) -> &[ModelMessage] {
         &self.messages
     }
 
     /// The conversation, for the next turn.
     #[must_use]
-    pub fn into_messages(self) -> Vec<Message> {
+    pub fn into_messages(self) -> Vec<ModelMessage> {
         self.messages
     }
 
@@ -229,24 +229,24 @@ impl Turn {
                 from_tool,
             } => self.call_done((call_id, text), is_error, from_tool),
             Event::Handed { call_id } => self.handed(call_id),
-            Event::Failed(reason) => self.end(End::Failed(reason)),
-            Event::Cancelled => self.end(End::Cancelled),
+            Event::Failed(reason) => self.end(TurnOutcome::Failed(reason)),
+            Event::Cancelled => self.end(TurnOutcome::Cancelled),
         }
     }
 
     /// An answer that is not taken yet: `text` says what is wrong with it, and the model is asked once more.
     pub fn again(&mut self, text: String) -> Vec<Effect> {
         self.over = false;
-        self.messages.push(Message::User {
+        self.messages.push(ModelMessage::User {
             text,
             images: Vec::new(),
             frame: String::new(),
-            author: Author::runtime(),
+            author: TextAuthor::runtime(),
         });
         vec![Effect::Infer]
     }
 
-    fn inferred(&mut self, completion: Completion) -> Vec<Effect> {
+    fn inferred(&mut self, completion: ModelCompletion) -> Vec<Effect> {
         self.steps += 1;
         self.usage.input_tokens = self
             .usage
@@ -265,7 +265,7 @@ impl Turn {
             .cache_write_tokens
             .saturating_add(completion.usage.cache_write_tokens);
         self.usage.estimated |= completion.usage.estimated;
-        let Completion {
+        let ModelCompletion {
             text,
             calls,
             stop,
@@ -274,7 +274,7 @@ impl Turn {
         } = completion;
         self.declined = stop == StopReason::Refusal;
         let mut effects = Vec::new();
-        self.messages.push(Message::Assistant {
+        self.messages.push(ModelMessage::Assistant {
             text: text.clone(),
             calls: calls.clone(),
             state,
@@ -289,7 +289,7 @@ impl Turn {
             effects.push(Effect::Say(text));
         }
         if calls.is_empty() {
-            effects.extend(self.end(End::Answered));
+            effects.extend(self.end(TurnOutcome::Answered));
             return effects;
         }
         self.queue.extend(calls);
@@ -298,7 +298,7 @@ impl Turn {
                 "the turn reached its limit of {} model answers (`[budgets] steps_per_turn` of clawk.toml); ask again to go on",
                 self.bounds.steps
             );
-            effects.extend(self.stop(Stopped {
+            effects.extend(self.stop(LoopGuardStop {
                 guard: "steps",
                 reason,
             }));
@@ -315,14 +315,14 @@ impl Turn {
         from_tool: bool,
     ) -> Vec<Effect> {
         let finding = match self.running.take().filter(|running| running.id == call_id) {
-            Some(Running { name, digest, .. }) => self.trail.add(&name, digest, &text, self.bounds),
+            Some(RunningCall { name, digest, .. }) => self.trail.add(&name, digest, &text, self.bounds),
             None => Finding::Fine,
         };
         if let Finding::Nearly(note) = &finding {
             text.push('\n');
             text.push_str(note);
         }
-        self.messages.push(Message::ToolResult {
+        self.messages.push(ModelMessage::ToolResult {
             call_id,
             text,
             is_error,
@@ -337,7 +337,7 @@ impl Turn {
     fn handed(&mut self, call_id: String) -> Vec<Effect> {
         self.running = None;
         self.handed = true;
-        self.messages.push(Message::ToolResult {
+        self.messages.push(ModelMessage::ToolResult {
             call_id,
             text: HANDED.to_owned(),
             is_error: false,
@@ -347,10 +347,10 @@ impl Turn {
     }
 
     /// The loop guard ends the turn.
-    fn stop(&mut self, stopped: Stopped) -> Vec<Effect> {
+    fn stop(&mut self, stopped: LoopGuardStop) -> Vec<Effect> {
         let reason = stopped.reason.clone();
         self.stopped = Some(stopped);
-        self.end(End::Failed(reason))
+        self.end(TurnOutcome::Failed(reason))
     }
 
     /// The next call, or the model again. Calls run one after the other, in the order asked.
@@ -360,7 +360,7 @@ impl Turn {
             if let Err(raw) = &call.arguments {
                 let text = not_run(raw);
                 let finding = self.trail.add(&call.name, digest, &text, self.bounds);
-                self.messages.push(Message::ToolResult {
+                self.messages.push(ModelMessage::ToolResult {
                     call_id: call.id,
                     text,
                     is_error: true,
@@ -371,7 +371,7 @@ impl Turn {
                 }
                 continue;
             }
-            self.running = Some(Running {
+            self.running = Some(RunningCall {
                 id: call.id.clone(),
                 name: call.name.clone(),
                 digest,
@@ -379,13 +379,13 @@ impl Turn {
             return vec![Effect::Call(call)];
         }
         if self.handed {
-            return self.end(End::Answered);
+            return self.end(TurnOutcome::Answered);
         }
         vec![Effect::Infer]
     }
 
     /// Ends the turn; every call that got no answer gets one, so that the conversation stays well-formed.
-    fn end(&mut self, end: End) -> Vec<Effect> {
+    fn end(&mut self, end: TurnOutcome) -> Vec<Effect> {
         self.over = true;
         let open = self
             .running
@@ -395,7 +395,7 @@ impl Turn {
             .chain(self.queue.drain(..).map(|call| call.id));
         for call_id in open.collect::<Vec<_>>() {
             let text = "not run: the turn ended before".to_owned();
-            self.messages.push(Message::ToolResult {
+            self.messages.push(ModelMessage::ToolResult {
                 call_id,
                 text,
                 is_error: true,

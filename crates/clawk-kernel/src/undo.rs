@@ -6,7 +6,7 @@ use clawk_proto::{Digest, SessionId};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::event::{Scribe, Thread, digest, kind};
+use crate::event::{JournalWriter, Thread, digest, kind};
 use crate::ports::{Journal, JournalError};
 use crate::time::Clock;
 
@@ -31,15 +31,15 @@ struct UndoEnded {
 
 /// An undo under way.
 #[derive(Debug)]
-pub struct Undoing {
-    scribe: Scribe,
+pub struct UndoRun {
+    scribe: JournalWriter,
     thread: Thread,
     id: Uuid,
 }
 
 /// The totals of an undo.
 #[derive(Debug, Clone, Copy)]
-pub struct Sums<'a> {
+pub struct UndoTotals<'a> {
     /// Who does it.
     pub by: &'a str,
     /// Calls that are put back whole.
@@ -57,10 +57,10 @@ pub struct Sums<'a> {
 pub async fn begin(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     session: SessionId,
-    sums: Sums<'_>,
+    sums: UndoTotals<'_>,
     list: Vec<u8>,
-) -> Result<Undoing, JournalError> {
-    let scribe = Scribe::new(journal, clock);
+) -> Result<UndoRun, JournalError> {
+    let scribe = JournalWriter::new(journal, clock);
     let id = scribe.clock().uuid();
     let thread = Thread {
         session,
@@ -77,10 +77,10 @@ pub async fn begin(
     };
     let draft = scribe.entry(&thread, kind::UNDO_STARTED, &payload);
     scribe.write(vec![draft.content(payload.list_hash, list)]).await?;
-    Ok(Undoing { scribe, thread, id })
+    Ok(UndoRun { scribe, thread, id })
 }
 
-impl Undoing {
+impl UndoRun {
     /// Records its end.
     ///
     /// # Errors

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use clawk_policy::{ToolResult, ValueSources};
 use serde_json::{Map, Value};
 
-use crate::author::Author;
+use crate::author::TextAuthor;
 use crate::compaction;
-use crate::ports::Message;
-use crate::taint::{Brings, bare};
+use crate::ports::ModelMessage;
+use crate::taint::{ToolTextOrigin, bare};
 
 /// What is known of a tool whose results values are looked up in.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +25,8 @@ pub(crate) struct ToolFacts {
 pub(crate) struct ValueContext<'a> {
     /// Origins of the context's text.
     pub(crate) taint: &'a BTreeSet<String>,
-    pub(crate) requester: Option<&'a Author>,
-    pub(crate) brings: &'a BTreeMap<&'a str, Brings>,
+    pub(crate) requester: Option<&'a TextAuthor>,
+    pub(crate) brings: &'a BTreeMap<&'a str, ToolTextOrigin>,
     pub(crate) tools: &'a BTreeMap<&'a str, ToolFacts>,
     /// Stores that are asked before each turn.
     pub(crate) stores: Vec<&'a str>,
@@ -36,9 +36,9 @@ pub(crate) struct ValueContext<'a> {
 
 /// The texts of a conversation in which values of arguments are looked up. Where a call has read a marked file, no tool's result is its
 /// own for certain.
-pub(crate) fn gather_values(messages: &[Message], context: &ValueContext<'_>) -> ValueSources {
+pub(crate) fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> ValueSources {
     let read_marked = context.taint.iter().any(|origin| bare(origin) != origin);
-    let is_own = |author: &Author| {
+    let is_own = |author: &TextAuthor| {
         let mut origins = author.origins().into_iter();
         origins.all(|origin| {
             context
@@ -59,11 +59,11 @@ pub(crate) fn gather_values(messages: &[Message], context: &ValueContext<'_>) ->
     let mut results = Vec::new();
     for (message, order) in messages.iter().zip(1..) {
         match message {
-            Message::User { text, .. } if text == compaction::ASKED => sources.add_summary(order),
-            Message::User { text, author, .. } => {
+            ModelMessage::User { text, .. } if text == compaction::ASKED => sources.add_summary(order),
+            ModelMessage::User { text, author, .. } => {
                 sources.add_words(text, Some(author.door_name()), is_own(author), order);
             }
-            Message::Assistant { calls, .. } => {
+            ModelMessage::Assistant { calls, .. } => {
                 for call in calls {
                     if let Ok(arguments) = &call.arguments {
                         asked.insert(&call.id, (&call.name, arguments));
@@ -71,8 +71,8 @@ pub(crate) fn gather_values(messages: &[Message], context: &ValueContext<'_>) ->
                 }
             }
             // What did not run gave nothing.
-            Message::ToolResult { from_tool: false, .. } => {}
-            Message::ToolResult {
+            ModelMessage::ToolResult { from_tool: false, .. } => {}
+            ModelMessage::ToolResult {
                 call_id,
                 text,
                 is_error,
@@ -89,10 +89,10 @@ pub(crate) fn gather_values(messages: &[Message], context: &ValueContext<'_>) ->
     // The latest first: there is room for so much only.
     for (tool, arguments, text, order) in results.into_iter().rev() {
         let facts = context.tools.get(tool).unwrap_or(&unknown);
-        let brings = context.brings.get(tool).copied().unwrap_or(Brings::Web);
+        let brings = context.brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);
         let mut found = result(tool, arguments, text, (facts, order));
-        found.closed = !read_marked && brings == Brings::Tool;
-        found.reads_files |= brings == Brings::File;
+        found.closed = !read_marked && brings == ToolTextOrigin::Tool;
+        found.reads_files |= brings == ToolTextOrigin::File;
         found.is_lookup = !read_marked;
         sources.add_result(&found);
     }

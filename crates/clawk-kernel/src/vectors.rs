@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::digest;
 use crate::infer::embed::{Embedder, embed};
-use crate::infer::{NoAnswer, Site};
-use crate::memory::Memories;
-use crate::ports::{Lacking, Memory, MemoryError};
-use crate::purse::Purse;
-use crate::watch::Notices;
+use crate::infer::{InferenceContext, NoAnswer};
+use crate::memory::MemoryServices;
+use crate::ports::{Memory, MemoryError, UnembeddedEntry};
+use crate::purse::BudgetAccount;
+use crate::watch::NoticeSender;
 
 /// A question waits so long for its vector; then words alone find.
 const QUESTION: Duration = Duration::from_secs(3);
@@ -40,10 +40,10 @@ fn embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
 /// The question's vector by the store's model; none where the store has no model, or it does not answer in time: words find then,
 /// and the answer says so.
 pub(crate) async fn of_question(
-    memories: &Memories,
+    memories: &MemoryServices,
     store: &Store,
     text: &str,
-    purse: &Purse,
+    purse: &BudgetAccount,
     cancel: &CancellationToken,
 ) -> Option<Vector> {
     let (embedder, model) = embedder(store)?;
@@ -75,7 +75,7 @@ pub(crate) async fn of_question(
 /// # Errors
 /// For people: why there are none.
 pub(crate) async fn fill(
-    memories: &Memories,
+    memories: &MemoryServices,
     store: &Store,
     cancel: &CancellationToken,
 ) -> Result<bool, String> {
@@ -91,7 +91,7 @@ pub(crate) async fn fill(
     for batch in lacking.chunks(BATCH) {
         let texts: Vec<String> = batch.iter().map(|one| one.text.clone()).collect();
         let vectors = made(memories, backend, (embedder, &model), &texts, &purse, cancel).await?;
-        let handles = batch.iter().map(|Lacking { handle, .. }| handle.clone());
+        let handles = batch.iter().map(|UnembeddedEntry { handle, .. }| handle.clone());
         let named = handles.zip(vectors).collect();
         backend.add_vectors(store, &model, named).await.map_err(text)?;
     }
@@ -100,11 +100,11 @@ pub(crate) async fn fill(
 
 /// Vectors of texts: those that were paid for, and the others from the provider.
 async fn made(
-    memories: &Memories,
+    memories: &MemoryServices,
     backend: &dyn Memory,
     (embedder, name): (Embedder<'_>, &str),
     texts: &[String],
-    purse: &Purse,
+    purse: &BudgetAccount,
     cancel: &CancellationToken,
 ) -> Result<Vec<Vec<f32>>, String> {
     let text = |error: MemoryError| error.to_string();
@@ -120,8 +120,8 @@ async fn made(
         .collect();
     if !missing.is_empty() {
         let asked: Vec<String> = missing.iter().filter_map(|at| texts.get(*at).cloned()).collect();
-        let quiet = Notices::default();
-        let place = Site {
+        let quiet = NoticeSender::default();
+        let place = InferenceContext {
             // No session's chain: a replay finds what was found, and asks for no vector.
             thread: memories.life.root.child(memories.scribe.clock().uuid()),
             turn: memories.scribe.clock().uuid(),

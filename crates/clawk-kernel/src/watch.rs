@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::notice::Notice;
+use crate::notice::SessionNotice;
 
 /// Notices that wait for one watcher.
 pub const BACKLOG: usize = 1024;
@@ -21,8 +21,8 @@ const SLOW_MS: u64 = 1_000;
 
 /// The way to all watchers of a session; without a session, notices go nowhere.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Notices {
-    watchers: Option<Arc<Mutex<Vec<Weak<Queue>>>>>,
+pub(crate) struct NoticeSender {
+    watchers: Option<Arc<Mutex<Vec<Weak<NoticeQueue>>>>>,
     /// No pieces of text go this way.
     whole: bool,
 }
@@ -30,21 +30,21 @@ pub(crate) struct Notices {
 /// One watcher's end: a surface that is told what happens in a session. Dropped, it holds nothing up any more.
 #[derive(Debug)]
 pub struct Watcher {
-    queue: Arc<Queue>,
+    queue: Arc<NoticeQueue>,
     /// Nothing more will happen.
     over: CancellationToken,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<Waiting>,
+struct NoticeQueue {
+    state: Mutex<QueuedNotices>,
     filled: Notify,
     drained: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    notices: VecDeque<Notice>,
+struct QueuedNotices {
+    notices: VecDeque<SessionNotice>,
     /// How many were dropped since the watcher was told of it.
     missed: u64,
     /// It let more than a piece of text pass by: nobody waits for it until it has read what waits.
@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Notices {
+impl NoticeSender {
     /// A session's, with no watcher yet.
     pub(crate) fn new() -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Notices {
 
     /// A new watcher; it is told what happens from now on, until `over`.
     pub(crate) fn watch(&self, over: CancellationToken) -> Watcher {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(NoticeQueue::default());
         if let Some(watchers) = &self.watchers {
             let mut watchers = lock(watchers);
             watchers.retain(|known| known.strong_count() > 0);
@@ -83,7 +83,7 @@ impl Notices {
         Watcher { queue, over }
     }
 
-    fn queues(&self) -> Vec<Arc<Queue>> {
+    fn queues(&self) -> Vec<Arc<NoticeQueue>> {
         let watchers = self.watchers.as_ref().map(|watchers| lock(watchers));
         watchers.map_or_else(Vec::new, |known| known.iter().filter_map(Weak::upgrade).collect())
     }
@@ -95,7 +95,7 @@ impl Notices {
     }
 
     /// Tells everybody. Those who do not read hold this up for one bounded time together.
-    pub(crate) async fn send(&self, notice: Notice) {
+    pub(crate) async fn send(&self, notice: SessionNotice) {
         let mut full = self.queues();
         full.retain(|queue| !queue.put(&notice));
         if full.is_empty() {
@@ -111,7 +111,7 @@ impl Notices {
         }
     }
 
-    /// A piece of text; missed by those who are behind: [`Notice::Said`] has it all.
+    /// A piece of text; missed by those who are behind: [`SessionNotice::Said`] has it all.
     pub(crate) fn delta(&self, text: &str) {
         if self.whole {
             return;
@@ -123,20 +123,20 @@ impl Notices {
 }
 
 /// What a surface waits for: without it, it would wait for ever.
-const fn essential(notice: &Notice) -> bool {
+const fn essential(notice: &SessionNotice) -> bool {
     matches!(
         notice,
-        Notice::TurnEnded { .. } | Notice::Asking(_) | Notice::Planned(_)
+        SessionNotice::TurnEnded { .. } | SessionNotice::Asking(_) | SessionNotice::Planned(_)
     )
 }
 
-impl Queue {
+impl NoticeQueue {
     /// Takes a notice, in the place of a piece of text if need be; what a surface waits for, in the place of anything else. `false`: it is full of what may not be missed, and waiting
     /// for the watcher may help.
-    fn put(&self, notice: &Notice) -> bool {
+    fn put(&self, notice: &SessionNotice) -> bool {
         let mut state = lock(&self.state);
         if state.notices.len() >= BACKLOG {
-            let piece = |waiting: &Notice| matches!(waiting, Notice::Delta(_));
+            let piece = |waiting: &SessionNotice| matches!(waiting, SessionNotice::Delta(_));
             let mut room = state.notices.iter().position(piece);
             if room.is_none() && essential(notice) {
                 room = state.notices.iter().position(|waiting| !essential(waiting));
@@ -165,7 +165,7 @@ impl Queue {
             state.missed += 1;
             return;
         }
-        state.notices.push_back(Notice::Delta(text.to_owned()));
+        state.notices.push_back(SessionNotice::Delta(text.to_owned()));
         drop(state);
         self.filled.notify_one();
     }
@@ -188,10 +188,10 @@ impl Queue {
         }
     }
 
-    fn pop(&self) -> Option<Notice> {
+    fn pop(&self) -> Option<SessionNotice> {
         let mut state = lock(&self.state);
         if state.missed > 0 {
-            return Some(Notice::Missed(std::mem::take(&mut state.missed)));
+            return Some(SessionNotice::Missed(std::mem::take(&mut state.missed)));
         }
         let notice = state.notices.pop_front();
         if state.notices.is_empty() {
@@ -205,7 +205,7 @@ impl Queue {
 
 impl Watcher {
     /// The next notice; `None` when nothing more will happen. Cancelling it loses nothing.
-    pub async fn next(&self) -> Option<Notice> {
+    pub async fn next(&self) -> Option<SessionNotice> {
         loop {
             if let Some(notice) = self.queue.pop() {
                 return Some(notice);

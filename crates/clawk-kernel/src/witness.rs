@@ -25,14 +25,14 @@ const DEFAULT_PATH: &str = clawk_plan::plan::MINIMAL_PATH;
 
 /// One thing that a grant is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fact {
+pub struct GrantPrecondition {
     /// What it is about: ``file `/work/a` ``, ``program `git` ``, `sandbox`.
     pub subject: String,
     /// What it was. Parts are separated by `, `.
     pub value: String,
 }
 
-impl Fact {
+impl GrantPrecondition {
     /// A fact.
     pub fn new(subject: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
@@ -49,14 +49,14 @@ pub enum State {
     /// Nothing: that is an identity, too.
     Absent,
     /// Something.
-    Present(Identity),
+    Present(FileIdentity),
     /// It can't be told: why.
     Unknown(String),
 }
 
 /// A file's identity, and the digest of its content where it is a regular file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct FileIdentity {
     /// `file`, `folder`, `device` …
     pub kind: String,
     /// Device number.
@@ -73,7 +73,7 @@ pub struct Identity {
     pub content: Option<Digest>,
 }
 
-impl Identity {
+impl FileIdentity {
     /// From the numbers of a `stat`; without the content.
     #[must_use]
     pub fn of(meta: &Metadata) -> Self {
@@ -135,7 +135,7 @@ impl Identity {
 
 /// A file that a call names, and what stood there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct FileMark {
     /// Absolute, as the call names it.
     pub path: PathBuf,
     /// What stood there.
@@ -144,19 +144,19 @@ pub struct Mark {
 
 /// Everything seen of one path.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct PathEvidence {
     /// Links on the way, the folders on the way, and what stands there.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<GrantPrecondition>,
     /// What stands there.
-    pub mark: Mark,
+    pub mark: FileMark,
     /// Where it really is, as far as the way leads.
     pub real: PathBuf,
 }
 
 /// Looks at `path` (absolute), following links and recording each.
 #[must_use]
-pub fn file(path: &Path) -> Seen {
-    let mut walk = Walk::default();
+pub fn file(path: &Path) -> PathEvidence {
+    let mut walk = PathWalk::default();
     let state = walk.to(path);
     let shown = path.display();
     let value = match &state {
@@ -165,14 +165,14 @@ pub fn file(path: &Path) -> Seen {
         State::Unknown(why) => format!("can't be read: {why}"),
     };
     let mut facts = walk.links;
-    facts.push(Fact::new(
+    facts.push(GrantPrecondition::new(
         format!("{FOLDERS}`{shown}`"),
         Digest(walk.folders.finalize().into()).to_hex(),
     ));
-    facts.push(Fact::new(format!("`{shown}`"), value));
-    Seen {
+    facts.push(GrantPrecondition::new(format!("`{shown}`"), value));
+    PathEvidence {
         facts,
-        mark: Mark {
+        mark: FileMark {
             path: path.to_owned(),
             state,
         },
@@ -186,7 +186,7 @@ const WRITTEN: &str = " (written, not read)";
 /// The facts about a file that a call writes and does not read: an exact approval is bound to its content, a lasting one only to where
 /// links on the way to it lead, since each run changes the content.
 #[must_use]
-pub fn written_file(path: &Path) -> Vec<Fact> {
+pub fn written_file(path: &Path) -> Vec<GrantPrecondition> {
     let named = format!("`{}`", path.display());
     let mut facts = file(path).facts;
     for fact in facts.iter_mut().filter(|fact| fact.subject == named) {
@@ -197,7 +197,7 @@ pub fn written_file(path: &Path) -> Vec<Fact> {
 
 /// How programs are searched for: the search path, the folder of relative names, and what the sandbox shows.
 #[derive(Debug, Clone, Copy)]
-pub struct Search<'a> {
+pub struct ProgramSearch<'a> {
     /// A `PATH`; the launcher's own where there is none.
     pub path: Option<&'a str>,
     /// Where relative names start.
@@ -214,7 +214,7 @@ const FOLDERS: &str = "the folders on the way to ";
 /// What of a look counts at any later time: which files, where links lead, and what is in each. A file that was made anew with the
 /// same content is the same one. Of a file too large to be hashed whole, every sign of a change counts.
 #[must_use]
-pub fn lasting(facts: &[Fact]) -> Vec<Fact> {
+pub fn lasting(facts: &[GrantPrecondition]) -> Vec<GrantPrecondition> {
     let all = facts
         .iter()
         .filter(|fact| !fact.subject.starts_with(FOLDERS) && !fact.subject.ends_with(WRITTEN));
@@ -222,7 +222,7 @@ pub fn lasting(facts: &[Fact]) -> Vec<Fact> {
         // Only what was found at a path has a subject that begins with the path.
         let found = fact.subject.starts_with('`');
         let value = if found { content_of(&fact.value) } else { None };
-        Fact::new(&fact.subject, value.unwrap_or_else(|| fact.value.clone()))
+        GrantPrecondition::new(&fact.subject, value.unwrap_or_else(|| fact.value.clone()))
     })
     .collect()
 }
@@ -243,12 +243,12 @@ fn content_of(identity: &str) -> Option<String> {
 
 /// Takes the fingerprint of a program. `name` is a path, or a name to look up in the search path.
 #[must_use]
-pub fn program(name: &str, search: Search<'_>) -> Vec<Fact> {
+pub fn program(name: &str, search: ProgramSearch<'_>) -> Vec<GrantPrecondition> {
     let found = find(name, search);
     let resolved = found
         .as_ref()
         .map_or_else(|| "not found".to_owned(), |path| path.display().to_string());
-    let mut facts = vec![Fact::new(format!("the program `{name}`"), resolved)];
+    let mut facts = vec![GrantPrecondition::new(format!("the program `{name}`"), resolved)];
     if let Some(path) = found {
         facts.extend(file(&path).facts);
     }
@@ -257,8 +257,8 @@ pub fn program(name: &str, search: Search<'_>) -> Vec<Fact> {
 
 /// The file of a program, found as the sandbox would find it. `None` if there is none.
 #[must_use]
-pub fn find(name: &str, search: Search<'_>) -> Option<PathBuf> {
-    let Search {
+pub fn find(name: &str, search: ProgramSearch<'_>) -> Option<PathBuf> {
+    let ProgramSearch {
         path,
         from,
         plan,
@@ -281,13 +281,13 @@ fn is_program(path: &Path) -> bool {
 }
 
 #[derive(Default)]
-struct Walk {
-    links: Vec<Fact>,
+struct PathWalk {
+    links: Vec<GrantPrecondition>,
     folders: Sha256,
     at: PathBuf,
 }
 
-impl Walk {
+impl PathWalk {
     fn to(&mut self, path: &Path) -> State {
         self.at = PathBuf::from("/");
         let mut parts = VecDeque::from(parts(path));
@@ -315,7 +315,8 @@ impl Walk {
                     Err(error) => return State::Unknown(error.kind().to_string()),
                 };
                 let subject = format!("the link `{}`", next.display());
-                self.links.push(Fact::new(subject, target.display().to_string()));
+                self.links
+                    .push(GrantPrecondition::new(subject, target.display().to_string()));
                 if target.is_absolute() {
                     self.at = PathBuf::from("/");
                 }
@@ -353,7 +354,7 @@ fn parts(path: &Path) -> Vec<OsString> {
 
 fn present(path: &Path, meta: &Metadata) -> State {
     if !meta.is_file() {
-        return State::Present(Identity::of(meta));
+        return State::Present(FileIdentity::of(meta));
     }
     match hashed(path) {
         Ok(identity) => State::Present(identity),
@@ -362,10 +363,10 @@ fn present(path: &Path, meta: &Metadata) -> State {
 }
 
 /// Identity and content of the very file that is open, so that the two can't belong to different ones.
-fn hashed(path: &Path) -> std::io::Result<Identity> {
+fn hashed(path: &Path) -> std::io::Result<FileIdentity> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let mut identity = Identity::of(&file.metadata()?);
+    let mut identity = FileIdentity::of(&file.metadata()?);
     let mut hash = Sha256::new();
     let mut rest = (&file).take(HASHED_BYTES);
     let mut buffer = vec![0; 1 << 16];
@@ -391,7 +392,7 @@ pub(crate) const RECORDED: &str = "\0recorded";
 
 /// The first thing that differs between two looks, for people; `None`: they agree.
 #[must_use]
-pub fn difference(before: &[Fact], now: &[Fact]) -> Option<String> {
+pub fn difference(before: &[GrantPrecondition], now: &[GrantPrecondition]) -> Option<String> {
     for (at, fact) in before.iter().enumerate() {
         match now.get(at) {
             Some(same) if same == fact => {}
@@ -405,7 +406,7 @@ pub fn difference(before: &[Fact], now: &[Fact]) -> Option<String> {
     })
 }
 
-fn changed(before: &Fact, now: &Fact) -> String {
+fn changed(before: &GrantPrecondition, now: &GrantPrecondition) -> String {
     let old: Vec<&str> = before.value.split(", ").collect();
     let new: Vec<&str> = now.value.split(", ").collect();
     if old.len() == 1 || old.len() != new.len() {
@@ -437,17 +438,17 @@ mod tests;
 
 /// What an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Grant {
+pub(crate) struct ExactGrant {
     /// In a fixed order: tool, arguments, sandbox, working directory, files, what the executor stands on.
-    pub(crate) facts: Vec<Fact>,
+    pub(crate) facts: Vec<GrantPrecondition>,
     /// The files that the arguments name, for the runner's own check beneath its open.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<FileMark>,
     /// What a standing grant is bound to beside the call; `None`: an earlier version put the question.
     #[serde(default)]
     pub(crate) basis: Option<Digest>,
 }
 
-impl Grant {
+impl ExactGrant {
     /// What is not as it was; `None`: everything is.
     pub(crate) fn changed(&self, now: &Self) -> Option<String> {
         difference(&self.facts, &now.facts)

@@ -9,8 +9,8 @@ mod experience;
 use std::sync::Arc;
 
 use clawk_manifest::model::{
-    Evidence, Horizon, Manifest, Paradigm, PlanFallback, Skill, StoreType, UncertaintyMode, WorldModel,
-    WorldModelBackendType,
+    Evidence, Manifest, PlanFallback, PlanningHorizon, Skill, StoreType, UncertaintyMode, WorldModel,
+    WorldModelBackendType, WorldModelParadigm,
 };
 use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
@@ -18,15 +18,15 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::call::{Caller, Calls};
+use crate::call::{CallGovernor, CallerContext};
 use crate::event::{canonical, digest, kind};
 use crate::ports::RunError;
-use crate::purse::Purse;
+use crate::purse::BudgetAccount;
 use crate::recall;
-use crate::skill::{self, Ceiling};
-use crate::taint::{self, Brings};
-use backend::{Backend, Trouble};
-use candidate::{Candidate, Rules, Weighed};
+use crate::skill::{self, SkillCeiling};
+use crate::taint::{self, ToolTextOrigin};
+use backend::{Backend, PredictionFailure};
+use candidate::{CandidateRules, PlanCandidate, WeighedCandidate};
 
 pub(crate) use experience::learn;
 
@@ -85,14 +85,14 @@ impl PlanLimits {
 /// What a skill may do without a plan, until the turn ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Fallback {
+pub(crate) enum SkillFallbackMode {
     /// Only calls without effects run.
     Conservative,
     /// A person is asked before anything with effects.
     Escalate,
 }
 
-impl Fallback {
+impl SkillFallbackMode {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Conservative => "conservative",
@@ -103,11 +103,11 @@ impl Fallback {
 
 /// What a plan step came to. It is part of the invocation's structured result, so that a restart finds it there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Planned {
+pub(crate) struct SkillPlanResult {
     /// Calls that were foretold.
     pub(crate) calls: Option<u64>,
     /// There is no plan: what holds instead.
-    pub(crate) fallback: Option<Fallback>,
+    pub(crate) fallback: Option<SkillFallbackMode>,
     /// Of the whole step, which is the content of `ckp.world_model.planned`.
     pub(crate) planned_hash: Digest,
     /// Thousandths.
@@ -121,7 +121,7 @@ pub(crate) struct Planned {
     pub(crate) world_model: String,
 }
 
-impl Planned {
+impl SkillPlanResult {
     /// The one in an invocation's structured result.
     pub(crate) fn of(structured: Option<&Value>) -> Option<Self> {
         // silent-ok: a skill without a world model has none
@@ -150,9 +150,9 @@ struct WorldModelPlanned<'a> {
 
 /// The content of that event: everything that was weighed.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct WorldModelPlanReport<'a> {
     asked: &'a Value,
-    candidates: &'a [Weighed],
+    candidates: &'a [WeighedCandidate],
     choice: Option<usize>,
     earlier: usize,
     reason: Option<&'a str>,
@@ -161,12 +161,12 @@ struct Told<'a> {
 
 /// A skill that is about to act.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
-    pub(crate) calls: &'a Calls,
-    pub(crate) caller: &'a Caller,
+pub(crate) struct ActingSkill<'a> {
+    pub(crate) calls: &'a CallGovernor,
+    pub(crate) caller: &'a CallerContext,
     pub(crate) skill: &'a Skill,
     /// What pays for the step.
-    pub(crate) purse: &'a Purse,
+    pub(crate) purse: &'a BudgetAccount,
     pub(crate) cancel: &'a CancellationToken,
 }
 
@@ -225,7 +225,7 @@ fn store<'m>(manifest: &'m Manifest, model: &WorldModel) -> Option<&'m clawk_man
 }
 
 /// The world model that the skill plans with, where skills plan at all.
-pub(crate) fn of<'m>(calls: &'m Calls, skill: &Skill) -> Option<&'m WorldModel> {
+pub(crate) fn of<'m>(calls: &'m CallGovernor, skill: &Skill) -> Option<&'m WorldModel> {
     calls.planning?;
     calls.manifest.world_model(skill.world_model_ref.as_deref()?)
 }
@@ -235,19 +235,19 @@ pub(crate) fn of<'m>(calls: &'m Calls, skill: &Skill) -> Option<&'m WorldModel> 
 /// # Errors
 /// The call was cancelled, or the record can't be written.
 pub(crate) async fn plan(
-    site: Site<'_>,
+    site: ActingSkill<'_>,
     arguments: &Map<String, Value>,
-) -> Result<Option<(Planned, String)>, RunError> {
+) -> Result<Option<(SkillPlanResult, String)>, RunError> {
     let (Some(limits), Some(model)) = (site.calls.planning, of(site.calls, site.skill)) else {
         return Ok(None);
     };
     let earlier = experience::recall(site, model).await;
-    let rules = Rules {
+    let rules = CandidateRules {
         site,
         model,
         limits,
         horizon: horizon(model, site.skill, limits),
-        ceiling: Ceiling::of(site.skill, model_policy(site.calls, site.skill)),
+        ceiling: SkillCeiling::of(site.skill, model_policy(site.calls, site.skill)),
         errors: experience::mean_error(&earlier),
     };
     let mut asked = question(&rules, arguments, &earlier).await?;
@@ -265,8 +265,8 @@ pub(crate) async fn plan(
                 let good = found.iter().any(|one| one.discarded.is_none());
                 (found, (!good).then_some("none-good"))
             }
-            Err(Trouble::Cancelled) => return Err(RunError::Cancelled),
-            Err(Trouble::Failed(word)) => (Vec::new(), Some(word)),
+            Err(PredictionFailure::Cancelled) => return Err(RunError::Cancelled),
+            Err(PredictionFailure::Failed(word)) => (Vec::new(), Some(word)),
         };
         let Some(word) = reason else { break };
         if let Some(asked) = asked.as_object_mut() {
@@ -293,31 +293,33 @@ fn horizon(model: &WorldModel, skill: &Skill, limits: PlanLimits) -> usize {
         .avg_tool_calls
         .and_then(|calls| usize::try_from(calls).ok()); // silent-ok: more than the address space is no horizon
     match (model.planning.horizon, estimated) {
-        (Some(Horizon::Adaptive), Some(calls)) => calls.saturating_mul(2).clamp(1, limits.steps),
-        (Some(Horizon::Adaptive | Horizon::Bounded | Horizon::Fixed) | None, _) => limits.steps,
+        (Some(PlanningHorizon::Adaptive), Some(calls)) => calls.saturating_mul(2).clamp(1, limits.steps),
+        (Some(PlanningHorizon::Adaptive | PlanningHorizon::Bounded | PlanningHorizon::Fixed) | None, _) => {
+            limits.steps
+        }
     }
 }
 
 /// The policy that binds what the skill does while it follows a plan, or has none.
-pub(crate) fn model_policy(calls: &Calls, skill: &Skill) -> Option<Arc<str>> {
+pub(crate) fn model_policy(calls: &CallGovernor, skill: &Skill) -> Option<Arc<str>> {
     let policy = of(calls, skill)?.constraints.policy_ref.as_deref()?;
     Some(policy.into())
 }
 
 /// What the world model reads.
 async fn question(
-    rules: &Rules<'_>,
+    rules: &CandidateRules<'_>,
     arguments: &Map<String, Value>,
-    earlier: &[experience::Experience],
+    earlier: &[experience::SkillExperience],
 ) -> Result<Value, RunError> {
-    let Rules {
+    let CandidateRules {
         site,
         model,
         limits,
         horizon,
         ..
     } = rules;
-    let Site { calls, skill, .. } = *site;
+    let ActingSkill { calls, skill, .. } = *site;
     let mut tools = Vec::new();
     for name in skill::needed(skill) {
         let Some(entry) = calls.catalog.get(&name) else {
@@ -353,7 +355,7 @@ async fn question(
         "input": arguments,
         "tools": tools,
         "predict": predict,
-        "states": model.paradigm == Paradigm::Explicit,
+        "states": model.paradigm == WorldModelParadigm::Explicit,
         "upper_bounds": model.planning.uncertainty_mode == Some(UncertaintyMode::Bounded),
         "limits": {"candidates": limits.candidates, "steps": horizon},
         "earlier": earlier,
@@ -366,26 +368,29 @@ fn cut(text: &str, bytes: usize) -> &str {
 
 /// What the model proposes, weighed; a simulator is asked about each candidate that the agent's own model proposes.
 async fn candidates(
-    rules: &Rules<'_>,
+    rules: &CandidateRules<'_>,
     backend: &Backend<'_>,
     asked: &Value,
-) -> Result<Vec<Weighed>, Trouble> {
+) -> Result<Vec<WeighedCandidate>, PredictionFailure> {
     let paradigm = rules.model.paradigm;
     let said = match paradigm {
-        Paradigm::Simulator => backend.own_model(asked).await?,
-        Paradigm::Implicit | Paradigm::Explicit | Paradigm::Hybrid => backend.ask(asked).await?,
+        WorldModelParadigm::Simulator => backend.own_model(asked).await?,
+        WorldModelParadigm::Implicit | WorldModelParadigm::Explicit | WorldModelParadigm::Hybrid => {
+            backend.ask(asked).await?
+        }
     };
-    let mut found = candidate::read(&said, rules.limits.candidates).ok_or(Trouble::Failed("garbage"))?;
+    let mut found =
+        candidate::read(&said, rules.limits.candidates).ok_or(PredictionFailure::Failed("garbage"))?;
     for one in &mut found {
         // What the agent's own model says of its proposals is not the world model's word.
-        if paradigm == Paradigm::Simulator {
+        if paradigm == WorldModelParadigm::Simulator {
             one.forget();
         }
         let lacks = one.lacks(rules).is_some();
         let simulated = match paradigm {
-            Paradigm::Simulator => one.fits(rules).is_none(),
-            Paradigm::Hybrid => lacks && one.fits(rules).is_none(),
-            Paradigm::Implicit | Paradigm::Explicit => false,
+            WorldModelParadigm::Simulator => one.fits(rules).is_none(),
+            WorldModelParadigm::Hybrid => lacks && one.fits(rules).is_none(),
+            WorldModelParadigm::Implicit | WorldModelParadigm::Explicit => false,
         };
         if simulated {
             simulate(backend, asked, one).await?;
@@ -399,7 +404,11 @@ async fn candidates(
 }
 
 /// Lets the model foretell what comes of one candidate. What it can't tell stays untold, and the candidate is weighed without.
-async fn simulate(backend: &Backend<'_>, asked: &Value, candidate: &mut Candidate) -> Result<(), Trouble> {
+async fn simulate(
+    backend: &Backend<'_>,
+    asked: &Value,
+    candidate: &mut PlanCandidate,
+) -> Result<(), PredictionFailure> {
     let mut asked = asked.clone();
     if let Some(asked) = asked.as_object_mut() {
         asked.insert("ask".to_owned(), json!("simulate"));
@@ -407,27 +416,29 @@ async fn simulate(backend: &Backend<'_>, asked: &Value, candidate: &mut Candidat
     }
     match backend.ask(&asked).await {
         Ok(said) => candidate.foretold(&said),
-        Err(Trouble::Failed(_)) => {}
-        Err(Trouble::Cancelled) => return Err(Trouble::Cancelled),
+        Err(PredictionFailure::Failed(_)) => {}
+        Err(PredictionFailure::Cancelled) => return Err(PredictionFailure::Cancelled),
     }
     Ok(())
 }
 
 /// The step, on the record before anybody acts on it; and what the acting model reads.
 fn record(
-    site: Site<'_>,
+    site: ActingSkill<'_>,
     model: &WorldModel,
-    (asked, weighed, earlier): (&Value, &[Weighed], usize),
+    (asked, weighed, earlier): (&Value, &[WeighedCandidate], usize),
     (choice, reason): (Option<usize>, Option<&'static str>),
     (tries, questions): (u32, u32),
-) -> Result<(Planned, String), RunError> {
+) -> Result<(SkillPlanResult, String), RunError> {
     let chosen = choice.and_then(|at| weighed.get(at));
     let fallback = match (chosen, model.planning.fallback) {
         (Some(_), _) => None,
-        (None, Some(PlanFallback::Escalate)) => Some(Fallback::Escalate),
-        (None, Some(PlanFallback::Conservative | PlanFallback::Retry) | None) => Some(Fallback::Conservative),
+        (None, Some(PlanFallback::Escalate)) => Some(SkillFallbackMode::Escalate),
+        (None, Some(PlanFallback::Conservative | PlanFallback::Retry) | None) => {
+            Some(SkillFallbackMode::Conservative)
+        }
     };
-    let told = Told {
+    let told = WorldModelPlanReport {
         asked,
         candidates: weighed,
         choice,
@@ -436,13 +447,13 @@ fn record(
         world_model: &model.name,
     };
     let content = canonical(&told);
-    let planned = Planned {
-        calls: chosen.and_then(Weighed::calls),
+    let planned = SkillPlanResult {
+        calls: chosen.and_then(WeighedCandidate::calls),
         fallback,
         planned_hash: digest(&content),
         risk_permille: chosen.and_then(|one| one.risk_permille),
-        steps: chosen.map(Weighed::tools).unwrap_or_default(),
-        tokens: chosen.and_then(Weighed::tokens),
+        steps: chosen.map(WeighedCandidate::tools).unwrap_or_default(),
+        tokens: chosen.and_then(WeighedCandidate::tokens),
         told_permille: chosen.and_then(|one| one.told_permille),
         world_model: model.name.clone(),
     };
@@ -450,7 +461,7 @@ fn record(
         candidates: weighed.len(),
         choice,
         discarded: weighed.iter().filter(|one| one.discarded.is_some()).count(),
-        fallback: fallback.map(Fallback::as_str),
+        fallback: fallback.map(SkillFallbackMode::as_str),
         planned_hash: planned.planned_hash,
         predicted_calls: planned.calls,
         predicted_tokens: planned.tokens,
@@ -476,7 +487,7 @@ fn record(
 }
 
 /// The chosen candidate, as the acting model reads it.
-fn told_plan(model: &WorldModel, chosen: &Weighed) -> String {
+fn told_plan(model: &WorldModel, chosen: &WeighedCandidate) -> String {
     let mut attributes = format!(" world-model=\"{}\"", recall::escaped(&model.name));
     if let Some(risk) = chosen.risk_permille {
         attributes.push_str(&format!(" risk=\"{risk} of 1000\""));
@@ -492,7 +503,7 @@ fn told_plan(model: &WorldModel, chosen: &Weighed) -> String {
     )
 }
 
-fn told_fallback(model: &WorldModel, fallback: Option<Fallback>, reason: Option<&str>) -> String {
+fn told_fallback(model: &WorldModel, fallback: Option<SkillFallbackMode>, reason: Option<&str>) -> String {
     let why = match reason {
         Some("late") => "it took too long",
         Some("no-budget") => "no budget is left to ask it",
@@ -501,8 +512,8 @@ fn told_fallback(model: &WorldModel, fallback: Option<Fallback>, reason: Option<
         Some(_) | None => "it can't be asked",
     };
     let holds = match fallback {
-        Some(Fallback::Escalate) => "a person is asked before any call with effects",
-        Some(Fallback::Conservative) | None => "only calls without effects run",
+        Some(SkillFallbackMode::Escalate) => "a person is asked before any call with effects",
+        Some(SkillFallbackMode::Conservative) | None => "only calls without effects run",
     };
     format!(
         "The world model `{}` gave no plan: {why}. Until this turn ends, {holds}.",
@@ -511,22 +522,22 @@ fn told_fallback(model: &WorldModel, fallback: Option<Fallback>, reason: Option<
 }
 
 /// The kind of text that a plan of this skill brings into a context: that of the tool which foretells. A provider's is the agent's own.
-pub(crate) async fn brings(calls: &Calls, skill: &Skill) -> Brings {
+pub(crate) async fn brings(calls: &CallGovernor, skill: &Skill) -> ToolTextOrigin {
     let Some(model) = of(calls, skill).filter(|model| model.backend.kind == WorldModelBackendType::Tool)
     else {
-        return Brings::Nothing;
+        return ToolTextOrigin::Nothing;
     };
     let Some(entry) = calls.catalog.get(&model.backend.reference) else {
-        return Brings::Web;
+        return ToolTextOrigin::Web;
     };
     match calls.described(&entry).await {
         Ok(described) => taint::brings(&entry, &described),
-        Err(_) => Brings::Web, // silent-ok: of what nobody knows, the worst
+        Err(_) => ToolTextOrigin::Web, // silent-ok: of what nobody knows, the worst
     }
 }
 
 /// The origin of a plan, for a context of its own.
-pub(crate) async fn origin(calls: &Calls, skill: &Skill) -> Option<String> {
+pub(crate) async fn origin(calls: &CallGovernor, skill: &Skill) -> Option<String> {
     let model = of(calls, skill)?;
     taint::of_call(&model.backend.reference, &Map::new(), brings(calls, skill).await)
 }

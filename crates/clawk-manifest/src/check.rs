@@ -2,11 +2,11 @@
 
 use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 
-use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
-use crate::model::{Duration, McpUri, McpUriError};
-use crate::shape::{Field, HINTS, METADATA, Shape, Type};
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
+use crate::model::{ManifestDuration, McpUri, McpUriError};
+use crate::shape::{Field, FieldType, HINTS, METADATA, MapShape};
 use crate::texts;
-use crate::tree::{Entry, Location, Node, Tree, join};
+use crate::tree::{Location, MapEntry, Node, Tree, join};
 
 /// The one word that 0.3.0 added to a closed set.
 const NEWER_WORD: &str = "checkpoint";
@@ -23,15 +23,15 @@ pub(crate) struct RefUse {
 
 /// Checks one document's parts.
 #[derive(Debug)]
-pub(crate) struct Checker<'f> {
-    pub(crate) findings: &'f mut Findings,
+pub(crate) struct DocumentChecker<'f> {
+    pub(crate) findings: &'f mut FileFindings,
     /// The document says 0.2.x: members of 0.3.0 are worth a warning.
     pub(crate) older: bool,
     pub(crate) refs: Vec<RefUse>,
 }
 
-impl<'f> Checker<'f> {
-    pub(crate) fn new(findings: &'f mut Findings, older: bool) -> Self {
+impl<'f> DocumentChecker<'f> {
+    pub(crate) fn new(findings: &'f mut FileFindings, older: bool) -> Self {
         Self {
             findings,
             older,
@@ -40,7 +40,7 @@ impl<'f> Checker<'f> {
     }
 
     /// `node` as a closed map; members in `besides` are someone else's.
-    pub(crate) fn map(&mut self, node: &Node, shape: &'static Shape, pointer: &str, besides: &[&str]) {
+    pub(crate) fn map(&mut self, node: &Node, shape: &'static MapShape, pointer: &str, besides: &[&str]) {
         let Some(entries) = node.entries() else {
             let message = format!("{} is a map, not {}", shape.title, node.describe());
             self.findings.push(
@@ -69,7 +69,7 @@ impl<'f> Checker<'f> {
         }
     }
 
-    fn member(&mut self, entry: &Entry, field: &Field, pointer: &str) {
+    fn member(&mut self, entry: &MapEntry, field: &Field, pointer: &str) {
         if field.newer && self.older {
             let message = format!(
                 "`{}` is new in protocol 0.3.0, and this document says 0.2",
@@ -96,7 +96,7 @@ impl<'f> Checker<'f> {
         self.value(&entry.value, &field.ty, pointer);
     }
 
-    fn unknown(&mut self, entry: &Entry, shape: &Shape, pointer: &str, besides: &[&str]) {
+    fn unknown(&mut self, entry: &MapEntry, shape: &MapShape, pointer: &str, besides: &[&str]) {
         let message = format!("{} has no member {}", shape.title, quoted(&entry.key));
         let known = shape
             .fields
@@ -112,26 +112,28 @@ impl<'f> Checker<'f> {
         self.findings.push(unknown.at(entry.key_place).help(help));
     }
 
-    pub(crate) fn value(&mut self, node: &Node, ty: &Type, pointer: &str) {
+    pub(crate) fn value(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
         match ty {
-            Type::Item(_) => {}
-            Type::Items(_) if node.items().is_some() => {
-                self.list(node, &Type::Item(Kind::Sandbox), 1, pointer)
+            FieldType::Item(_) => {}
+            FieldType::Items(_) if node.items().is_some() => {
+                self.list(node, &FieldType::Item(Kind::Sandbox), 1, pointer)
             }
-            Type::Items(_) => {}
-            Type::Bool => self.bool(node, pointer),
-            Type::Count { min, max } => self.count(node, *min, *max, pointer),
-            Type::Real { min, max } => self.real(node, *min, *max, pointer),
-            Type::List { of, min } => self.list(node, of, *min, pointer),
-            Type::Map(shape) => self.map(node, shape, pointer, &[]),
-            Type::TextMap => self.text_map(node, pointer),
-            Type::AnyMap => {
+            FieldType::Items(_) => {}
+            FieldType::Bool => self.bool(node, pointer),
+            FieldType::Count { min, max } => self.count(node, *min, *max, pointer),
+            FieldType::Real { min, max } => self.real(node, *min, *max, pointer),
+            FieldType::List { of, min } => self.list(node, of, *min, pointer),
+            FieldType::Map(shape) => self.map(node, shape, pointer, &[]),
+            FieldType::TextMap => self.text_map(node, pointer),
+            FieldType::AnyMap => {
                 if node.entries().is_none() {
                     self.wrong(node, "a map", pointer, None);
                 }
             }
-            Type::Hints => self.hints(node, pointer),
-            Type::Schema | Type::ObjectSchema => self.schema(node, matches!(ty, Type::ObjectSchema), pointer),
+            FieldType::Hints => self.hints(node, pointer),
+            FieldType::Schema | FieldType::ObjectSchema => {
+                self.schema(node, matches!(ty, FieldType::ObjectSchema), pointer)
+            }
             _ => self.text(node, ty, pointer),
         }
     }
@@ -203,7 +205,7 @@ impl<'f> Checker<'f> {
         }
     }
 
-    fn list(&mut self, node: &Node, of: &Type, min: usize, pointer: &str) {
+    fn list(&mut self, node: &Node, of: &FieldType, min: usize, pointer: &str) {
         let Some(items) = node.items() else {
             let help = "each item stands on its own line after `- `, or all between `[` and `]`";
             return self.wrong(node, "a list", pointer, Some(help.to_owned()));
@@ -251,7 +253,7 @@ impl<'f> Checker<'f> {
         }
     }
 
-    fn text(&mut self, node: &Node, ty: &Type, pointer: &str) {
+    fn text(&mut self, node: &Node, ty: &FieldType, pointer: &str) {
         let Some(text) = node.text() else {
             let scalar = matches!(node.value, Tree::Bool(_) | Tree::Number(_));
             return self.wrong(
@@ -262,41 +264,43 @@ impl<'f> Checker<'f> {
             );
         };
         let (code, outcome) = match ty {
-            Type::FullText if text.trim().is_empty() => ("empty-text", Err("must not be empty".to_owned())),
-            Type::Word(words) => return self.word(node, text, words, pointer),
-            Type::Ref(kind) => return self.reference(node, text, *kind, pointer),
-            Type::McpUri => return self.mcp_uri(node, text, pointer),
-            Type::Name if !is_name(text) => {
+            FieldType::FullText if text.trim().is_empty() => {
+                ("empty-text", Err("must not be empty".to_owned()))
+            }
+            FieldType::Word(words) => return self.word(node, text, words, pointer),
+            FieldType::Ref(kind) => return self.reference(node, text, *kind, pointer),
+            FieldType::McpUri => return self.mcp_uri(node, text, pointer),
+            FieldType::Name if !is_name(text) => {
                 let message = format!(
                     "{} is not a valid name: 1 to 63 letters, digits and hyphens",
                     quoted(text)
                 );
                 ("bad-name", Err(message))
             }
-            Type::Semver if !is_version(text) => (
+            FieldType::Semver if !is_version(text) => (
                 "bad-version",
                 Err(format!("{} is not a valid version such as `1.0.0`", quoted(text))),
             ),
-            Type::Duration => (
+            FieldType::Duration => (
                 "bad-duration",
-                Duration::parse(text).map(|_| ()).map_err(|error| {
+                ManifestDuration::parse(text).map(|_| ()).map_err(|error| {
                     format!(
                         "{} is not a valid duration (example: `30s`): {error}",
                         quoted(text)
                     )
                 }),
             ),
-            Type::SecretRef => ("bad-secret-ref", texts::secret_ref(text)),
-            Type::Regex => ("bad-regex", texts::regex(text)),
-            Type::Glob => ("bad-glob", texts::glob(text)),
-            Type::Cron => ("bad-cron", texts::cron(text)),
-            Type::Url => ("bad-url", texts::url(text)),
-            Type::Host => ("bad-host", texts::host(text)),
+            FieldType::SecretRef => ("bad-secret-ref", texts::secret_ref(text)),
+            FieldType::Regex => ("bad-regex", texts::regex(text)),
+            FieldType::Glob => ("bad-glob", texts::glob(text)),
+            FieldType::Cron => ("bad-cron", texts::cron(text)),
+            FieldType::Url => ("bad-url", texts::url(text)),
+            FieldType::Host => ("bad-host", texts::host(text)),
             _ => return,
         };
         if let Err(message) = outcome {
             let mut error = Diagnostic::error(code, pointer, message).on(node);
-            if matches!(ty, Type::SecretRef) {
+            if matches!(ty, FieldType::SecretRef) {
                 // The line and its number are said, its text is not: a key may stand there.
                 error.span = None;
             }
@@ -396,7 +400,7 @@ pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>
     }
 }
 
-fn members_of(shape: &Shape) -> String {
+fn members_of(shape: &MapShape) -> String {
     let names: Vec<String> = shape
         .fields
         .iter()
@@ -406,7 +410,7 @@ fn members_of(shape: &Shape) -> String {
 }
 
 /// The misspelt member that stands in place of a missing one.
-fn did_you_mean_here(field: &Field, entries: &[Entry], shape: &Shape) -> Option<String> {
+fn did_you_mean_here(field: &Field, entries: &[MapEntry], shape: &MapShape) -> Option<String> {
     let strangers = entries
         .iter()
         .map(|entry| entry.key.as_str())

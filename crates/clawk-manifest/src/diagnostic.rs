@@ -92,12 +92,12 @@ impl Diagnostic {
 
 /// The text of each file that was read, for rendering; and the folders in which files were looked for by a pattern.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct SourceFiles {
     files: Vec<(PathBuf, Arc<str>)>,
     folders: Vec<PathBuf>,
 }
 
-impl Sources {
+impl SourceFiles {
     /// The text of this file, if it was read.
     #[must_use]
     pub fn text(&self, file: &Path) -> Option<&str> {
@@ -128,14 +128,14 @@ impl Sources {
 
 /// Findings about one file, gathered.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub(crate) struct FileFindings {
     pub(crate) file: Option<PathBuf>,
     pub(crate) list: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
 }
 
-impl Findings {
+impl FileFindings {
     /// At most so many errors of one file are kept, and so many warnings; a manifest with more is not read by anyone. They are
     /// counted apart, so that no number of warnings hides an error.
     const MOST: usize = 500;

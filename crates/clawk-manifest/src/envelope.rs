@@ -3,8 +3,8 @@
 use clawk_proto::uri::Kind;
 use semver::Version;
 
-use crate::check::{Checker, first_line};
-use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
+use crate::check::{DocumentChecker, first_line};
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
 use crate::shape::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA};
 use crate::tree::{Node, Tree, join};
 
@@ -36,7 +36,7 @@ impl Envelope<'_> {
 }
 
 /// Reads a document's envelope. On the wire `claw` may be absent (R3a).
-pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut Findings) -> Option<Envelope<'n>> {
+pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) -> Option<Envelope<'n>> {
     let Some(entries) = root.entries() else {
         let message = format!(
             "a manifest is a map with `claw`, `kind`, `metadata` and `spec`, not {}",
@@ -87,12 +87,12 @@ pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut Findings) -> O
         spec: part("spec"),
     };
     if let Some(metadata) = envelope.metadata {
-        Checker::new(findings, envelope.older()).map(metadata, &METADATA, "/metadata", &[]);
+        DocumentChecker::new(findings, envelope.older()).map(metadata, &METADATA, "/metadata", &[]);
     }
     Some(envelope)
 }
 
-fn read_version(root: &Node, wire: bool, findings: &mut Findings) -> Option<Version> {
+fn read_version(root: &Node, wire: bool, findings: &mut FileFindings) -> Option<Version> {
     let Some(node) = root.get("claw") else {
         if !wire {
             let missing = Diagnostic::error(
@@ -131,7 +131,7 @@ fn read_version(root: &Node, wire: bool, findings: &mut Findings) -> Option<Vers
     Some(version)
 }
 
-fn read_kind(root: &Node, findings: &mut Findings) -> Option<DocumentKind> {
+fn read_kind(root: &Node, findings: &mut FileFindings) -> Option<DocumentKind> {
     let all = || Kind::ALL.iter().map(|kind| kind.title()).chain(["Claw"]);
     let Some(node) = root.get("kind") else {
         let missing =

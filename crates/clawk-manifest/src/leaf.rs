@@ -1,16 +1,16 @@
 //! The leaves that a document gives, for a runtime that has something to say of them (R41).
 //!
-//! This crate knows what a leaf is called and where it stands; what a runtime makes of it, the runtime says by a [`Judge`].
+//! This crate knows what a leaf is called and where it stands; what a runtime makes of it, the runtime says by a [`LeafCheckFn`].
 
 use clawk_proto::uri::Kind;
 
-use crate::diagnostic::{Diagnostic, Findings, Severity};
-use crate::shape::{Shape, Type, spec_of};
+use crate::diagnostic::{Diagnostic, FileFindings, Severity};
+use crate::shape::{FieldType, MapShape, spec_of};
 use crate::tree::{Node, Tree};
 
 /// A member of a primitive's `spec` that holds no closed map, or one word of a closed set.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Leaf<'a> {
+pub struct ManifestLeaf<'a> {
     /// The primitive's kind.
     pub kind: Kind,
     /// Where it stands below `spec`, with `[]` for the items of a list: `fallback[].provider_ref`.
@@ -34,7 +34,7 @@ pub enum LeafValue<'a> {
 
 /// A remark of the runtime about a leaf: a warning or a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remark {
+pub struct LeafRemark {
     /// An error refuses the manifest.
     pub severity: Severity,
     /// Stable name of the finding, kebab-case.
@@ -46,11 +46,11 @@ pub struct Remark {
 }
 
 /// Says something of a leaf, or nothing.
-pub type Judge = fn(&Leaf<'_>) -> Option<Remark>;
+pub type LeafCheckFn = fn(&ManifestLeaf<'_>) -> Option<LeafRemark>;
 
 /// Shows every leaf of a primitive to the judge; remarks become findings at their place.
-pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: Judge, findings: &mut Findings) {
-    let mut walk = Walk {
+pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: LeafCheckFn, findings: &mut FileFindings) {
+    let mut walk = LeafWalk {
         kind,
         judge,
         path: String::new(),
@@ -60,16 +60,16 @@ pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: Judge, findin
     walk.map(spec, spec_of(kind));
 }
 
-struct Walk<'f> {
+struct LeafWalk<'f> {
     kind: Kind,
-    judge: Judge,
+    judge: LeafCheckFn,
     path: String,
     pointer: String,
-    findings: &'f mut Findings,
+    findings: &'f mut FileFindings,
 }
 
-impl Walk<'_> {
-    fn map(&mut self, node: &Node, shape: &'static Shape) {
+impl LeafWalk<'_> {
+    fn map(&mut self, node: &Node, shape: &'static MapShape) {
         for entry in node.entries().unwrap_or_default() {
             let Some(field) = shape.field(&entry.key) else {
                 continue;
@@ -87,11 +87,11 @@ impl Walk<'_> {
         }
     }
 
-    fn value(&mut self, node: &Node, ty: &Type) {
+    fn value(&mut self, node: &Node, ty: &FieldType) {
         match (ty, &node.value) {
-            (_, Tree::Null) | (Type::Item(_), _) => {}
-            (Type::Map(shape), _) => self.map(node, shape),
-            (Type::List { of, .. }, _) => {
+            (_, Tree::Null) | (FieldType::Item(_), _) => {}
+            (FieldType::Map(shape), _) => self.map(node, shape),
+            (FieldType::List { of, .. }, _) => {
                 let (path, pointer) = (self.path.len(), self.pointer.len());
                 self.path.push_str("[]");
                 for (index, item) in node.items().unwrap_or_default().iter().enumerate() {
@@ -102,10 +102,10 @@ impl Walk<'_> {
                 }
                 self.path.truncate(path);
             }
-            (Type::Word(words), Tree::Text(text)) if words.contains(&text.as_str()) => {
+            (FieldType::Word(words), Tree::Text(text)) if words.contains(&text.as_str()) => {
                 self.leaf(node, LeafValue::Word(text));
             }
-            (Type::Word(_), _) => {}
+            (FieldType::Word(_), _) => {}
             (_, Tree::Text(text)) => self.leaf(node, LeafValue::Text(text)),
             (_, Tree::Bool(flag)) => self.leaf(node, LeafValue::Bool(*flag)),
             (_, Tree::Number(_) | Tree::List(_) | Tree::Map(_)) => self.leaf(node, LeafValue::Other),
@@ -113,7 +113,7 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, node: &Node, value: LeafValue<'_>) {
-        let leaf = Leaf {
+        let leaf = ManifestLeaf {
             kind: self.kind,
             path: &self.path,
             value,

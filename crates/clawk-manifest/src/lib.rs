@@ -32,13 +32,13 @@ mod texts;
 mod tree;
 mod yaml;
 
-pub use diagnostic::{Diagnostic, Severity, Sources};
-pub use leaf::{Judge, Leaf, LeafValue, Remark};
+pub use diagnostic::{Diagnostic, Severity, SourceFiles};
+pub use leaf::{LeafCheckFn, LeafRemark, LeafValue, ManifestLeaf};
 pub use load::{
-    LoadOptions, Loaded, WireOptions, from_value, identity, load, policy, sandbox, validate,
+    LoadOptions, LoadedDocument, WireOptions, from_value, identity, load, policy, sandbox, validate,
     validate_primitive,
 };
 pub use model::{ConformanceLevel, Manifest};
 pub use render::render;
-pub use report::{About, Report};
+pub use report::{DocumentDescription, ValidationReport};
 pub use schema::{SCHEMA_KINDS, schema, schema_file};

@@ -8,15 +8,15 @@ use semver::Version;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::diagnostic::{Diagnostic, Findings, Severity, Sources};
+use crate::diagnostic::{Diagnostic, FileFindings, Severity, SourceFiles};
 use crate::envelope::{self, DocumentKind, Envelope};
-use crate::leaf::Judge;
-use crate::loader::{Found, Loader, Refusal};
+use crate::leaf::LeafCheckFn;
+use crate::loader::{FileRefusal, ManifestFileLoader, ResolvedFile};
 use crate::model::{Identity, Manifest, Metadata, Policy, Sandbox};
-use crate::primitive::Primitive;
-use crate::read::{Given, Reader};
-use crate::report::About;
-use crate::rules::whole::Whole;
+use crate::primitive::UntypedPrimitive;
+use crate::read::{ManifestReader, PrimitiveMetadata};
+use crate::report::DocumentDescription;
+use crate::rules::whole::CrossPrimitiveCheck;
 use crate::shape::spec_of;
 use crate::tree::{Node, members};
 
@@ -28,7 +28,7 @@ pub struct LoadOptions {
     /// Registries by name: directories with `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
     pub registries: BTreeMap<String, PathBuf>,
     /// What the runtime does with each leaf; without it, nothing is said about leaves.
-    pub judge: Option<Judge>,
+    pub judge: Option<LeafCheckFn>,
 }
 
 /// Options for a manifest that arrives over the wire (R3).
@@ -41,25 +41,25 @@ pub struct WireOptions {
     /// Registries by name, as in [`LoadOptions`].
     pub registries: BTreeMap<String, PathBuf>,
     /// What the runtime says of each leaf, as in [`LoadOptions`].
-    pub judge: Option<Judge>,
+    pub judge: Option<LeafCheckFn>,
 }
 
 /// The result of reading a document.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedDocument {
     /// Present if and only if there is no error.
     pub manifest: Option<Manifest>,
     /// Errors and warnings: by file in the order read, then by line.
     pub diagnostics: Vec<Diagnostic>,
     /// The files read, for rendering.
-    pub sources: Sources,
+    pub sources: SourceFiles,
     /// The document's `kind`, if it is known.
     pub kind: Option<&'static str>,
     /// What the document says about itself, for people.
-    pub about: About,
+    pub about: DocumentDescription,
 }
 
-impl Loaded {
+impl LoadedDocument {
     /// Nothing is an error.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -71,7 +71,7 @@ impl Loaded {
 
 /// Reads a whole manifest (`kind: Claw`) with everything it refers to.
 ///
-/// It never fails: [`Loaded::diagnostics`] holds every error and warning at once, and [`Loaded::manifest`] is absent if there is an
+/// It never fails: [`LoadedDocument::diagnostics`] holds every error and warning at once, and [`LoadedDocument::manifest`] is absent if there is an
 /// error.
 ///
 /// ```
@@ -86,43 +86,43 @@ impl Loaded {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use]
-pub fn load(path: &Path, options: &LoadOptions) -> Loaded {
-    read_file(path, options, Wanted::Claw)
+pub fn load(path: &Path, options: &LoadOptions) -> LoadedDocument {
+    read_file(path, options, ExpectedDocument::Claw)
 }
 
 /// Reads a file of any kind: a whole manifest, or one primitive, whose references then stay unresolved.
 #[must_use]
-pub fn validate(path: &Path, options: &LoadOptions) -> Loaded {
-    read_file(path, options, Wanted::Any)
+pub fn validate(path: &Path, options: &LoadOptions) -> LoadedDocument {
+    read_file(path, options, ExpectedDocument::Any)
 }
 
 /// Reads one primitive's file.
 #[must_use]
-pub fn validate_primitive(path: &Path, options: &LoadOptions) -> Loaded {
-    read_file(path, options, Wanted::Primitive)
+pub fn validate_primitive(path: &Path, options: &LoadOptions) -> LoadedDocument {
+    read_file(path, options, ExpectedDocument::Primitive)
 }
 
-/// Reads the file of a Policy. The policy is absent if and only if there is an error. [`Loaded::kind`] names the kind of any file.
+/// Reads the file of a Policy. The policy is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind of any file.
 #[must_use]
-pub fn policy(path: &Path, options: &LoadOptions) -> (Loaded, Option<Policy>) {
+pub fn policy(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Policy>) {
     one(path, options, Kind::Policy)
 }
 
-/// Reads the file of a Sandbox. The sandbox is absent if and only if there is an error. [`Loaded::kind`] names the kind of any file.
+/// Reads the file of a Sandbox. The sandbox is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind of any file.
 #[must_use]
-pub fn sandbox(path: &Path, options: &LoadOptions) -> (Loaded, Option<Sandbox>) {
+pub fn sandbox(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Sandbox>) {
     one(path, options, Kind::Sandbox)
 }
 
 /// Reads the file of an Identity. It is absent if and only if there is an error; the kind is told also of other files.
 #[must_use]
-pub fn identity(path: &Path, options: &LoadOptions) -> (Loaded, Option<Identity>) {
+pub fn identity(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Identity>) {
     one(path, options, Kind::Identity)
 }
 
-fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (Loaded, Option<P>) {
+fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (LoadedDocument, Option<P>) {
     let mut found = None;
-    let loaded = read_file_with(path, options, Wanted::Primitive, |reader| {
+    let loaded = read_file_with(path, options, ExpectedDocument::Primitive, |reader| {
         found = reader.typed::<P>(kind).and_then(|all| all.into_iter().next());
     });
     let found = found.filter(|_| loaded.is_valid());
@@ -131,14 +131,14 @@ fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (
 
 /// Reads a manifest from the wire: an object, or a `claw://registry/…` URI of one (R3, R3a).
 #[must_use]
-pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
-    let loader = Loader::new(
+pub fn from_value(value: &Value, options: &WireOptions) -> LoadedDocument {
+    let loader = ManifestFileLoader::new(
         options.root.as_deref(),
         options.allow_outside,
         options.registries.clone(),
     );
     let mut reader = match loader {
-        Ok(loader) => Reader::new(loader, options.judge),
+        Ok(loader) => ManifestReader::new(loader, options.judge),
         Err(refusal) => return refused(refusal, None),
     };
     if let Value::String(text) = value {
@@ -147,37 +147,37 @@ pub fn from_value(value: &Value, options: &WireOptions) -> Loaded {
     reader.open_wire();
     let Some(root) = Node::from_json(value) else {
         let error = Diagnostic::error("too-deep", "", "the manifest is nested too deep");
-        return Loaded {
+        return LoadedDocument {
             manifest: None,
             diagnostics: vec![error],
-            sources: Sources::default(),
+            sources: SourceFiles::default(),
             kind: None,
-            about: About::default(),
+            about: DocumentDescription::default(),
         };
     };
-    document(reader, &root, true, Wanted::Claw, |_| {})
+    document(reader, &root, true, ExpectedDocument::Claw, |_| {})
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ExpectedDocument {
     Claw,
     Primitive,
     Any,
 }
 
-fn from_uri(text: &str, options: &WireOptions, reader: Reader) -> Loaded {
+fn from_uri(text: &str, options: &WireOptions, reader: ManifestReader) -> LoadedDocument {
     let found = match ClawUri::parse_canonical(text) {
         Ok(ClawUri::Registry {
             namespace,
             name,
             version,
         }) => reader.loader.find_registered(&namespace, &name, &version),
-        Ok(ClawUri::Local { .. }) => Err(Refusal {
+        Ok(ClawUri::Local { .. }) => Err(FileRefusal {
             code: "bad-uri",
             message: "a local URI names a part of a manifest, not a manifest".to_owned(),
             help: Some("send the manifest itself, or a `claw://registry/…` URI".to_owned()),
         }),
-        Err(error) => Err(Refusal {
+        Err(error) => Err(FileRefusal {
             code: "bad-uri",
             message: error.to_string(),
             help: None,
@@ -196,20 +196,20 @@ fn from_uri(text: &str, options: &WireOptions, reader: Reader) -> Loaded {
     }
 }
 
-fn refused(refusal: Refusal, file: Option<&Path>) -> Loaded {
+fn refused(refusal: FileRefusal, file: Option<&Path>) -> LoadedDocument {
     let mut error = Diagnostic::error(refusal.code, "", refusal.message);
     error.help = refusal.help;
     error.file = file.map(Path::to_owned);
-    Loaded {
+    LoadedDocument {
         manifest: None,
         diagnostics: vec![error],
-        sources: Sources::default(),
+        sources: SourceFiles::default(),
         kind: None,
-        about: About::default(),
+        about: DocumentDescription::default(),
     }
 }
 
-fn read_file(path: &Path, options: &LoadOptions, wanted: Wanted) -> Loaded {
+fn read_file(path: &Path, options: &LoadOptions, wanted: ExpectedDocument) -> LoadedDocument {
     read_file_with(path, options, wanted, |_| {})
 }
 
@@ -217,9 +217,9 @@ fn read_file(path: &Path, options: &LoadOptions, wanted: Wanted) -> Loaded {
 fn read_file_with(
     path: &Path,
     options: &LoadOptions,
-    wanted: Wanted,
-    last: impl FnOnce(&mut Reader),
-) -> Loaded {
+    wanted: ExpectedDocument,
+    last: impl FnOnce(&mut ManifestReader),
+) -> LoadedDocument {
     let dir = path
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty())
@@ -234,7 +234,7 @@ fn read_file_with(
                 "unreadable"
             };
             return refused(
-                Refusal {
+                FileRefusal {
                     code,
                     message,
                     help: None,
@@ -243,12 +243,12 @@ fn read_file_with(
             );
         }
     };
-    let loader = Loader::new(Some(dir), options.allow_outside, options.registries.clone());
+    let loader = ManifestFileLoader::new(Some(dir), options.allow_outside, options.registries.clone());
     let mut reader = match loader {
-        Ok(loader) => Reader::new(loader, options.judge),
+        Ok(loader) => ManifestReader::new(loader, options.judge),
         Err(refusal) => return refused(refusal, Some(path)),
     };
-    match reader.open(&Found {
+    match reader.open(&ResolvedFile {
         path: canonical,
         shown: path.to_owned(),
     }) {
@@ -259,36 +259,36 @@ fn read_file_with(
 }
 
 fn document(
-    mut reader: Reader,
+    mut reader: ManifestReader,
     root: &Node,
     wire: bool,
-    wanted: Wanted,
-    last: impl FnOnce(&mut Reader),
-) -> Loaded {
+    wanted: ExpectedDocument,
+    last: impl FnOnce(&mut ManifestReader),
+) -> LoadedDocument {
     let Some(findings) = reader.files.first_mut() else {
         return finish(reader, None, None);
     };
     let Some(envelope) = envelope::read(root, wire, findings) else {
         return finish(reader, None, None);
     };
-    reader.about = About::of(envelope.metadata);
+    reader.about = DocumentDescription::of(envelope.metadata);
     match (envelope.kind, wanted) {
-        (Some(DocumentKind::Claw), Wanted::Claw | Wanted::Any) => claw(reader, &envelope),
-        (Some(DocumentKind::Primitive(kind)), Wanted::Primitive | Wanted::Any) => {
+        (Some(DocumentKind::Claw), ExpectedDocument::Claw | ExpectedDocument::Any) => claw(reader, &envelope),
+        (Some(DocumentKind::Primitive(kind)), ExpectedDocument::Primitive | ExpectedDocument::Any) => {
             if let Some(spec) = envelope.spec {
                 primitive(&mut reader, kind, spec, &envelope);
                 last(&mut reader);
             }
             finish(reader, None, Some(kind.title()))
         }
-        (Some(DocumentKind::Primitive(kind)), Wanted::Claw) => {
+        (Some(DocumentKind::Primitive(kind)), ExpectedDocument::Claw) => {
             let message = format!("this is a {kind}, and a whole manifest (`kind: Claw`) belongs here");
             findings.push(
                 Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
             );
             finish(reader, None, Some(kind.title()))
         }
-        (Some(DocumentKind::Claw), Wanted::Primitive) => {
+        (Some(DocumentKind::Claw), ExpectedDocument::Primitive) => {
             let message = "this is a whole manifest, and a primitive belongs here";
             findings.push(
                 Diagnostic::error("kind-mismatch", "/kind", message).on(root.get("kind").unwrap_or(root)),
@@ -299,12 +299,12 @@ fn document(
     }
 }
 
-fn primitive(reader: &mut Reader, kind: Kind, spec: &Node, envelope: &Envelope<'_>) {
+fn primitive(reader: &mut ManifestReader, kind: Kind, spec: &Node, envelope: &Envelope<'_>) {
     let name = envelope
         .metadata
         .and_then(|metadata| metadata.get("name"))
         .and_then(Node::text);
-    let given = Given {
+    let given = PrimitiveMetadata {
         name: name.unwrap_or("unnamed").to_owned(),
         generated: name.is_none(),
         version: None,
@@ -315,12 +315,12 @@ fn primitive(reader: &mut Reader, kind: Kind, spec: &Node, envelope: &Envelope<'
     reader.try_build();
 }
 
-fn claw(mut reader: Reader, envelope: &Envelope<'_>) -> Loaded {
+fn claw(mut reader: ManifestReader, envelope: &Envelope<'_>) -> LoadedDocument {
     let Some(spec) = envelope.spec else {
         return finish(reader, None, Some("Claw"));
     };
     reader.claw(envelope.metadata, spec, envelope.older());
-    Whole {
+    CrossPrimitiveCheck {
         primitives: &reader.primitives,
         files: &mut reader.files,
     }
@@ -340,7 +340,7 @@ fn claw(mut reader: Reader, envelope: &Envelope<'_>) -> Loaded {
     finish(reader, manifest, Some("Claw"))
 }
 
-fn metadata(node: Option<&Node>, reader: &mut Reader) -> Metadata {
+fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
     let text = |key: &str| {
         node.and_then(|node| node.get(key))
             .and_then(Node::text)
@@ -381,7 +381,7 @@ fn metadata(node: Option<&Node>, reader: &mut Reader) -> Metadata {
 }
 
 /// The typed manifest of primitives in which nothing is wrong.
-fn build(reader: &mut Reader, claw: Version, metadata: Metadata) -> Option<Manifest> {
+fn build(reader: &mut ManifestReader, claw: Version, metadata: Metadata) -> Option<Manifest> {
     let dir = reader.loader.dir().map(Path::to_owned).unwrap_or_default();
     let mut sandboxes = reader.typed(Kind::Sandbox)?.into_iter();
     Some(Manifest {
@@ -403,7 +403,7 @@ fn build(reader: &mut Reader, claw: Version, metadata: Metadata) -> Option<Manif
     })
 }
 
-fn typed<T: DeserializeOwned>(primitive: &Primitive) -> Result<T, Box<Diagnostic>> {
+fn typed<T: DeserializeOwned>(primitive: &UntypedPrimitive) -> Result<T, Box<Diagnostic>> {
     let members: Vec<&str> = spec_of(primitive.kind)
         .fields
         .iter()
@@ -417,7 +417,7 @@ fn typed<T: DeserializeOwned>(primitive: &Primitive) -> Result<T, Box<Diagnostic
     })
 }
 
-impl Reader {
+impl ManifestReader {
     /// All primitives of a kind as typed values; `None`, with findings, when the checks let something through.
     fn typed<T: DeserializeOwned>(&mut self, kind: Kind) -> Option<Vec<T>> {
         let mut out = Vec::new();
@@ -466,16 +466,16 @@ impl Reader {
     }
 }
 
-fn finish(reader: Reader, manifest: Option<Manifest>, kind: Option<&'static str>) -> Loaded {
+fn finish(reader: ManifestReader, manifest: Option<Manifest>, kind: Option<&'static str>) -> LoadedDocument {
     let mut diagnostics = Vec::new();
-    for Findings { mut list, .. } in reader.files {
+    for FileFindings { mut list, .. } in reader.files {
         list.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
         diagnostics.append(&mut list);
     }
     let broken = diagnostics
         .iter()
         .any(|diagnostic| diagnostic.severity == Severity::Error);
-    Loaded {
+    LoadedDocument {
         manifest: manifest.filter(|_| !broken),
         diagnostics,
         sources: reader.sources,

@@ -17,15 +17,15 @@ const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
 /// Why a reference or file could not be used: code, message, advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct FileRefusal {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     pub(crate) help: Option<String>,
 }
 
-fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Result<T, Refusal> {
+fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Result<T, FileRefusal> {
     let help = (!help.is_empty()).then(|| help.to_owned());
-    Err(Refusal {
+    Err(FileRefusal {
         code,
         message: message.into(),
         help,
@@ -34,7 +34,7 @@ fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Resu
 
 /// A file to read: where it is, and how people know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ResolvedFile {
     /// Canonical.
     pub(crate) path: PathBuf,
     pub(crate) shown: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct Found {
 
 /// Finds and reads a manifest's files.
 #[derive(Debug)]
-pub(crate) struct Loader {
+pub(crate) struct ManifestFileLoader {
     /// The manifest's directory, canonical and as shown; absent: no file may be read.
     base: Option<(PathBuf, PathBuf)>,
     allow_outside: bool,
@@ -50,13 +50,13 @@ pub(crate) struct Loader {
     bytes_left: u64,
 }
 
-impl Loader {
+impl ManifestFileLoader {
     /// A loader for files below `dir`, which people know as given.
     pub(crate) fn new(
         dir: Option<&Path>,
         allow_outside: bool,
         registries: BTreeMap<String, PathBuf>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, FileRefusal> {
         let base = match dir {
             None => None,
             Some(dir) => {
@@ -78,7 +78,7 @@ impl Loader {
     }
 
     /// A file path or a glob as the files it names, sorted.
-    pub(crate) fn find(&self, reference: &str) -> Result<Vec<Found>, Refusal> {
+    pub(crate) fn find(&self, reference: &str) -> Result<Vec<ResolvedFile>, FileRefusal> {
         let Some((base, shown)) = &self.base else {
             let help = "send the primitive `inline`, or start the agent with `--manifest-root DIR`";
             return refuse(
@@ -134,7 +134,7 @@ impl Loader {
     }
 
     /// Refuses what leaves the tree by its text alone, so that nothing outside is even looked for.
-    fn check_lexically(&self, reference: &str) -> Result<(), Refusal> {
+    fn check_lexically(&self, reference: &str) -> Result<(), FileRefusal> {
         if self.allow_outside || stays_inside(reference) {
             Ok(())
         } else {
@@ -144,7 +144,7 @@ impl Loader {
 
     /// A file that the agent keeps: inside the tree by its text, and by its links if it exists, whatever is allowed to other
     /// references: the agent reads and writes no context file elsewhere.
-    pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), FileRefusal> {
         if reference.trim().is_empty() || reference.contains('\0') {
             return refuse("bad-reference", "an empty file name", "");
         }
@@ -168,7 +168,7 @@ impl Loader {
         }
     }
 
-    fn outside<T>(&self, reference: &str) -> Result<T, Refusal> {
+    fn outside<T>(&self, reference: &str) -> Result<T, FileRefusal> {
         let message = format!("{} leads outside the manifest's directory", quoted(reference));
         refuse(
             "outside-tree",
@@ -177,7 +177,7 @@ impl Loader {
         )
     }
 
-    fn one(&self, path: &Path, shown: PathBuf, reference: &str) -> Result<Found, Refusal> {
+    fn one(&self, path: &Path, shown: PathBuf, reference: &str) -> Result<ResolvedFile, FileRefusal> {
         let canonical =
             std::fs::canonicalize(path).or_else(|error| unreadable(Path::new(reference), &error))?;
         let inside = self
@@ -187,7 +187,7 @@ impl Loader {
         if !inside && !self.allow_outside {
             return self.outside(reference); // through a symbolic link
         }
-        Ok(Found {
+        Ok(ResolvedFile {
             path: canonical,
             shown,
         })
@@ -200,7 +200,7 @@ impl Loader {
         namespace: &str,
         name: &str,
         version: &str,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<ResolvedFile, FileRefusal> {
         let uri = format!("`claw://registry/{namespace}/{name}@{version}`");
         if self.registries.is_empty() {
             let message = format!("{uri} cannot be resolved: no registry is configured");
@@ -229,7 +229,7 @@ impl Loader {
                     continue;
                 };
                 if path.starts_with(&base) {
-                    return Ok(Found {
+                    return Ok(ResolvedFile {
                         path,
                         shown: dir.join(relative),
                     });
@@ -249,7 +249,7 @@ impl Loader {
     }
 
     /// The text of a file, bounded and without a byte-order mark.
-    pub(crate) fn read(&mut self, found: &Found) -> Result<String, Refusal> {
+    pub(crate) fn read(&mut self, found: &ResolvedFile) -> Result<String, FileRefusal> {
         let shown = &found.shown;
         let metadata = std::fs::metadata(&found.path).or_else(|error| unreadable(shown, &error))?;
         if !metadata.is_file() {
@@ -294,7 +294,7 @@ impl Loader {
     }
 }
 
-fn unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, Refusal> {
+fn unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, FileRefusal> {
     let shown = quoted(&path.to_string_lossy());
     if error.kind() == std::io::ErrorKind::NotFound {
         return refuse(
@@ -320,7 +320,7 @@ fn expand(
     parts: &[&str],
     out: &mut Vec<PathBuf>,
     budget: &mut usize,
-) -> Result<(), Refusal> {
+) -> Result<(), FileRefusal> {
     let Some((part, rest)) = parts.split_first() else {
         if base.join(at).is_file() {
             out.push(at.to_owned());
@@ -367,7 +367,7 @@ fn expand(
     Ok(())
 }
 
-fn matcher(part: &str) -> Result<GlobMatcher, Refusal> {
+fn matcher(part: &str) -> Result<GlobMatcher, FileRefusal> {
     match Glob::new(part) {
         Ok(glob) => Ok(glob.compile_matcher()),
         Err(error) => refuse(

@@ -8,7 +8,7 @@ use crate::tree::{Location, Node, join};
 
 /// A primitive with its name, wherever it was declared.
 #[derive(Debug)]
-pub(crate) struct Primitive {
+pub(crate) struct UntypedPrimitive {
     pub(crate) kind: Kind,
     pub(crate) name: String,
     /// The name was made up (R7).
@@ -24,7 +24,7 @@ pub(crate) struct Primitive {
     pub(crate) refs: Vec<RefUse>,
 }
 
-impl Primitive {
+impl UntypedPrimitive {
     /// Where its name stands, or where it stands itself when a name was made up.
     pub(crate) fn name_pointer(&self) -> String {
         if self.generated {

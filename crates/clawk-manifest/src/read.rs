@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 use serde_json::{Map, Value};
 
-use crate::check::{Checker, RefUse};
-use crate::diagnostic::{Diagnostic, Findings, Sources, quoted};
+use crate::check::{DocumentChecker, RefUse};
+use crate::diagnostic::{Diagnostic, FileFindings, SourceFiles, quoted};
 use crate::envelope::{self, DocumentKind, Envelope};
-use crate::leaf::{self, Judge};
-use crate::loader::{Found, Loader, MAX_FILES, Refusal};
-use crate::primitive::Primitive;
-use crate::report::About;
+use crate::leaf::{self, LeafCheckFn};
+use crate::loader::{FileRefusal, MAX_FILES, ManifestFileLoader, ResolvedFile};
+use crate::primitive::UntypedPrimitive;
+use crate::report::DocumentDescription;
 use crate::rules;
-use crate::shape::{CLAW_SPEC, Type, slot_kind, spec_of};
+use crate::shape::{CLAW_SPEC, FieldType, slot_kind, spec_of};
 use crate::tree::{Location, Node, Tree, join, members};
 use crate::yaml;
 
@@ -22,26 +22,26 @@ const INLINE_METADATA: [&str; 3] = ["name", "version", "labels"];
 
 /// Reads a manifest's documents.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    pub(crate) loader: Loader,
+pub(crate) struct ManifestReader {
+    pub(crate) loader: ManifestFileLoader,
     /// One per document, in the order read; the root is the first.
-    pub(crate) files: Vec<Findings>,
-    pub(crate) sources: Sources,
-    pub(crate) primitives: Vec<Primitive>,
+    pub(crate) files: Vec<FileFindings>,
+    pub(crate) sources: SourceFiles,
+    pub(crate) primitives: Vec<UntypedPrimitive>,
     /// `claw://local/…` items of the root, which must be declared by others.
     pub(crate) pending: Vec<(usize, RefUse)>,
     /// The root's canonical path, which no reference may lead back to.
     root: Option<PathBuf>,
-    judge: Option<Judge>,
+    judge: Option<LeafCheckFn>,
     /// What the root says of itself.
-    pub(crate) about: About,
+    pub(crate) about: DocumentDescription,
     claw_name: String,
     claw_version: Option<String>,
 }
 
 /// Where an item stands in the root.
 #[derive(Debug, Clone, Copy)]
-struct Item<'n> {
+struct RootItem<'n> {
     node: &'n Node,
     kind: Kind,
     /// Its position in a list.
@@ -49,26 +49,26 @@ struct Item<'n> {
     older: bool,
 }
 
-impl Reader {
-    pub(crate) fn new(loader: Loader, judge: Option<Judge>) -> Self {
+impl ManifestReader {
+    pub(crate) fn new(loader: ManifestFileLoader, judge: Option<LeafCheckFn>) -> Self {
         Self {
             loader,
             files: Vec::new(),
-            sources: Sources::default(),
+            sources: SourceFiles::default(),
             primitives: Vec::new(),
             pending: Vec::new(),
             root: None,
             judge,
-            about: About::default(),
+            about: DocumentDescription::default(),
             claw_name: String::new(),
             claw_version: None,
         }
     }
 
     /// Reads a file into a tree; its findings become the last of `files`.
-    pub(crate) fn open(&mut self, found: &Found) -> Result<Option<Node>, Refusal> {
+    pub(crate) fn open(&mut self, found: &ResolvedFile) -> Result<Option<Node>, FileRefusal> {
         let text = self.loader.read(found)?;
-        let mut findings = Findings::about(Some(found.shown.clone()));
+        let mut findings = FileFindings::about(Some(found.shown.clone()));
         let (node, list) = yaml::parse(&text);
         list.into_iter().for_each(|diagnostic| findings.push(diagnostic));
         self.sources.add(found.shown.clone(), text.into());
@@ -79,7 +79,7 @@ impl Reader {
 
     /// Adds a document that came without a file.
     pub(crate) fn open_wire(&mut self) {
-        self.files.push(Findings::default());
+        self.files.push(FileFindings::default());
     }
 
     fn push(&mut self, file: usize, diagnostic: Diagnostic) {
@@ -96,7 +96,7 @@ impl Reader {
             .to_owned();
         self.claw_version = metadata.and_then(|m| m.get("version")?.text()).map(str::to_owned);
         if let Some(findings) = self.files.first_mut() {
-            Checker::new(findings, older).map(spec, &CLAW_SPEC, "/spec", &[]);
+            DocumentChecker::new(findings, older).map(spec, &CLAW_SPEC, "/spec", &[]);
         }
         for entry in spec.entries().unwrap_or_default() {
             let Some(slot) = slot_kind(&entry.key) else {
@@ -107,7 +107,7 @@ impl Reader {
                 (Tree::Null, _) => {}
                 (Tree::List(nodes), true) => {
                     for (index, node) in nodes.iter().enumerate() {
-                        let item = Item {
+                        let item = RootItem {
                             node,
                             kind: slot.kind,
                             index: Some(index),
@@ -118,7 +118,7 @@ impl Reader {
                 }
                 (_, true) if !slot.lone => {} // the shape says so
                 (_, _) => self.item(
-                    Item {
+                    RootItem {
                         node: &entry.value,
                         kind: slot.kind,
                         index: None,
@@ -130,7 +130,7 @@ impl Reader {
         }
     }
 
-    fn item(&mut self, item: Item<'_>, pointer: &str) {
+    fn item(&mut self, item: RootItem<'_>, pointer: &str) {
         if self.primitives.len() >= MAX_FILES {
             let message = format!("more than {MAX_FILES} primitives");
             return self.push(0, Diagnostic::error("too-large", pointer, message).on(item.node));
@@ -176,7 +176,7 @@ impl Reader {
         }
     }
 
-    fn reference(&mut self, text: &str, item: Item<'_>, pointer: &str) {
+    fn reference(&mut self, text: &str, item: RootItem<'_>, pointer: &str) {
         if !text.contains("://")
             && let Some(folder) = self.loader.looks_into(text)
         {
@@ -247,14 +247,20 @@ impl Reader {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, item: Item<'_>, pointer: &str) {
+    fn refused(&mut self, refusal: FileRefusal, item: RootItem<'_>, pointer: &str) {
         let mut error = Diagnostic::error(refusal.code, pointer, refusal.message).on(item.node);
         error.help = refusal.help;
         self.push(0, error);
     }
 
     /// A primitive in a file of its own; `expected` is the name and version that a registry URI promised.
-    fn file(&mut self, found: &Found, item: Item<'_>, pointer: &str, expected: Option<(&str, &str)>) {
+    fn file(
+        &mut self,
+        found: &ResolvedFile,
+        item: RootItem<'_>,
+        pointer: &str,
+        expected: Option<(&str, &str)>,
+    ) {
         let shown = quoted(&found.shown.to_string_lossy());
         if self.root.as_ref() == Some(&found.path) {
             let error = Diagnostic::error(
@@ -314,7 +320,7 @@ impl Reader {
         &mut self,
         envelope: &Envelope<'_>,
         file: usize,
-        item: Item<'_>,
+        item: RootItem<'_>,
         pointer: &str,
         promised: Option<((&str, &str), String)>,
     ) {
@@ -346,7 +352,7 @@ impl Reader {
             .unwrap_or_default();
         let place = metadata.and_then(|m| m.get("name")).and_then(|name| name.place);
         let version = version.or_else(|| self.claw_version.clone());
-        let given = Given {
+        let given = PrimitiveMetadata {
             name: name.to_owned(),
             generated: false,
             version,
@@ -356,7 +362,7 @@ impl Reader {
         self.primitive(item.kind, spec.clone(), "/spec", file, older, given);
     }
 
-    fn inline(&mut self, inline: &Node, item: Item<'_>, pointer: &str) {
+    fn inline(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) {
         let Some(entries) = inline.entries() else {
             let message = format!(
                 "`inline` holds the spec of a {}, not {}",
@@ -398,13 +404,13 @@ impl Reader {
     }
 
     /// Name, version and labels of an inline primitive (R7, R10a).
-    fn given(&mut self, inline: &Node, item: Item<'_>, pointer: &str) -> Given {
+    fn given(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) -> PrimitiveMetadata {
         if let Some(findings) = self.files.first_mut() {
-            let mut checker = Checker::new(findings, item.older);
+            let mut checker = DocumentChecker::new(findings, item.older);
             for (key, ty) in [
-                ("name", Type::Name),
-                ("version", Type::Semver),
-                ("labels", Type::TextMap),
+                ("name", FieldType::Name),
+                ("version", FieldType::Semver),
+                ("labels", FieldType::TextMap),
             ] {
                 if let Some(node) = inline.get(key) {
                     checker.value(node, &ty, &join(pointer, key));
@@ -417,7 +423,7 @@ impl Reader {
             (kind, Some(index)) => format!("{}-{index}", kind.segment()),
             (kind, None) => kind.segment().to_owned(),
         };
-        Given {
+        PrimitiveMetadata {
             name: name.map_or_else(made_up, str::to_owned),
             generated: name.is_none(),
             version: inline
@@ -442,12 +448,12 @@ impl Reader {
         pointer: &str,
         file: usize,
         older: bool,
-        given: Given,
+        given: PrimitiveMetadata,
     ) {
         let Some(findings) = self.files.get_mut(file) else {
             return;
         };
-        let mut checker = Checker::new(findings, older);
+        let mut checker = DocumentChecker::new(findings, older);
         if kind == Kind::WorldModel && older && file > 0 {
             let warning =
                 Diagnostic::warning("newer-field", "/kind", "`WorldModel` is new in protocol 0.3.0");
@@ -466,7 +472,7 @@ impl Reader {
         if let Some(judge) = self.judge {
             leaf::judge(kind, &spec, pointer, judge, findings);
         }
-        let Given {
+        let PrimitiveMetadata {
             name,
             generated,
             version,
@@ -480,7 +486,7 @@ impl Reader {
         let pointer = pointer.to_owned();
         self.context_files(kind, &spec, &pointer, file);
         if is_name(&name) {
-            self.primitives.push(Primitive {
+            self.primitives.push(UntypedPrimitive {
                 kind,
                 name,
                 generated,
@@ -517,7 +523,7 @@ impl Reader {
 
 /// A primitive's metadata.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct PrimitiveMetadata {
     pub(crate) name: String,
     pub(crate) generated: bool,
     pub(crate) version: Option<String>,

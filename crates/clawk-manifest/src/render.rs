@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use crate::diagnostic::{Diagnostic, Severity, Sources};
+use crate::diagnostic::{Diagnostic, Severity, SourceFiles};
 
 /// Longest piece of a source line shown.
 const WIDTH: usize = 120;
 
 /// Renders findings with the lines they are about. `colour` adds terminal colours.
 #[must_use]
-pub fn render(diagnostics: &[Diagnostic], sources: &Sources, colour: bool) -> String {
+pub fn render(diagnostics: &[Diagnostic], sources: &SourceFiles, colour: bool) -> String {
     let mut out = String::new();
     for diagnostic in diagnostics {
-        one(diagnostic, sources, &Paint { on: colour }, &mut out);
+        one(diagnostic, sources, &DiagnosticPainter { on: colour }, &mut out);
         out.push('\n');
     }
     let count = |severity| {
@@ -36,11 +36,11 @@ pub fn render(diagnostics: &[Diagnostic], sources: &Sources, colour: bool) -> St
     out
 }
 
-struct Paint {
+struct DiagnosticPainter {
     on: bool,
 }
 
-impl Paint {
+impl DiagnosticPainter {
     fn wrap(&self, code: &str, text: &str) -> String {
         if self.on {
             format!("\u{1b}[{code}m{text}\u{1b}[0m")
@@ -61,7 +61,7 @@ impl Paint {
     }
 }
 
-fn one(diagnostic: &Diagnostic, sources: &Sources, paint: &Paint, out: &mut String) {
+fn one(diagnostic: &Diagnostic, sources: &SourceFiles, paint: &DiagnosticPainter, out: &mut String) {
     let word = match diagnostic.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -98,7 +98,7 @@ fn one(diagnostic: &Diagnostic, sources: &Sources, paint: &Paint, out: &mut Stri
 }
 
 /// The line, the characters before the mark, and the mark's width.
-fn excerpt(diagnostic: &Diagnostic, sources: &Sources) -> Option<(String, usize, usize)> {
+fn excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, usize, usize)> {
     let text = sources.text(diagnostic.file.as_ref()?)?;
     let span = diagnostic.span.clone()?;
     let line = text

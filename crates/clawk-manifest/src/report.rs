@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use crate::diagnostic::{Diagnostic, Severity};
-use crate::load::Loaded;
+use crate::load::LoadedDocument;
 use crate::model::{ConformanceLevel, MissingForNext};
 use crate::tree::Node;
 
 /// The description of a document. It has no effect on an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct About {
+pub struct DocumentDescription {
     /// `metadata.name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -24,7 +24,7 @@ pub struct About {
     pub capabilities: Vec<String>,
 }
 
-impl About {
+impl DocumentDescription {
     pub(crate) fn of(metadata: Option<&Node>) -> Self {
         let text = |key| metadata?.get(key)?.text().map(str::to_owned);
         Self {
@@ -47,13 +47,13 @@ impl About {
 
 /// The result of a validation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct ValidationReport {
     /// Whether there is no error.
     pub valid: bool,
     /// The document's `kind`.
     pub kind: Option<&'static str>,
     /// What it says of itself.
-    pub about: About,
+    pub about: DocumentDescription,
     /// `level-1` to `level-3`; absent for an invalid manifest or a lone primitive.
     pub conformance_level: Option<ConformanceLevel>,
     /// Kinds of primitive that the manifest declares.
@@ -67,10 +67,10 @@ pub struct Report {
     pub warnings: Vec<Diagnostic>,
 }
 
-impl Loaded {
+impl LoadedDocument {
     /// The facts, ready to be printed as JSON.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ValidationReport {
         let of = |severity| {
             self.diagnostics
                 .iter()
@@ -80,7 +80,7 @@ impl Loaded {
         };
         let manifest = self.manifest.as_ref();
         let lone = self.kind.filter(|kind| *kind != "Claw");
-        Report {
+        ValidationReport {
             valid: self.is_valid(),
             kind: self.kind,
             about: self.about.clone(),

@@ -3,7 +3,7 @@
 use clawk_proto::uri::{Kind, MAX_NAME};
 use serde_json::{Map, Value, json};
 
-use crate::shape::{CLAW_SPEC, HINTS, METADATA, Shape, Type, spec_of};
+use crate::shape::{CLAW_SPEC, FieldType, HINTS, METADATA, MapShape, spec_of};
 
 /// The kinds that [`schema`] knows: the root and every primitive.
 pub const SCHEMA_KINDS: [&str; 12] = [
@@ -127,7 +127,7 @@ fn item(kind: Kind) -> Value {
     ]})
 }
 
-fn map(shape: &Shape, extra: &Map<String, Value>) -> Value {
+fn map(shape: &MapShape, extra: &Map<String, Value>) -> Value {
     let mut properties = extra.clone();
     for field in shape.fields {
         properties.insert(field.name.to_owned(), described(value(&field.ty), field.doc));
@@ -162,46 +162,46 @@ fn semver() -> Value {
     json!({"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+(-[A-Za-z0-9.-]+)?$"})
 }
 
-fn value(ty: &Type) -> Value {
+fn value(ty: &FieldType) -> Value {
     match ty {
-        Type::Text => json!({"type": "string"}),
-        Type::FullText | Type::Glob | Type::Host => json!({"type": "string", "minLength": 1}),
-        Type::Bool => json!({"type": "boolean"}),
-        Type::Count { min, .. } => json!({"type": "integer", "minimum": min}),
-        Type::Real { min, max: None } => json!({"type": "number", "minimum": min}),
-        Type::Real { min, max: Some(max) } => json!({"type": "number", "minimum": min, "maximum": max}),
-        Type::Word(words) => json!({"enum": words}),
-        Type::Name => name(),
-        Type::Ref(kind) => {
+        FieldType::Text => json!({"type": "string"}),
+        FieldType::FullText | FieldType::Glob | FieldType::Host => json!({"type": "string", "minLength": 1}),
+        FieldType::Bool => json!({"type": "boolean"}),
+        FieldType::Count { min, .. } => json!({"type": "integer", "minimum": min}),
+        FieldType::Real { min, max: None } => json!({"type": "number", "minimum": min}),
+        FieldType::Real { min, max: Some(max) } => json!({"type": "number", "minimum": min, "maximum": max}),
+        FieldType::Word(words) => json!({"enum": words}),
+        FieldType::Name => name(),
+        FieldType::Ref(kind) => {
             let uri = format!(
                 "claw://(local/)?{}/[A-Za-z0-9-]{{1,{MAX_NAME}}}(@[0-9A-Za-z.-]+)?",
                 kind.segment()
             );
             json!({"type": "string", "pattern": format!("^([A-Za-z0-9-]{{1,{MAX_NAME}}}|{uri})$")})
         }
-        Type::Semver => semver(),
-        Type::Duration => json!({"type": "string", "pattern": "^[0-9]+[smhd]$", "examples": ["30d"]}),
-        Type::SecretRef => json!({"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"}),
-        Type::Regex => json!({"type": "string", "format": "regex"}),
-        Type::Cron => json!({"type": "string", "examples": ["0 */6 * * *"]}),
-        Type::Url => json!({"type": "string", "format": "uri", "pattern": "^https?://"}),
-        Type::McpUri => json!({"type": "string", "pattern": "^(stdio:///|stdio://\\./|https?://)"}),
-        Type::ObjectSchema => json!({
+        FieldType::Semver => semver(),
+        FieldType::Duration => json!({"type": "string", "pattern": "^[0-9]+[smhd]$", "examples": ["30d"]}),
+        FieldType::SecretRef => json!({"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"}),
+        FieldType::Regex => json!({"type": "string", "format": "regex"}),
+        FieldType::Cron => json!({"type": "string", "examples": ["0 */6 * * *"]}),
+        FieldType::Url => json!({"type": "string", "format": "uri", "pattern": "^https?://"}),
+        FieldType::McpUri => json!({"type": "string", "pattern": "^(stdio:///|stdio://\\./|https?://)"}),
+        FieldType::ObjectSchema => json!({
             "type": "object", "properties": {"type": {"const": "object"}},
         }),
-        Type::Schema => json!({"type": ["object", "boolean"]}),
-        Type::List { of, min: 0 } => json!({"type": "array", "items": value(of)}),
-        Type::List { of, min } => json!({"type": "array", "items": value(of), "minItems": min}),
-        Type::Map(shape) => map(shape, &Map::new()),
-        Type::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
-        Type::AnyMap => json!({"type": "object"}),
-        Type::Hints => {
+        FieldType::Schema => json!({"type": ["object", "boolean"]}),
+        FieldType::List { of, min: 0 } => json!({"type": "array", "items": value(of)}),
+        FieldType::List { of, min } => json!({"type": "array", "items": value(of), "minItems": min}),
+        FieldType::Map(shape) => map(shape, &Map::new()),
+        FieldType::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        FieldType::AnyMap => json!({"type": "object"}),
+        FieldType::Hints => {
             let hints = HINTS.map(|hint| (hint.to_owned(), json!({"type": "boolean"})));
             json!({"type": "object", "properties": Map::from_iter(hints)})
         }
-        Type::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
-        Type::Items(kind) => {
-            let item = value(&Type::Item(*kind));
+        FieldType::Item(kind) => json!({"$ref": format!("#/$defs/{kind}Item")}),
+        FieldType::Items(kind) => {
+            let item = value(&FieldType::Item(*kind));
             json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
         }
     }

@@ -29,12 +29,12 @@ pub(crate) enum Tree {
     Number(Number),
     Text(String),
     List(Vec<Node>),
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// A member of a map; keys are unique.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) key: String,
     pub(crate) key_place: Option<Location>,
     pub(crate) value: Node,
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn entries(&self) -> Option<&[Entry]> {
+    pub(crate) fn entries(&self) -> Option<&[MapEntry]> {
         if let Tree::Map(entries) = &self.value {
             Some(entries)
         } else {
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&MapEntry> {
         self.entries()?.iter().find(|entry| entry.key == key)
     }
 
@@ -112,7 +112,7 @@ impl Node {
 }
 
 /// The members as a JSON object.
-pub(crate) fn members(entries: &[Entry]) -> Map<String, Value> {
+pub(crate) fn members(entries: &[MapEntry]) -> Map<String, Value> {
     entries
         .iter()
         .map(|entry| (entry.key.clone(), entry.value.to_json()))
@@ -137,7 +137,7 @@ fn from_json(value: &Value, depth: usize) -> Option<Node> {
         Value::Object(map) => Tree::Map(
             map.iter()
                 .map(|(key, value)| {
-                    Some(Entry {
+                    Some(MapEntry {
                         key: key.clone(),
                         key_place: None,
                         value: from_json(value, depth + 1)?,

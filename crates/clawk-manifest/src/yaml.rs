@@ -9,7 +9,7 @@ use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 use serde_json::Number;
 
 use crate::diagnostic::{Diagnostic, quoted};
-use crate::tree::{Entry, Location, MAX_DEPTH, Node, Tree, join};
+use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join};
 
 #[cfg(test)]
 mod tests;
@@ -85,7 +85,7 @@ fn lower_first(message: &str) -> String {
 }
 
 /// A collection whose end has not been seen.
-struct Open {
+struct OpenCollection {
     anchor: usize,
     place: Location,
     pointer: String,
@@ -95,15 +95,15 @@ struct Open {
 enum OpenKind {
     List(Vec<Node>),
     Map {
-        entries: Vec<Entry>,
+        entries: Vec<MapEntry>,
         merges: Vec<Node>,
         seen: HashMap<String, u32>,
-        key: Option<Key>,
+        key: Option<PendingMapKey>,
     },
 }
 
 /// A key whose value has not been seen; `text` is absent for a duplicate, whose value is dropped.
-struct Key {
+struct PendingMapKey {
     text: Option<String>,
     shown: String,
     merge: bool,
@@ -113,17 +113,17 @@ struct Key {
 #[derive(Default)]
 struct Builder {
     root: Option<Node>,
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
     documents: usize,
     findings: Vec<Diagnostic>,
 }
 
-type Step = Result<(), Box<Diagnostic>>;
+type TreeBuildStep = Result<(), Box<Diagnostic>>;
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, place: Location) -> Step {
+    fn take(&mut self, event: Event<'_>, place: Location) -> TreeBuildStep {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -166,7 +166,7 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, anchor: usize, place: Location, kind: OpenKind) -> Step {
+    fn open(&mut self, anchor: usize, place: Location, kind: OpenKind) -> TreeBuildStep {
         if self.open.len() >= MAX_DEPTH {
             let error = Diagnostic::error(
                 "too-deep",
@@ -175,7 +175,7 @@ impl Builder {
             );
             return Err(Box::new(error.at(Some(place))));
         }
-        if let Some(Open {
+        if let Some(OpenCollection {
             kind: OpenKind::Map { key: None, .. },
             pointer,
             ..
@@ -189,7 +189,7 @@ impl Builder {
             return Err(Box::new(error.at(Some(place))));
         }
         let pointer = self.pointer();
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             anchor,
             place,
             pointer,
@@ -202,12 +202,12 @@ impl Builder {
     fn pointer(&self) -> String {
         match self.open.last() {
             None => String::new(),
-            Some(Open {
+            Some(OpenCollection {
                 pointer,
                 kind: OpenKind::List(items),
                 ..
             }) => join(pointer, &items.len().to_string()),
-            Some(Open {
+            Some(OpenCollection {
                 pointer,
                 kind: OpenKind::Map { key, .. },
                 ..
@@ -218,7 +218,7 @@ impl Builder {
         }
     }
 
-    fn close(&mut self, end: Location) -> Step {
+    fn close(&mut self, end: Location) -> TreeBuildStep {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
@@ -237,7 +237,7 @@ impl Builder {
         self.complete(node, open.anchor, 1, false)
     }
 
-    fn alias(&mut self, id: usize, place: Location) -> Step {
+    fn alias(&mut self, id: usize, place: Location) -> TreeBuildStep {
         let Some((node, weight)) = self.anchors.get(&id) else {
             let error = Diagnostic::error(
                 "alias-cycle",
@@ -265,7 +265,7 @@ impl Builder {
     }
 
     /// A whole value: into its list or map, or the root. `weight` is what it adds to the budget.
-    fn complete(&mut self, node: Node, anchor: usize, weight: usize, plain: bool) -> Step {
+    fn complete(&mut self, node: Node, anchor: usize, weight: usize, plain: bool) -> TreeBuildStep {
         self.nodes = self.nodes.saturating_add(weight);
         if self.nodes > MAX_NODES {
             let place = node.place.unwrap_or(Location {
@@ -283,11 +283,11 @@ impl Builder {
         }
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some(Open {
+            Some(OpenCollection {
                 kind: OpenKind::List(items),
                 ..
             }) => items.push(node),
-            Some(Open {
+            Some(OpenCollection {
                 pointer,
                 kind:
                     OpenKind::Map {
@@ -300,18 +300,18 @@ impl Builder {
             }) => match key.take() {
                 None => *key = Some(read_key(node, plain, pointer, seen, &mut self.findings)?),
                 Some(key) if key.merge => merges.push(node),
-                Some(Key {
+                Some(PendingMapKey {
                     text: Some(text),
                     place,
                     ..
                 }) => {
-                    entries.push(Entry {
+                    entries.push(MapEntry {
                         key: text,
                         key_place: Some(place),
                         value: node,
                     });
                 }
-                Some(Key { text: None, .. }) => {}
+                Some(PendingMapKey { text: None, .. }) => {}
             },
         }
         Ok(())
@@ -345,7 +345,7 @@ fn read_key(
     pointer: &str,
     seen: &mut HashMap<String, u32>,
     findings: &mut Vec<Diagnostic>,
-) -> Result<Key, Box<Diagnostic>> {
+) -> Result<PendingMapKey, Box<Diagnostic>> {
     let place = node.place.unwrap_or(Location {
         start: 0,
         end: 0,
@@ -362,7 +362,7 @@ fn read_key(
         }
     };
     if plain && text == "<<" {
-        return Ok(Key {
+        return Ok(PendingMapKey {
             text: None,
             shown: text,
             merge: true,
@@ -372,7 +372,7 @@ fn read_key(
     if let Some(line) = seen.get(&text) {
         let message = format!("{} is given twice; the first is on line {line}", quoted(&text));
         findings.push(Diagnostic::error("duplicate-key", join(pointer, &text), message).at(Some(place)));
-        return Ok(Key {
+        return Ok(PendingMapKey {
             text: None,
             shown: text,
             merge: false,
@@ -380,7 +380,7 @@ fn read_key(
         });
     }
     seen.insert(text.clone(), place.line);
-    Ok(Key {
+    Ok(PendingMapKey {
         text: Some(text.clone()),
         shown: text,
         merge: false,
@@ -389,7 +389,7 @@ fn read_key(
 }
 
 /// Members of `<<` maps join where the map has none of its own.
-fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Vec<Entry> {
+fn merged(mut entries: Vec<MapEntry>, merges: Vec<Node>) -> Vec<MapEntry> {
     if merges.is_empty() {
         return entries;
     }

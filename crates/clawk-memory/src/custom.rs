@@ -8,14 +8,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    Ask, Batch, Inspect, Lacking, Later, Memory, MemoryError, Page, Scope, StoreQuery,
+    Batch, BoxFuture, Memory, MemoryError, MemoryInspector, MemorySearch, Page, Scope, StoreQuery,
+    UnembeddedEntry,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Retention, Store, StoreBackend, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{self, Summary, replaces};
-use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose};
-use clawk_recall::seal::Vault;
+use clawk_recall::compact::{self, CompactionSummary, replaces};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod,
+};
+use clawk_recall::seal::SealKeyring;
 use clawk_trace::chain::digest_of;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -36,26 +39,26 @@ pub fn is_custom(store: &Store) -> bool {
 }
 
 /// An MCP server that keeps a store.
-pub trait Keeper: Send + Sync + fmt::Debug {
+pub trait CustomStoreServer: Send + Sync + fmt::Debug {
     /// What one of its tools answers, or why it does not.
     fn call<'a>(
         &'a self,
         tool: &'static str,
         arguments: Map<String, Value>,
-    ) -> Later<'a, Result<Value, String>>;
+    ) -> BoxFuture<'a, Result<Value, String>>;
 }
 
 /// The stores of an agent that MCP servers keep.
 #[derive(Debug)]
-pub struct Custom {
+pub struct CustomMemory {
     /// By the store's name: its server, or why there is none.
-    keepers: BTreeMap<String, Result<Arc<dyn Keeper>, String>>,
-    vault: Vault,
+    keepers: BTreeMap<String, Result<Arc<dyn CustomStoreServer>, String>>,
+    vault: SealKeyring,
 }
 
 /// An entry as a server gives it back.
 #[derive(Debug, Deserialize)]
-struct Given {
+struct CustomStoreEntry {
     id: String,
     content: Value,
     #[serde(default)]
@@ -72,10 +75,10 @@ struct Given {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
-    entries: Vec<Given>,
+struct CustomStoreResponse {
+    entries: Vec<CustomStoreEntry>,
     #[serde(default)]
-    used: Option<Used>,
+    used: Option<SearchMethod>,
     #[serde(default)]
     total: Option<u64>,
 }
@@ -86,14 +89,17 @@ fn place_of((store, part): (&str, &str), id: &str, key: Option<&str>, content: &
     format!("custom/{}", digest_of(whole.as_bytes()).to_hex())
 }
 
-impl Custom {
+impl CustomMemory {
     /// `vault` seals where entries came from.
     #[must_use]
-    pub const fn new(keepers: BTreeMap<String, Result<Arc<dyn Keeper>, String>>, vault: Vault) -> Self {
+    pub const fn new(
+        keepers: BTreeMap<String, Result<Arc<dyn CustomStoreServer>, String>>,
+        vault: SealKeyring,
+    ) -> Self {
         Self { keepers, vault }
     }
 
-    fn keeper(&self, store: &Store) -> Result<&dyn Keeper, MemoryError> {
+    fn keeper(&self, store: &Store) -> Result<&dyn CustomStoreServer, MemoryError> {
         match self.keepers.get(&store.name) {
             Some(Ok(keeper)) => Ok(&**keeper),
             Some(Err(why)) => Err(fault(store, why)),
@@ -123,7 +129,7 @@ impl Custom {
         store: &Store,
         place: &Scope,
         what: Vec<(&str, Value)>,
-    ) -> Result<Answer, MemoryError> {
+    ) -> Result<CustomStoreResponse, MemoryError> {
         self.query_part(store, &place.part(store), what).await
     }
 
@@ -132,7 +138,7 @@ impl Custom {
         store: &Store,
         part: &str,
         what: Vec<(&str, Value)>,
-    ) -> Result<Answer, MemoryError> {
+    ) -> Result<CustomStoreResponse, MemoryError> {
         let here = [("store", json!(store.name)), ("scope", json!(part))];
         let arguments = here.into_iter().chain(what);
         let arguments = arguments.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -146,8 +152,8 @@ impl Custom {
     }
 
     /// The entry, with where it came from if it can show that.
-    fn hit(&self, store: &Store, part: &str, given: Given) -> Hit {
-        let Given {
+    fn hit(&self, store: &Store, part: &str, given: CustomStoreEntry) -> EntryHit {
+        let CustomStoreEntry {
             id,
             content,
             key,
@@ -159,7 +165,7 @@ impl Custom {
         let place = place_of((&store.name, part), &id, key.as_deref(), &content);
         let opened = mark.and_then(|mark| self.vault.open_text(&place, &mark).ok().flatten()); // silent-ok: it counts as untrusted
         let mark = opened.and_then(|text| serde_json::from_str(&text).ok()); // silent-ok: the same
-        Hit {
+        EntryHit {
             entry: MemoryEntry {
                 id,
                 content,
@@ -176,25 +182,25 @@ impl Custom {
     fn hits(
         &self,
         (store, part): (&Store, &str),
-        answer: Vec<Given>,
-        whose: &Whose,
+        answer: Vec<CustomStoreEntry>,
+        whose: &ConversationFilter,
         limit: usize,
-    ) -> Vec<Hit> {
+    ) -> Vec<EntryHit> {
         let hits = answer.into_iter().map(|given| self.hit(store, part, given));
-        let counts = |hit: &Hit| match whose {
-            Whose::All => true,
+        let counts = |hit: &EntryHit| match whose {
+            ConversationFilter::All => true,
             // What can't show whose it is may be another's.
-            Whose::Of(_) => hit.mark.origin != UNKNOWN && whose.holds(&hit.mark.whose),
+            ConversationFilter::Of(_) => hit.mark.origin != UNKNOWN && whose.holds(&hit.mark.whose),
         };
         hits.filter(counts).take(limit).collect()
     }
 }
 
-fn unknown() -> Mark {
-    Mark {
+fn unknown() -> EntryProvenance {
+    EntryProvenance {
         origin: UNKNOWN.to_owned(),
         untrusted: true,
-        ..Mark::default()
+        ..EntryProvenance::default()
     }
 }
 
@@ -210,23 +216,23 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
 }
 
 /// What the server is asked to look among; absent: everybody's.
-fn owners(whose: &Whose) -> Option<Vec<&str>> {
+fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
     match whose {
-        Whose::All => None,
-        Whose::Of(known) => {
+        ConversationFilter::All => None,
+        ConversationFilter::Of(known) => {
             let everybodys = std::iter::once("");
             Some(everybodys.chain(known.iter().map(String::as_str)).collect())
         }
     }
 }
 
-impl Inspect for Custom {
+impl MemoryInspector for CustomMemory {
     /// The three tools list no parts, so those that the manifest speaks of are asked for.
     fn parts<'a>(
         &'a self,
         store: &'a Store,
         known: &'a [String],
-    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>> {
         Box::pin(async move {
             let mut parts = Vec::new();
             for part in known {
@@ -251,7 +257,7 @@ impl Inspect for Custom {
         store: &'a Store,
         part: &'a str,
         page: Page,
-    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>> {
         Box::pin(async move {
             if page.aside || page.limit == 0 {
                 return Ok(Vec::new());
@@ -263,7 +269,12 @@ impl Inspect for Custom {
                 ("limit", json!(MAX_LISTED + 1)),
             ];
             let answer = self.query_part(store, part, all).await?;
-            let mut hits = self.hits((store, part), answer.entries, &Whose::All, MAX_LISTED + 1);
+            let mut hits = self.hits(
+                (store, part),
+                answer.entries,
+                &ConversationFilter::All,
+                MAX_LISTED + 1,
+            );
             if hits.len() > MAX_LISTED {
                 let why = format!(
                     "it holds more than {MAX_LISTED} entries, and its server lists no pages; search it instead"
@@ -273,7 +284,7 @@ impl Inspect for Custom {
             hits.sort_by(|a, b| a.entry.timestamp.cmp(&b.entry.timestamp));
             let before = page.before.unwrap_or(i64::MAX);
             let numbered = (1..).zip(hits).filter(|(n, _)| *n < before);
-            let mut numbered: Vec<(i64, Hit)> = numbered.collect();
+            let mut numbered: Vec<(i64, EntryHit)> = numbered.collect();
             numbered.reverse();
             numbered.truncate(page.limit);
             Ok(numbered)
@@ -285,14 +296,14 @@ impl Inspect for Custom {
         store: &'a Store,
         part: &'a str,
         name: &'a str,
-    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
-            let mut hits: Vec<Hit> = Vec::new();
+            let mut hits: Vec<EntryHit> = Vec::new();
             for by in ["id", "key"] {
                 let one = vec![(by, json!(name)), ("limit", json!(MAX_LISTED))];
                 let answer = self.query_part(store, part, one).await?;
                 // A server that answers with other entries is not believed.
-                let is_meant = |given: &Given| {
+                let is_meant = |given: &CustomStoreEntry| {
                     (if by == "id" {
                         Some(&given.id)
                     } else {
@@ -301,7 +312,7 @@ impl Inspect for Custom {
                     .is_some_and(|is| is == name)
                 };
                 let meant = answer.entries.into_iter().filter(is_meant).collect();
-                for hit in self.hits((store, part), meant, &Whose::All, MAX_LISTED) {
+                for hit in self.hits((store, part), meant, &ConversationFilter::All, MAX_LISTED) {
                     if !hits.iter().any(|known| known.entry.id == hit.entry.id) {
                         hits.push(hit);
                     }
@@ -316,7 +327,7 @@ impl Inspect for Custom {
         store: &'a Store,
         _part: &'a str,
         _id: Option<&'a str>,
-    ) -> Later<'a, Result<u64, MemoryError>> {
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let why = "its server sets nothing aside, so there is nothing to restore";
         Box::pin(std::future::ready(Err(fault(store, why))))
     }
@@ -329,7 +340,7 @@ const WHOLE: Page = Page {
     limit: MAX_LISTED,
 };
 
-impl Memory for Custom {
+impl Memory for CustomMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| {
             let why = format!(
@@ -362,10 +373,10 @@ impl Memory for Custom {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         Box::pin(async move {
-            let Ask {
+            let MemorySearch {
                 whose, query, limit, ..
             } = ask;
             let mut what = match &query {
@@ -395,10 +406,10 @@ impl Memory for Custom {
                         let score = score.unwrap_or(1.0 / f64::from(rank)).clamp(0.0, 1.0);
                         hit.entry.score = Some(score);
                     }
-                    return Ok(Found {
+                    return Ok(EntrySearchResult {
                         hits,
-                        used: Some(used.unwrap_or(Used::FullText)),
-                        ..Found::default()
+                        used: Some(used.unwrap_or(SearchMethod::FullText)),
+                        ..EntrySearchResult::default()
                     });
                 }
                 StoreQuery::Key(_) => {}
@@ -407,9 +418,9 @@ impl Memory for Custom {
             for hit in &mut hits {
                 hit.entry.score = None;
             }
-            Ok(Found {
+            Ok(EntrySearchResult {
                 hits,
-                ..Found::default()
+                ..EntrySearchResult::default()
             })
         })
     }
@@ -418,10 +429,10 @@ impl Memory for Custom {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             if !record.entries.is_empty() {
                 return Err(fault(store, "its server keeps no journal"));
@@ -431,7 +442,7 @@ impl Memory for Custom {
             for (index, new) in entries.into_iter().enumerate() {
                 new.fits(store)
                     .map_err(|reason| MemoryError::Entry { index, reason })?;
-                let New { id, entry, mark } = new;
+                let EntryInsertion { id, entry, mark } = new;
                 let sealed_for = place_of(
                     (&store.name, &place.part(store)),
                     &id,
@@ -468,7 +479,11 @@ impl Memory for Custom {
         })
     }
 
-    fn old<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
@@ -477,13 +492,13 @@ impl Memory for Custom {
         store: &'a Store,
         _place: &'a Scope,
         _at: Timestamp,
-        _summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        _summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         let why = "its server can't be told to compact; forget entries one by one";
         Box::pin(std::future::ready(Err(fault(store, why))))
     }
 
-    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
@@ -491,12 +506,12 @@ impl Memory for Custom {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let look = || self.query(store, place, vec![("id", json!(id)), ("limit", json!(1))]);
-            let named = |answer: Answer| -> Vec<Given> {
+            let named = |answer: CustomStoreResponse| -> Vec<CustomStoreEntry> {
                 answer
                     .entries
                     .into_iter()
@@ -521,7 +536,7 @@ impl Memory for Custom {
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let answer = self
                 .query(store, place, vec![("text", json!("")), ("limit", json!(0))])
@@ -535,7 +550,7 @@ impl Memory for Custom {
         _store: &'a Store,
         _model: &'a str,
         _limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
@@ -544,7 +559,7 @@ impl Memory for Custom {
         _store: &'a Store,
         _model: &'a str,
         _vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -4,14 +4,14 @@
 //! *Owns:* the files of a store: `entries.jsonl`, `entries.md`, a workspace's folder; the collections on Qdrant; which back end serves which store.
 //! *Depends on:* the kernel's memory port, `clawk-recall`, `clawk-egress` for HTTP.
 //! *Must not know:* SQL, policy, sessions.
-//! *Start reading at:* [`Files`], then `files::part`, then [`Qdrant`].
+//! *Start reading at:* [`FolderMemory`], then `files::part`, then [`QdrantMemory`].
 
 mod custom;
 mod files;
 mod qdrant;
 mod stores;
 
-pub use custom::{Custom, Keeper, is_custom};
-pub use files::{Files, Held, Options};
-pub use qdrant::{Options as QdrantOptions, Qdrant, is_on_qdrant};
-pub use stores::{Stores, is_on_postgres};
+pub use custom::{CustomMemory, CustomStoreServer, is_custom};
+pub use files::{FolderMemory, FolderScopeView, Options};
+pub use qdrant::{Options as QdrantOptions, QdrantMemory, is_on_qdrant};
+pub use stores::{MemoryStores, is_on_postgres};

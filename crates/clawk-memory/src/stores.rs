@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend, StoreType};
 use clawk_proto::Digest;
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Whose};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
 
 use crate::custom::is_custom;
-use crate::files::Files;
+use crate::files::FolderMemory;
 use crate::qdrant::is_on_qdrant;
 
 /// The stores of an agent: in the state's database, in folders, on a PostgreSQL or a Qdrant server, or with an MCP server.
 #[derive(Debug)]
-pub struct Stores {
+pub struct MemoryStores {
     database: Arc<dyn Memory>,
-    files: Files,
+    files: FolderMemory,
     postgres: Result<Arc<dyn Memory>, String>,
     qdrant: Result<Arc<dyn Memory>, String>,
     custom: Result<Arc<dyn Memory>, String>,
@@ -25,10 +25,10 @@ pub struct Stores {
     untouched: bool,
 }
 
-impl Stores {
+impl MemoryStores {
     /// `database` serves what no other back end does.
     #[must_use]
-    pub fn new(database: Arc<dyn Memory>, files: Files) -> Self {
+    pub fn new(database: Arc<dyn Memory>, files: FolderMemory) -> Self {
         Self {
             database,
             files,
@@ -94,7 +94,7 @@ impl Stores {
     }
 }
 
-fn done<'a, T: Send + 'a>(value: T) -> Later<'a, Result<T, MemoryError>> {
+fn done<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, MemoryError>> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
@@ -116,7 +116,7 @@ fn is_in_files(store: &Store) -> bool {
     }
 }
 
-impl Memory for Stores {
+impl Memory for MemoryStores {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         if store.path.is_some() && !is_in_files(store) {
             return Err(MemoryError::Backend(
@@ -138,8 +138,8 @@ impl Memory for Stores {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         self.of(store).ask(store, place, ask)
     }
 
@@ -147,17 +147,21 @@ impl Memory for Stores {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         if self.stays(store) {
             return done(entries.into_iter().map(|entry| entry.id).collect());
         }
         self.of(store).keep(store, place, entries, at, record)
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         self.of(store).old(store, place)
     }
 
@@ -166,8 +170,8 @@ impl Memory for Stores {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         if self.stays(store) {
             return Box::pin(async move {
                 let count = self.of(store).count(store, place).await?;
@@ -177,7 +181,7 @@ impl Memory for Stores {
         self.of(store).compact(store, place, at, summary)
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         if self.stays(store) {
             return done(0);
         }
@@ -188,16 +192,16 @@ impl Memory for Stores {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         if self.stays(store) {
             return done(None);
         }
         self.of(store).remove(store, place, whose, id)
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         self.of(store).count(store, place)
     }
 
@@ -206,7 +210,7 @@ impl Memory for Stores {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         if self.stays(store) {
             return done(Vec::new()); // no vector would be kept
         }
@@ -218,7 +222,7 @@ impl Memory for Stores {
         store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         if self.stays(store) {
             return done(());
         }
@@ -229,7 +233,7 @@ impl Memory for Stores {
         &'a self,
         model: &'a str,
         digests: Vec<Digest>,
-    ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
         self.database.paid_for(model, digests)
     }
 
@@ -237,7 +241,7 @@ impl Memory for Stores {
         &'a self,
         model: &'a str,
         vectors: Vec<(Digest, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         self.database.pay_once(model, vectors)
     }
 }

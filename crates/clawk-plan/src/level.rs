@@ -45,7 +45,7 @@ impl fmt::Display for Level {
 /// The kind of code that ran. Only a program has a sandbox level; a built-in or a remote endpoint has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Whose {
+pub enum CodeOrigin {
     /// Code that the level encloses, or that level `none` leaves open.
     #[default]
     Local,
@@ -57,12 +57,12 @@ pub enum Whose {
 
 /// The enforcement a call really had; goes into the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Obtained {
+pub struct ObtainedEnforcement {
     /// The level.
     pub level: Level,
     /// Whose code ran.
     #[serde(default)]
-    pub place: Whose,
+    pub place: CodeOrigin,
     /// The mechanisms that held it: `rlimit:nofile`, `watcher:memory`, `session`, …
     #[serde(default)]
     pub mechanisms: Vec<String>,
@@ -71,12 +71,12 @@ pub struct Obtained {
     pub missing: Vec<String>,
 }
 
-impl Obtained {
+impl ObtainedEnforcement {
     /// A built-in inside the agent that needs no walls: `no-host-access`, `egress:guarded`.
     #[must_use]
     pub fn in_process(mechanism: &str) -> Self {
         Self {
-            place: Whose::BuiltIn,
+            place: CodeOrigin::BuiltIn,
             ..Self::open(mechanism)
         }
     }
@@ -85,7 +85,7 @@ impl Obtained {
     #[must_use]
     pub fn remote(mechanism: &str) -> Self {
         Self {
-            place: Whose::Remote,
+            place: CodeOrigin::Remote,
             ..Self::open(mechanism)
         }
     }
@@ -95,7 +95,7 @@ impl Obtained {
     pub fn open(mechanism: &str) -> Self {
         Self {
             level: Level::None,
-            place: Whose::Local,
+            place: CodeOrigin::Local,
             mechanisms: vec![mechanism.to_owned()],
             missing: Vec::new(),
         }
@@ -105,9 +105,9 @@ impl Obtained {
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self.place {
-            Whose::Local => self.level.as_str(),
-            Whose::BuiltIn => "built-in",
-            Whose::Remote => "remote",
+            CodeOrigin::Local => self.level.as_str(),
+            CodeOrigin::BuiltIn => "built-in",
+            CodeOrigin::Remote => "remote",
         }
     }
 }
@@ -115,7 +115,7 @@ impl Obtained {
 /// Why nothing was started; `-32010` on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
-pub enum Refusal {
+pub enum SandboxRefusal {
     /// The level or a part of it can't be had here (R32).
     #[error("sandbox level `{level}` is not available: {mechanism}: {missing}; {hint}")]
     Unavailable {
@@ -148,7 +148,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl SandboxRefusal {
     /// The `data` member of the wire error.
     #[must_use]
     pub fn data(&self) -> Value {

@@ -15,8 +15,10 @@ pub mod plan;
 pub mod preflight;
 pub mod probed;
 
-pub use level::{Level, Obtained, Refusal, Whose};
-pub use own::{Kept, Own};
-pub use plan::{Defaults, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, Shell, ShellMode};
+pub use level::{CodeOrigin, Level, ObtainedEnforcement, SandboxRefusal};
+pub use own::{RuntimeFileGuard, RuntimeFiles};
+pub use plan::{
+    Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, PlanDefaults, Shell, ShellMode,
+};
 pub use preflight::Request;
-pub use probed::Probed;
+pub use probed::ProbeResult;

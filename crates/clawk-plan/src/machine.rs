@@ -1,6 +1,6 @@
 //! Checks which plans a virtual machine can serve, without starting one.
 
-use crate::level::{Level, Refusal};
+use crate::level::{Level, SandboxRefusal};
 use crate::plan::{NetworkMode, Plan};
 
 /// Memory for the machine's kernel and its agent, beside the tool, in MiB.
@@ -13,7 +13,7 @@ const LARGEST_MB: u64 = 2047;
 ///
 /// # Errors
 /// Names what the machine can't do, and the cure.
-pub fn servable(plan: &Plan) -> Result<(), Refusal> {
+pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
     if plan.network().mode != NetworkMode::Deny {
         return Err(refusal(
             "network",
@@ -43,8 +43,8 @@ pub fn servable(plan: &Plan) -> Result<(), Refusal> {
 
 /// The refusal of level `vm`: what would hold it, what is missing, and the cure.
 #[must_use]
-pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {
-    Refusal::Unavailable {
+pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level: Level::Vm,
         mechanism: mechanism.to_owned(),
         missing: missing.into(),
@@ -55,10 +55,10 @@ pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refus
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Defaults, Limits, Network};
+    use crate::plan::{Limits, Network, PlanDefaults};
 
     fn plan() -> Plan {
-        Plan::undeclared(&Defaults::default()).at_level(Level::Vm)
+        Plan::undeclared(&PlanDefaults::default()).at_level(Level::Vm)
     }
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
                 ..Network::default()
             };
             let refused = servable(&plan).unwrap_err();
-            let Refusal::Unavailable {
+            let SandboxRefusal::Unavailable {
                 level: Level::Vm,
                 mechanism,
                 missing,
@@ -94,7 +94,7 @@ mod tests {
         };
         let refused = servable(&plan).unwrap_err();
         assert!(
-            matches!(&refused, Refusal::Unavailable { mechanism, .. } if mechanism == "memory_mb"),
+            matches!(&refused, SandboxRefusal::Unavailable { mechanism, .. } if mechanism == "memory_mb"),
             "{refused}"
         );
         plan.limits.memory_mb = 1024;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::level::Refusal;
+use crate::level::SandboxRefusal;
 use crate::place::trail;
 use crate::plan::{Filesystem, FsMode};
 use crate::preflight::path::lexical;
@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 50_000;
 
 /// Files of this machine that belong to the runtime and not to the tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct RuntimeFiles {
     /// The state directory: no tool sees it, whatever is mounted.
     pub state: Option<PathBuf>,
     /// Files and folders that a start reads, absolute, also those that it would read if they were there. A folder stands for
@@ -28,7 +28,7 @@ pub struct Own {
     pub files: Vec<PathBuf>,
 }
 
-impl Own {
+impl RuntimeFiles {
     /// Nothing.
     #[must_use]
     pub fn nothing() -> Self {
@@ -89,7 +89,7 @@ impl Filesystem {
 
     /// The own folder that a writable mount lies in: nothing of such a mount can be written, so that it should not say `rw`.
     #[must_use]
-    pub fn contradicts(&self, own: &Own, base: &Path) -> Option<(PathBuf, PathBuf)> {
+    pub fn contradicts(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
         let mounts = self.shown_mounts().into_iter();
         let mut writable = mounts.filter(|(_, writable)| *writable);
         writable.find_map(|(path, _)| {
@@ -101,7 +101,7 @@ impl Filesystem {
     }
 
     /// Why the file at `path` is not changed.
-    pub(crate) fn kept_refusal(&self, subject: String, absolute: &Path, base: &Path) -> Refusal {
+    pub(crate) fn kept_refusal(&self, subject: String, absolute: &Path, base: &Path) -> SandboxRefusal {
         let roots = self.shown_mounts().into_iter();
         let holder = roots
             .filter(|(root, writable)| *writable && absolute.starts_with(lexical(base, root)))
@@ -110,7 +110,7 @@ impl Filesystem {
             Some((root, _)) => format!("the mount `{}` (rw) shows it", root.display()),
             None => "the mode `full` shows it".to_owned(),
         };
-        Refusal::Blocked {
+        SandboxRefusal::Blocked {
             rule: "own files".to_owned(),
             subject,
             allowed: format!(
@@ -123,7 +123,7 @@ impl Filesystem {
 
 /// Judges changes of files by their real names and by their identity.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct RuntimeFileGuard {
     /// Sorted, those above before those below.
     names: Vec<PathBuf>,
     /// Folders that lead to one.
@@ -135,7 +135,7 @@ pub struct Kept {
     above_files: HashSet<(u64, u64)>,
 }
 
-impl Kept {
+impl RuntimeFileGuard {
     /// Takes the current state of these paths.
     pub fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();

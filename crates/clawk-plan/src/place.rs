@@ -51,7 +51,7 @@ pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
 
 /// The ways by which a file or a folder is reached.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct PathTrail {
     /// Links to folders on the way: other things lie behind them, too.
     pub links: Vec<PathBuf>,
     /// Its own names: links that lead to itself.
@@ -62,7 +62,7 @@ pub struct Way {
     pub left: Vec<PathBuf>,
 }
 
-impl Way {
+impl PathTrail {
     /// All links, then the place.
     pub fn all(self) -> impl Iterator<Item = PathBuf> {
         self.links.into_iter().chain(self.names).chain([self.place])
@@ -70,7 +70,7 @@ impl Way {
 }
 
 /// How `path`, absolute, is reached.
-pub fn trail(path: &Path) -> Way {
+pub fn trail(path: &Path) -> PathTrail {
     let (mut links, mut names) = (Vec::new(), Vec::new());
     let Ok((place, left)) = walk::<Infallible>(path, |_, next, last| {
         let few = links.len() + names.len() < MAX_LINKS;
@@ -81,7 +81,7 @@ pub fn trail(path: &Path) -> Way {
         }
         Ok(target)
     });
-    Way {
+    PathTrail {
         links,
         names,
         place,
@@ -160,7 +160,7 @@ mod tests {
         let at = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
         assert_eq!(
             way("other/second"),
-            Way {
+            PathTrail {
                 links: Vec::new(),
                 names: at(&["other/second", "other/link"]),
                 place: root.join("real"),
@@ -169,7 +169,7 @@ mod tests {
         );
         assert_eq!(
             way("alias/b/none/file"),
-            Way {
+            PathTrail {
                 links: at(&["alias", "work/b"]),
                 names: Vec::new(),
                 place: root.join("work/a/none/file"),

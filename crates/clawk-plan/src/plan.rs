@@ -7,12 +7,12 @@ mod manifest;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clawk_proto::place::{HostPattern, Rules};
+use clawk_proto::place::{HostAllowList, HostPattern};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::level::{Level, Refusal};
-use crate::own::Own;
+use crate::level::{Level, SandboxRefusal};
+use crate::own::RuntimeFiles;
 use crate::preflight::{self, Request, shell::CommandPattern};
 
 pub use denied::Denied;
@@ -130,18 +130,18 @@ pub struct Network {
 impl Network {
     /// The allow-list as rules for every judge of a host. An entry that can't be read admits nothing.
     #[must_use]
-    pub fn rules(&self) -> Rules {
+    pub fn rules(&self) -> HostAllowList {
         let read = |text: &String| HostPattern::try_from(text.clone()).ok(); // silent-ok: it admits nothing
         let hosts = match self.mode {
             NetworkMode::Deny => Vec::new(),
             NetworkMode::AllowAll => read(&"*".to_owned()).into_iter().collect(),
             NetworkMode::Allowlist => self.allowed_hosts.iter().filter_map(read).collect(),
         };
-        Rules {
+        HostAllowList {
             hosts,
             any_private: !self.block_private_ips,
             any_port: self.mode == NetworkMode::AllowAll,
-            ..Rules::default()
+            ..HostAllowList::default()
         }
     }
 }
@@ -220,7 +220,7 @@ pub struct Shell {
 
 /// `capabilities.secrets.injection` (R37).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Injection {
+pub enum SecretInjectionMode {
     /// The tool sees a placeholder.
     #[default]
     HostBoundary,
@@ -232,7 +232,7 @@ pub enum Injection {
 
 /// The plan for a manifest without a Sandbox.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Defaults {
+pub struct PlanDefaults {
     /// `clawk.toml` lets tools without a declared sandbox run at level `none`.
     pub allow_none: bool,
     /// Limits that the manifest does not give.
@@ -255,14 +255,14 @@ pub struct Plan {
     pub(crate) network: Network,
     pub(crate) filesystem: Filesystem,
     pub(crate) shell: Shell,
-    pub(crate) injection: Injection,
-    pub(crate) defect: Option<Refusal>,
+    pub(crate) injection: SecretInjectionMode,
+    pub(crate) defect: Option<SandboxRefusal>,
 }
 
 impl Plan {
     /// The plan of a call whose agent declares no sandbox: the most restrictive one (CKP §3).
     #[must_use]
-    pub fn undeclared(defaults: &Defaults) -> Self {
+    pub fn undeclared(defaults: &PlanDefaults) -> Self {
         Self {
             name: None,
             level: if defaults.allow_none {
@@ -290,7 +290,7 @@ impl Plan {
                 mode: defaults.shell,
                 ..Shell::default()
             },
-            injection: Injection::HostBoundary,
+            injection: SecretInjectionMode::HostBoundary,
             defect: None,
         }
     }
@@ -357,7 +357,7 @@ impl Plan {
 
     /// How secrets reach the tool.
     #[must_use]
-    pub fn injection(&self) -> Injection {
+    pub fn injection(&self) -> SecretInjectionMode {
         self.injection
     }
 
@@ -365,7 +365,7 @@ impl Plan {
     ///
     /// # Errors
     /// The level has no back end here (it is never served weaker, R32), or a pattern of the Sandbox can't be read.
-    pub fn available(&self) -> Result<(), Refusal> {
+    pub fn available(&self) -> Result<(), SandboxRefusal> {
         if let Some(defect) = &self.defect {
             return Err(defect.clone());
         }
@@ -381,7 +381,7 @@ impl Plan {
         if cfg!(target_os = "linux") {
             return Ok(());
         }
-        Err(Refusal::Unavailable {
+        Err(SandboxRefusal::Unavailable {
             level: self.level,
             mechanism: "linux".to_owned(),
             missing: "sandboxes are made of what Linux offers".to_owned(),
@@ -393,9 +393,9 @@ impl Plan {
     ///
     /// # Errors
     /// More is asked for.
-    pub fn for_guest(&self) -> Result<Self, Refusal> {
+    pub fn for_guest(&self) -> Result<Self, SandboxRefusal> {
         if self.level > Level::Wasm {
-            return Err(Refusal::Unavailable {
+            return Err(SandboxRefusal::Unavailable {
                 level: self.level,
                 mechanism: "wasmtime".to_owned(),
                 missing: format!(
@@ -414,7 +414,7 @@ impl Plan {
     /// This plan with what is the runtime's and not the tools': its state is denied wherever a mount would show it, and its own
     /// files are read-only wherever one would make them writable. `base` is the agent's working directory.
     #[must_use]
-    pub fn keeping(mut self, own: &Own, base: &Path) -> Self {
+    pub fn keeping(mut self, own: &RuntimeFiles, base: &Path) -> Self {
         self.filesystem.keep(&own.files, base);
         let plan = match &own.state {
             Some(state) => self.hiding(state, base),
@@ -428,7 +428,7 @@ impl Plan {
     #[must_use]
     pub fn resolved(mut self, base: &Path) -> Self {
         if let Err(missing) = self.filesystem.resolve_denied(base) {
-            self.defect.get_or_insert(Refusal::Unavailable {
+            self.defect.get_or_insert(SandboxRefusal::Unavailable {
                 level: self.level,
                 mechanism: "denied_paths".to_owned(),
                 missing,
@@ -492,8 +492,8 @@ impl Plan {
     /// Static checks of one part of a call against this plan.
     ///
     /// # Errors
-    /// [`Refusal::Blocked`] naming the rule and what would be allowed; [`Refusal::Unavailable`] as [`Self::available`].
-    pub fn preflight(&self, request: &Request<'_>) -> Result<(), Refusal> {
+    /// [`SandboxRefusal::Blocked`] naming the rule and what would be allowed; [`SandboxRefusal::Unavailable`] as [`Self::available`].
+    pub fn preflight(&self, request: &Request<'_>) -> Result<(), SandboxRefusal> {
         self.available()?;
         preflight::check(self, request)
     }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clawk_manifest::model::{self, Autonomy, RuleAction, RuleScope};
+use clawk_manifest::model::{self, AutonomyLevel, RuleAction, RuleScope};
 use serde_json::{Map, Value};
 
-use crate::engine::{DENY_ALL, Engine, Subject};
+use crate::engine::{DENY_ALL, Engine, PolicySubject};
 use crate::explain::WhyNot;
-use crate::layers::{Account, Layer, Layers, Said};
+use crate::layers::{LayerAnswer, LayeredDecision, PolicyLayer, PolicyLayers};
 use crate::path;
 use crate::source::path_roots;
 use crate::verdict::{Effect, Verdict};
@@ -23,7 +23,7 @@ const MAX_SUGGESTIONS: usize = 3;
 
 /// The outcome of a verdict for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum VerdictOutcome {
     /// The call goes on, audited or not.
     Allow,
     /// A person is asked.
@@ -32,7 +32,7 @@ pub enum Outcome {
     Deny,
 }
 
-impl Outcome {
+impl VerdictOutcome {
     /// Every one, the mildest first.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
@@ -55,7 +55,7 @@ impl Outcome {
     }
 }
 
-impl From<Effect> for Outcome {
+impl From<Effect> for VerdictOutcome {
     fn from(effect: Effect) -> Self {
         match effect {
             Effect::Allow | Effect::AuditOnly => Self::Allow,
@@ -67,11 +67,11 @@ impl From<Effect> for Outcome {
 
 /// Everything about a call that an edit may touch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Situation {
+pub struct EditableInputs {
     /// The manifest's, in order.
     pub policies: Vec<model::Policy>,
     /// The identity's.
-    pub autonomy: Autonomy,
+    pub autonomy: AutonomyLevel,
     /// `policy_ref` and `context.policy`.
     pub named: Vec<String>,
     /// Of the call; they stand in for those of the subject.
@@ -80,7 +80,7 @@ pub struct Situation {
 
 /// One edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Edit {
+pub enum VerdictEdit {
     /// Another path in the call.
     Argument {
         /// JSON pointer into the arguments.
@@ -99,7 +99,7 @@ pub enum Edit {
         /// Its action now.
         from: &'static str,
         /// Its action then.
-        to: Outcome,
+        to: VerdictOutcome,
     },
     /// A new rule, before all others of its policy, for exactly one tool.
     FirstRule {
@@ -110,14 +110,14 @@ pub enum Edit {
         /// The tool.
         tool: String,
         /// The rule's action.
-        action: Outcome,
+        action: VerdictOutcome,
     },
     /// Another autonomy.
     Autonomy {
         /// Now.
-        from: Autonomy,
+        from: AutonomyLevel,
         /// Then.
-        to: Autonomy,
+        to: AutonomyLevel,
     },
     /// The call no longer has to pass this policy besides.
     Unname {
@@ -128,14 +128,14 @@ pub enum Edit {
 
 /// Edits that, made together, give the call this outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct VerdictChange {
     /// What the call then gets.
-    pub outcome: Outcome,
+    pub outcome: VerdictOutcome,
     /// Never empty.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<VerdictEdit>,
 }
 
-impl Edit {
+impl VerdictEdit {
     /// A stable word for the kind: `argument`, `action`, `first-rule`, `autonomy`, `policy-ref`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -149,7 +149,7 @@ impl Edit {
     }
 
     /// How far the edit reaches, the least first: this call, a rule for this tool, a rule for more, the whole agent.
-    fn reach(&self, situation: &Situation, tool: &str) -> u8 {
+    fn reach(&self, situation: &EditableInputs, tool: &str) -> u8 {
         match self {
             Self::Argument { .. } => 0,
             Self::Action { policy, rule_id, .. } => {
@@ -165,7 +165,7 @@ impl Edit {
     }
 }
 
-impl fmt::Display for Edit {
+impl fmt::Display for VerdictEdit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Argument { pointer, from, to } => {
@@ -199,7 +199,7 @@ impl fmt::Display for Edit {
     }
 }
 
-impl Situation {
+impl EditableInputs {
     fn rule(&self, policy: &str, rule_id: &str) -> Option<&model::Rule> {
         let policy = self.policies.iter().find(|one| one.name == policy)?;
         policy.rules.iter().find(|rule| rule.id == rule_id)
@@ -207,18 +207,22 @@ impl Situation {
 
     /// The call's verdict in this situation; the subject's arguments are not looked at. `None`: the policies don't compile.
     #[must_use]
-    pub fn decide(&self, subject: &Subject<'_>) -> Option<Verdict> {
+    pub fn decide(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
         self.account(subject, |account| account.verdict.clone())
     }
 
-    fn account<T>(&self, subject: &Subject<'_>, take: impl FnOnce(&Account<'_>) -> T) -> Option<T> {
+    fn account<T>(
+        &self,
+        subject: &PolicySubject<'_>,
+        take: impl FnOnce(&LayeredDecision<'_>) -> T,
+    ) -> Option<T> {
         let engine = Engine::compile(&self.policies).ok()?; // silent-ok: no suggestion where nothing can be decided
         let named: Vec<&str> = self.named.iter().map(String::as_str).collect();
-        let layers = Layers {
+        let layers = PolicyLayers {
             autonomy: self.autonomy,
             named: &named,
         };
-        let subject = Subject {
+        let subject = PolicySubject {
             arguments: &self.arguments,
             // Of other paths nobody knows where they lead.
             places: subject.places.filter(|_| *subject.arguments == self.arguments),
@@ -229,16 +233,16 @@ impl Situation {
 
     /// The situation after the edits; what an edit speaks of and is not there stays away.
     #[must_use]
-    pub fn after(mut self, edits: &[Edit]) -> Self {
+    pub fn after(mut self, edits: &[VerdictEdit]) -> Self {
         for edit in edits {
             self.apply(edit);
         }
         self
     }
 
-    fn apply(&mut self, edit: &Edit) {
+    fn apply(&mut self, edit: &VerdictEdit) {
         match edit {
-            Edit::Argument { pointer, to, .. } => {
+            VerdictEdit::Argument { pointer, to, .. } => {
                 let mut arguments = Value::Object(std::mem::take(&mut self.arguments));
                 if let Some(slot) = arguments.pointer_mut(pointer) {
                     *slot = Value::String(to.clone());
@@ -247,7 +251,7 @@ impl Situation {
                     self.arguments = map;
                 }
             }
-            Edit::Action {
+            VerdictEdit::Action {
                 policy, rule_id, to, ..
             } => {
                 let rules = self
@@ -259,7 +263,7 @@ impl Situation {
                     rule.action = to.action();
                 }
             }
-            Edit::FirstRule {
+            VerdictEdit::FirstRule {
                 policy,
                 rule_id,
                 tool,
@@ -283,18 +287,18 @@ impl Situation {
                     None => self.policies.push(new_policy(policy, rule)),
                 }
             }
-            Edit::Autonomy { to, .. } => self.autonomy = *to,
-            Edit::Unname { policy } => self.named.retain(|name| name != policy),
+            VerdictEdit::Autonomy { to, .. } => self.autonomy = *to,
+            VerdictEdit::Unname { policy } => self.named.retain(|name| name != policy),
         }
     }
 
     /// The smallest changes that lead to each other outcome. Each change was tried; the smallest one is first.
     #[must_use]
-    pub fn changes(&self, subject: &Subject<'_>) -> Vec<Change> {
+    pub fn changes(&self, subject: &PolicySubject<'_>) -> Vec<VerdictChange> {
         let Some(now) = self.decide(subject) else {
             return Vec::new();
         };
-        Outcome::ALL
+        VerdictOutcome::ALL
             .into_iter()
             .filter(|wanted| *wanted != now.effect.into())
             .flat_map(|wanted| self.changes_to(subject, wanted))
@@ -302,8 +306,8 @@ impl Situation {
     }
 
     /// Breadth first, so that nothing smaller is overlooked among the candidates.
-    fn changes_to(&self, subject: &Subject<'_>, wanted: Outcome) -> Vec<Change> {
-        let mut found: Vec<Vec<Edit>> = Vec::new();
+    fn changes_to(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<VerdictChange> {
+        let mut found: Vec<Vec<VerdictEdit>> = Vec::new();
         let mut steps = usize::MAX;
         let mut open = VecDeque::from([(self.clone(), Vec::new(), 0_usize)]);
         let mut tries = 0;
@@ -318,10 +322,10 @@ impl Situation {
                     break;
                 }
                 let next = situation.clone().after(&candidate);
-                let mut all: Vec<Edit> = edits.clone();
+                let mut all: Vec<VerdictEdit> = edits.clone();
                 all.extend(candidate);
                 match next.decide(subject) {
-                    Some(verdict) if Outcome::from(verdict.effect) == wanted => {
+                    Some(verdict) if VerdictOutcome::from(verdict.effect) == wanted => {
                         steps = depth + 1;
                         let all = self.shrunk(subject, all, wanted);
                         if !found.iter().any(|known| same(known, &all)) {
@@ -333,7 +337,7 @@ impl Situation {
                 }
             }
         }
-        let reach = |edits: &Vec<Edit>| {
+        let reach = |edits: &Vec<VerdictEdit>| {
             edits
                 .iter()
                 .map(|edit| edit.reach(self, subject.tool))
@@ -344,7 +348,7 @@ impl Situation {
         found.truncate(MAX_SUGGESTIONS);
         found
             .into_iter()
-            .map(|edits| Change {
+            .map(|edits| VerdictChange {
                 outcome: wanted,
                 edits,
             })
@@ -352,13 +356,18 @@ impl Situation {
     }
 
     /// Without the edits that are not needed: of two moved paths, one may be enough.
-    fn shrunk(&self, subject: &Subject<'_>, mut edits: Vec<Edit>, wanted: Outcome) -> Vec<Edit> {
+    fn shrunk(
+        &self,
+        subject: &PolicySubject<'_>,
+        mut edits: Vec<VerdictEdit>,
+        wanted: VerdictOutcome,
+    ) -> Vec<VerdictEdit> {
         let mut at = 0;
         while edits.len() > 1 && at < edits.len() {
             let mut fewer = edits.clone();
             fewer.remove(at);
             match self.clone().after(&fewer).decide(subject) {
-                Some(verdict) if Outcome::from(verdict.effect) == wanted => edits = fewer,
+                Some(verdict) if VerdictOutcome::from(verdict.effect) == wanted => edits = fewer,
                 Some(_) | None => at += 1,
             }
         }
@@ -367,15 +376,15 @@ impl Situation {
 
     /// Single steps towards an outcome. Milder: at every layer that is too strict, since one edit may mend several.
     /// Stricter: at the rules, where one word is enough.
-    fn candidates(&self, subject: &Subject<'_>, wanted: Outcome) -> Vec<Vec<Edit>> {
+    fn candidates(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<Vec<VerdictEdit>> {
         let found = self.account(subject, |account| {
             let milder = wanted < account.verdict.effect.into();
-            let mut all: Vec<Vec<Edit>> = Vec::new();
+            let mut all: Vec<Vec<VerdictEdit>> = Vec::new();
             for said in &account.layers {
                 let touch = if milder {
-                    Outcome::from(said.verdict.effect) > wanted
+                    VerdictOutcome::from(said.verdict.effect) > wanted
                 } else {
-                    said.layer == Layer::Rules
+                    said.layer == PolicyLayer::Rules
                 };
                 if touch {
                     all.extend(self.at_layer(said, subject, wanted, milder));
@@ -394,28 +403,28 @@ impl Situation {
 
     fn at_layer(
         &self,
-        said: &Said<'_>,
-        subject: &Subject<'_>,
-        wanted: Outcome,
+        said: &LayerAnswer<'_>,
+        subject: &PolicySubject<'_>,
+        wanted: VerdictOutcome,
         milder: bool,
-    ) -> Vec<Vec<Edit>> {
+    ) -> Vec<Vec<VerdictEdit>> {
         match said.layer {
-            Layer::Autonomy(now) => autonomies(now),
-            Layer::Rules => {
+            PolicyLayer::Autonomy(now) => autonomies(now),
+            PolicyLayer::Rules => {
                 let policy = self
                     .policies
                     .first()
                     .map_or("main", |policy| policy.name.as_str());
                 self.by_rules(said, policy, subject, wanted, milder)
             }
-            Layer::Named(policy) => {
+            PolicyLayer::Named(policy) => {
                 let known = policy != DENY_ALL && self.policies.iter().any(|one| one.name == policy);
                 let mut all = if known {
                     self.by_rules(said, policy, subject, wanted, milder)
                 } else {
                     Vec::new()
                 };
-                all.push(vec![Edit::Unname {
+                all.push(vec![VerdictEdit::Unname {
                     policy: policy.to_owned(),
                 }]);
                 all
@@ -425,12 +434,12 @@ impl Situation {
 
     fn by_rules(
         &self,
-        said: &Said<'_>,
+        said: &LayerAnswer<'_>,
         policy: &str,
-        subject: &Subject<'_>,
-        wanted: Outcome,
+        subject: &PolicySubject<'_>,
+        wanted: VerdictOutcome,
         milder: bool,
-    ) -> Vec<Vec<Edit>> {
+    ) -> Vec<Vec<VerdictEdit>> {
         let mut all = Vec::new();
         if milder {
             all.extend(self.moves(said, subject, wanted));
@@ -441,7 +450,7 @@ impl Situation {
             .as_deref()
             .zip(said.verdict.rule_id.as_deref());
         if let Some((policy, rule_id)) = deciding {
-            all.push(vec![Edit::Action {
+            all.push(vec![VerdictEdit::Action {
                 policy: policy.to_owned(),
                 rule_id: rule_id.to_owned(),
                 from: said.verdict.effect.name(),
@@ -449,7 +458,7 @@ impl Situation {
             }]);
         }
         if !subject.tool.contains(['*', '?']) {
-            all.push(vec![Edit::FirstRule {
+            all.push(vec![VerdictEdit::FirstRule {
                 policy: policy.to_owned(),
                 rule_id: self.free_id(policy, &format!("{}-{}", wanted.name(), subject.tool)),
                 tool: subject.tool.to_owned(),
@@ -469,11 +478,16 @@ impl Situation {
     }
 
     /// Other paths: into the root of a rule that would have said what is wanted, out of the root of the one that decided.
-    fn moves(&self, said: &Said<'_>, subject: &Subject<'_>, wanted: Outcome) -> Vec<Vec<Edit>> {
+    fn moves(
+        &self,
+        said: &LayerAnswer<'_>,
+        subject: &PolicySubject<'_>,
+        wanted: VerdictOutcome,
+    ) -> Vec<Vec<VerdictEdit>> {
         let mut all = Vec::new();
         for step in &said.steps {
-            let permissive = Outcome::from(step.effect) == Outcome::Allow;
-            let into = step.why_not == Some(WhyNot::Path) && permissive && wanted == Outcome::Allow;
+            let permissive = VerdictOutcome::from(step.effect) == VerdictOutcome::Allow;
+            let into = step.why_not == Some(WhyNot::Path) && permissive && wanted == VerdictOutcome::Allow;
             let out_of = step.why_not.is_none() && !permissive;
             let Some(roots) = self
                 .rule(step.policy, step.rule_id)
@@ -497,7 +511,12 @@ impl Situation {
     }
 
     /// Every path argument that is wrong or refused, put into `folder` under its own last name.
-    fn moved(&self, subject: &Subject<'_>, wrong: impl Fn(&Path) -> bool, folder: &Path) -> Vec<Edit> {
+    fn moved(
+        &self,
+        subject: &PolicySubject<'_>,
+        wrong: impl Fn(&Path) -> bool,
+        folder: &Path,
+    ) -> Vec<VerdictEdit> {
         path::arguments(&self.arguments, subject.schema)
             .into_iter()
             .filter(|(_, text)| path::resolve(text, subject.workdir).map_or(true, |path| wrong(&path)))
@@ -510,23 +529,23 @@ impl Situation {
                     .unwrap_or(&to)
                     .display()
                     .to_string();
-                Edit::Argument { pointer, from, to }
+                VerdictEdit::Argument { pointer, from, to }
             })
-            .filter(|edit| !matches!(edit, Edit::Argument { from, to, .. } if from == to))
+            .filter(|edit| !matches!(edit, VerdictEdit::Argument { from, to, .. } if from == to))
             .collect()
     }
 }
 
 /// The same edits in whatever order.
-fn same(left: &[Edit], right: &[Edit]) -> bool {
+fn same(left: &[VerdictEdit], right: &[VerdictEdit]) -> bool {
     left.len() == right.len() && left.iter().all(|edit| right.contains(edit))
 }
 
-fn autonomies(now: Autonomy) -> Vec<Vec<Edit>> {
-    [Autonomy::Supervised, Autonomy::Autonomous]
+fn autonomies(now: AutonomyLevel) -> Vec<Vec<VerdictEdit>> {
+    [AutonomyLevel::Supervised, AutonomyLevel::Autonomous]
         .into_iter()
         .filter(|to| *to != now)
-        .map(|to| vec![Edit::Autonomy { from: now, to }])
+        .map(|to| vec![VerdictEdit::Autonomy { from: now, to }])
         .collect()
 }
 

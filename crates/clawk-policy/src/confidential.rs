@@ -7,17 +7,17 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::engine::Subject;
-use crate::glob::Name;
+use crate::engine::PolicySubject;
+use crate::glob::NamePattern;
 use crate::value::{TARGETS_ANNOTATION, gather, texts};
 use crate::value_sources::{SourceText, ValueSource, ValueSources};
 
 /// A place whose texts are confidential, besides those that a tool's annotations call so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ConfidentialPlace {
-    Tool(Name),
-    Store(Name),
-    Channel(Name),
+    Tool(NamePattern),
+    Store(NamePattern),
+    Channel(NamePattern),
     Folder(PathBuf),
 }
 
@@ -26,7 +26,7 @@ enum ConfidentialPlace {
 pub(crate) struct ConfidentialCondition {
     places: Vec<ConfidentialPlace>,
     /// Who may read what comes from there.
-    readers: Vec<Name>,
+    readers: Vec<NamePattern>,
     /// Arguments that name the receivers; empty: the tool's `targets`.
     receivers: Vec<Box<str>>,
 }
@@ -51,18 +51,18 @@ impl ConfidentialCondition {
                 .into_iter()
                 .map(ConfidentialPlace::read)
                 .collect::<Option<_>>()?,
-            readers: list("readers")?.into_iter().map(Name::new).collect(),
+            readers: list("readers")?.into_iter().map(NamePattern::new).collect(),
             receivers: list("receivers")?.into_iter().map(Into::into).collect(),
         })
     }
 
     /// Whether it holds. A restrictive rule: something confidential may leave. A permissive rule: nothing confidential leaves for certain.
-    pub(crate) fn holds(&self, subject: &Subject<'_>, permissive: bool) -> bool {
+    pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
         self.leaks(subject) != permissive
     }
 
     /// The first confidential text that may leave by this call, in words.
-    pub(crate) fn leaking(&self, subject: &Subject<'_>) -> Option<String> {
+    pub(crate) fn leaking(&self, subject: &PolicySubject<'_>) -> Option<String> {
         let values = subject.values?;
         let secret = values
             .texts()
@@ -78,7 +78,7 @@ impl ConfidentialCondition {
         })
     }
 
-    fn leaks(&self, subject: &Subject<'_>) -> bool {
+    fn leaks(&self, subject: &PolicySubject<'_>) -> bool {
         let Some(values) = subject.values else {
             // Nobody knows what was read, unless nothing was.
             return subject.taint.is_none_or(|taint| !taint.is_empty());
@@ -107,7 +107,7 @@ impl ConfidentialCondition {
     }
 
     /// It is confidential, and not all who get the call may read it.
-    fn is_kept_from(&self, text: &SourceText, subject: &Subject<'_>) -> bool {
+    fn is_kept_from(&self, text: &SourceText, subject: &PolicySubject<'_>) -> bool {
         self.is_confidential(text) && !self.may_all_read(text, subject)
     }
 
@@ -115,7 +115,7 @@ impl ConfidentialCondition {
         text.readers.is_some() || self.places.iter().any(|place| place.gave(text))
     }
 
-    fn may_all_read(&self, text: &SourceText, subject: &Subject<'_>) -> bool {
+    fn may_all_read(&self, text: &SourceText, subject: &PolicySubject<'_>) -> bool {
         let targets = subject.annotations.get(TARGETS_ANNOTATION);
         let names = match self.receivers.is_empty() {
             true => targets.and_then(texts).unwrap_or_default(),
@@ -140,9 +140,9 @@ impl ConfidentialPlace {
         let name = name.trim();
         match kind {
             _ if name.is_empty() => None,
-            "tool" => Some(Self::Tool(Name::new(name))),
-            "store" => Some(Self::Store(Name::new(name))),
-            "channel" => Some(Self::Channel(Name::new(name))),
+            "tool" => Some(Self::Tool(NamePattern::new(name))),
+            "store" => Some(Self::Store(NamePattern::new(name))),
+            "channel" => Some(Self::Channel(NamePattern::new(name))),
             "folder" => lexical(name).map(Self::Folder),
             _ => None,
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use clawk_manifest::model;
 use serde_json::{Map, Value};
 
-use crate::explain::{Explanation, Step, WhyNot};
+use crate::explain::{DecisionExplanation, ExplanationStep, WhyNot};
 use crate::index::Index;
-use crate::path::{CallPaths, Places, Roots};
+use crate::path::{CallPaths, RealLocations, RuleRoots};
 use crate::rule::{Rule, Scope, from_workdir};
-use crate::source::{self, CompileError, Warning};
+use crate::source::{self, CompileError, PolicyWarning};
 use crate::value_sources::ValueSources;
 use crate::verdict::{Effect, Verdict};
 
@@ -21,7 +21,7 @@ pub const DENY_ALL: &str = "deny-all";
 
 /// The call that a decision is about. Borrowed; nothing is kept.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct PolicySubject<'a> {
     /// The tool's name in the manifest.
     pub tool: &'a str,
     /// The tool's `metadata.labels`; `category` among them is its category.
@@ -37,14 +37,14 @@ pub struct Subject<'a> {
     /// What has been spent so far, for rules with `rate_limit`.
     pub usage: UsageView,
     /// Where the paths of the call and the roots of the rules really lead. `None`: the engine judges words alone.
-    pub places: Option<&'a Places>,
+    pub places: Option<&'a RealLocations>,
     /// The origins of untrusted text in the context that asks (`web https://…`); `None`: nobody knows.
     pub taint: Option<&'a [String]>,
     /// The texts in which values of arguments are looked up, for rules with `from`; `None`: no value is known to be clean.
     pub values: Option<&'a ValueSources>,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> PolicySubject<'a> {
     /// The tool's category; an empty one is none.
     #[must_use]
     pub fn category(&self) -> Option<&'a str> {
@@ -65,15 +65,15 @@ pub struct UsageView {
 }
 
 /// A subject with what is worked out from it once, and only if a rule asks.
-pub(crate) struct Call<'a> {
-    pub(crate) subject: &'a Subject<'a>,
+pub(crate) struct AnalyzedSubject<'a> {
+    pub(crate) subject: &'a PolicySubject<'a>,
     /// Strings that nothing says to be paths count for rules that ask, as they always do for rules that deny.
     pub(crate) guesses: bool,
     paths: OnceCell<CallPaths>,
 }
 
-impl<'a> Call<'a> {
-    pub(crate) const fn new(subject: &'a Subject<'a>) -> Self {
+impl<'a> AnalyzedSubject<'a> {
+    pub(crate) const fn new(subject: &'a PolicySubject<'a>) -> Self {
         Self {
             subject,
             guesses: true,
@@ -90,12 +90,12 @@ impl<'a> Call<'a> {
         })
     }
 
-    pub(crate) fn roots(&self, roots: &[PathBuf]) -> Roots {
-        Roots::new(from_workdir(roots, self.subject.workdir), self.subject.places)
+    pub(crate) fn roots(&self, roots: &[PathBuf]) -> RuleRoots {
+        RuleRoots::new(from_workdir(roots, self.subject.workdir), self.subject.places)
     }
 
     pub(crate) fn paths(&self) -> &CallPaths {
-        let Subject {
+        let PolicySubject {
             arguments,
             schema,
             workdir,
@@ -121,7 +121,7 @@ impl RuleSet {
     }
 
     /// The rule that decides.
-    fn first(&self, call: &Call<'_>) -> Option<&Arc<Rule>> {
+    fn first(&self, call: &AnalyzedSubject<'_>) -> Option<&Arc<Rule>> {
         let applies = |at| {
             self.rules
                 .get(at)
@@ -130,13 +130,13 @@ impl RuleSet {
         self.rules.get(self.index.first(call.subject, applies)?)
     }
 
-    fn answer(&self, call: &Call<'_>) -> Verdict {
+    fn answer(&self, call: &AnalyzedSubject<'_>) -> Verdict {
         self.first(call)
             .map_or_else(|| self.no_rule(), |rule| rule.verdict(call.subject.usage))
     }
 
-    fn decide(&self, subject: &Subject<'_>) -> Verdict {
-        let call = Call::new(subject);
+    fn decide(&self, subject: &PolicySubject<'_>) -> Verdict {
+        let call = AnalyzedSubject::new(subject);
         let verdict = self.answer(&call);
         match again(&call, &verdict) {
             Some(named) => verdict.stricter(self.answer(&named)),
@@ -144,8 +144,8 @@ impl RuleSet {
         }
     }
 
-    fn explain<'e>(&'e self, subject: &Subject<'_>) -> Explanation<'e> {
-        let call = Call::new(subject);
+    fn explain<'e>(&'e self, subject: &PolicySubject<'_>) -> DecisionExplanation<'e> {
+        let call = AnalyzedSubject::new(subject);
         let explained = self.account(&call);
         let Some(named) = again(&call, &explained.verdict) else {
             return explained;
@@ -157,10 +157,10 @@ impl RuleSet {
         } else {
             further.steps
         };
-        Explanation { verdict, steps }
+        DecisionExplanation { verdict, steps }
     }
 
-    fn account<'e>(&'e self, call: &Call<'_>) -> Explanation<'e> {
+    fn account<'e>(&'e self, call: &AnalyzedSubject<'_>) -> DecisionExplanation<'e> {
         let mut steps = Vec::new();
         for rule in &self.rules {
             let why_not = rule.applies(call).err();
@@ -168,7 +168,7 @@ impl RuleSet {
             let detail = matches!(why_not, Some(WhyNot::Path))
                 .then(|| call.paths_detail(rule))
                 .flatten();
-            steps.push(Step {
+            steps.push(ExplanationStep {
                 policy: &rule.policy,
                 rule_id: &rule.id,
                 effect: rule.effect,
@@ -176,13 +176,13 @@ impl RuleSet {
                 detail,
             });
             if decided {
-                return Explanation {
+                return DecisionExplanation {
                     verdict: rule.verdict(call.subject.usage),
                     steps,
                 };
             }
         }
-        Explanation {
+        DecisionExplanation {
             verdict: self.no_rule(),
             steps,
         }
@@ -198,7 +198,7 @@ impl RuleSet {
 }
 
 /// A question that may rest on a guess must not stand before a refusal: the call to be decided again without guesses.
-fn again<'a>(call: &Call<'a>, verdict: &Verdict) -> Option<Call<'a>> {
+fn again<'a>(call: &AnalyzedSubject<'a>, verdict: &Verdict) -> Option<AnalyzedSubject<'a>> {
     matches!(verdict.effect, Effect::Ask(_))
         .then(|| call.without_guesses())
         .flatten()
@@ -206,14 +206,14 @@ fn again<'a>(call: &Call<'a>, verdict: &Verdict) -> Option<Call<'a>> {
 
 /// Places that no tool's enclosure may show, by what rules about reading files say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Closed {
+pub struct HiddenRoots {
     /// Roots that are denied.
     pub denied: BTreeSet<PathBuf>,
     /// Roots within them that a rule opens to this tool.
     pub open: BTreeSet<PathBuf>,
 }
 
-impl Closed {
+impl HiddenRoots {
     /// The paths that are closed to both tools, for a process that serves several tools.
     #[must_use]
     pub fn shared(mut self, other: &Self) -> Self {
@@ -232,7 +232,7 @@ pub struct Engine {
     named: HashMap<Box<str>, RuleSet>,
     /// The rules of all policies that speak of places.
     placed: RuleSet,
-    warnings: Vec<Warning>,
+    warnings: Vec<PolicyWarning>,
 }
 
 impl Engine {
@@ -250,7 +250,7 @@ impl Engine {
         Ok(Self::from_rules(&names, rules, warnings))
     }
 
-    pub(crate) fn from_rules(names: &[&str], rules: Vec<Rule>, mut warnings: Vec<Warning>) -> Self {
+    pub(crate) fn from_rules(names: &[&str], rules: Vec<Rule>, mut warnings: Vec<PolicyWarning>) -> Self {
         let rules: Vec<Arc<Rule>> = rules.into_iter().map(Arc::new).collect();
         let named = names
             .iter()
@@ -303,7 +303,7 @@ impl Engine {
     /// # Ok::<(), clawk_policy::CompileError>(())
     /// ```
     #[must_use]
-    pub fn decide(&self, subject: &Subject<'_>) -> Verdict {
+    pub fn decide(&self, subject: &PolicySubject<'_>) -> Verdict {
         self.all.decide(subject)
     }
 
@@ -311,7 +311,7 @@ impl Engine {
     /// [stricter](Verdict::stricter) of this and [`decide`](Self::decide). `deny-all` is built in, whatever a manifest
     /// declares by that name. `None`: the policy does not exist.
     #[must_use]
-    pub fn decide_named(&self, policy: &str, subject: &Subject<'_>) -> Option<Verdict> {
+    pub fn decide_named(&self, policy: &str, subject: &PolicySubject<'_>) -> Option<Verdict> {
         if policy == DENY_ALL {
             return Some(deny_all());
         }
@@ -369,8 +369,8 @@ impl Engine {
     /// the subject's name and which apply, the first decides; `Some` if it denies. For names beside the tool's own: the declared tool
     /// that a server's tool stands for, an action.
     #[must_use]
-    pub fn denies_call_by_name(&self, subject: &Subject<'_>) -> Option<Verdict> {
-        let call = Call::new(subject);
+    pub fn denies_call_by_name(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
+        let call = AnalyzedSubject::new(subject);
         let decides = |rule: &&Arc<Rule>| rule.matcher.name.is_some() && rule.applies(&call).is_ok();
         self.all
             .rules
@@ -388,16 +388,20 @@ impl Engine {
 
     /// Which rule decides and why each earlier one does not. Walks the rules one by one: for people, not for the path.
     #[must_use]
-    pub fn explain<'e>(&'e self, subject: &Subject<'_>) -> Explanation<'e> {
+    pub fn explain<'e>(&'e self, subject: &PolicySubject<'_>) -> DecisionExplanation<'e> {
         self.all.explain(subject)
     }
 
     /// The same for one policy alone, as [`decide_named`](Self::decide_named) has it. `None`: there is no such policy.
     #[must_use]
-    pub fn explain_named<'e>(&'e self, policy: &str, subject: &Subject<'_>) -> Option<Explanation<'e>> {
+    pub fn explain_named<'e>(
+        &'e self,
+        policy: &str,
+        subject: &PolicySubject<'_>,
+    ) -> Option<DecisionExplanation<'e>> {
         if policy == DENY_ALL {
             let (verdict, steps) = (deny_all(), Vec::new());
-            return Some(Explanation { verdict, steps });
+            return Some(DecisionExplanation { verdict, steps });
         }
         self.named.get(policy).map(|rules| rules.explain(subject))
     }
@@ -405,8 +409,8 @@ impl Engine {
     /// Whether other arguments could get another answer: a rule that the tool fits, and that is not surely passed over,
     /// looks at paths.
     #[must_use]
-    pub fn arguments_matter(&self, subject: &Subject<'_>) -> bool {
-        let call = Call::new(subject);
+    pub fn arguments_matter(&self, subject: &PolicySubject<'_>) -> bool {
+        let call = AnalyzedSubject::new(subject);
         for rule in &self.all.rules {
             if rule.looks_at_arguments(subject) {
                 return true;
@@ -421,7 +425,7 @@ impl Engine {
     /// The roots, absolute, of every rule about places that the tool fits: where an answer may change; true: one of the rules
     /// denies or asks. None: no rule looks at the call's paths.
     #[must_use]
-    pub fn roots(&self, subject: &Subject<'_>) -> BTreeMap<PathBuf, bool> {
+    pub fn roots(&self, subject: &PolicySubject<'_>) -> BTreeMap<PathBuf, bool> {
         let mut roots = BTreeMap::new();
         let _none = self.placed.index.first(subject, |at| {
             let rule = self.placed.rules.get(at);
@@ -445,9 +449,9 @@ impl Engine {
     /// What the tool's enclosure must not show: what rules deny to the tool itself, and what they deny to whoever reads
     /// files, unless a rule opens it to this very tool. `named`: the policies that narrow it besides.
     #[must_use]
-    pub fn closed(&self, subject: &Subject<'_>, named: &[&str]) -> Closed {
-        let mut closed = Closed::default();
-        let reader = Reader::new();
+    pub fn closed(&self, subject: &PolicySubject<'_>, named: &[&str]) -> HiddenRoots {
+        let mut closed = HiddenRoots::default();
+        let reader = FileReaderSubject::new();
         let reader = reader.subject(subject.workdir);
         let roots = [self.roots(subject), self.roots(&reader)];
         let roots: BTreeSet<PathBuf> = roots.into_iter().flat_map(BTreeMap::into_keys).collect();
@@ -455,14 +459,14 @@ impl Engine {
         for root in roots {
             let Some(path) = root.to_str() else { continue };
             let arguments = Map::from_iter([("path".to_owned(), Value::from(path))]);
-            let said = |rules: &RuleSet, of: &Subject<'_>| {
-                let subject = Subject {
+            let said = |rules: &RuleSet, of: &PolicySubject<'_>| {
+                let subject = PolicySubject {
                     arguments: &arguments,
                     schema: None,
                     places: None,
                     ..*of
                 };
-                let rule = rules.first(&Call::new(&subject))?;
+                let rule = rules.first(&AnalyzedSubject::new(&subject))?;
                 rule.speaks_of_places().then_some(rule.effect == Effect::Deny)
             };
             let own = said(&self.all, subject);
@@ -479,7 +483,7 @@ impl Engine {
 
     /// Warnings for the author of the policies: rules that can never decide, and unknown conditions.
     #[must_use]
-    pub fn warnings(&self) -> &[Warning] {
+    pub fn warnings(&self) -> &[PolicyWarning] {
         &self.warnings
     }
 
@@ -496,13 +500,13 @@ impl Engine {
 }
 
 /// The reader of files: a command line or a server must not see what rules deny to it.
-struct Reader {
+struct FileReaderSubject {
     labels: BTreeMap<String, String>,
     annotations: Map<String, Value>,
     arguments: Map<String, Value>,
 }
 
-impl Reader {
+impl FileReaderSubject {
     fn new() -> Self {
         Self {
             labels: BTreeMap::from([("category".to_owned(), "filesystem".to_owned())]),
@@ -511,8 +515,8 @@ impl Reader {
         }
     }
 
-    fn subject<'a>(&'a self, workdir: &'a Path) -> Subject<'a> {
-        Subject {
+    fn subject<'a>(&'a self, workdir: &'a Path) -> PolicySubject<'a> {
+        PolicySubject {
             tool: "file-read",
             labels: &self.labels,
             annotations: &self.annotations,

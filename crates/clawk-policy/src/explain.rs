@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::engine::Call;
-use crate::rule::{Condition, Rule};
+use crate::engine::AnalyzedSubject;
+use crate::rule::{Rule, RuleCondition};
 use crate::verdict::{Effect, Verdict};
 
 /// The first thing that kept a rule from applying.
@@ -35,7 +35,7 @@ pub enum WhyNot<'e> {
 
 /// One rule that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step<'e> {
+pub struct ExplanationStep<'e> {
     /// The policy that holds it.
     pub policy: &'e str,
     /// Its id.
@@ -50,11 +50,11 @@ pub struct Step<'e> {
 
 /// A decision with every rule that was looked at, in order; the last one decided, unless no rule did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explanation<'e> {
+pub struct DecisionExplanation<'e> {
     /// The same as [`Engine::decide`](crate::Engine::decide) gives.
     pub verdict: Verdict,
     /// The rules in their order.
-    pub steps: Vec<Step<'e>>,
+    pub steps: Vec<ExplanationStep<'e>>,
 }
 
 impl fmt::Display for WhyNot<'_> {
@@ -75,7 +75,7 @@ impl fmt::Display for WhyNot<'_> {
     }
 }
 
-impl fmt::Display for Explanation<'_> {
+impl fmt::Display for DecisionExplanation<'_> {
     /// One line per rule, then the outcome.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
@@ -94,7 +94,7 @@ impl fmt::Display for Explanation<'_> {
     }
 }
 
-impl Call<'_> {
+impl AnalyzedSubject<'_> {
     /// The path because of which `rule`'s `path_within` fails.
     pub(crate) fn paths_detail(&self, rule: &Rule) -> Option<String> {
         let paths = self.paths();
@@ -102,12 +102,13 @@ impl Call<'_> {
             return Some(refused.to_owned());
         }
         rule.conditions.iter().find_map(|condition| match condition {
-            Condition::PathWithin(roots) => paths
+            RuleCondition::PathWithin(roots) => paths
                 .outside(&self.roots(roots))
                 .map(|path| format!("`{}` lies outside", path.display())),
-            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
-                None
-            }
+            RuleCondition::Taint(_)
+            | RuleCondition::From(_)
+            | RuleCondition::Confidential(_)
+            | RuleCondition::Unknown(_) => None,
         })
     }
 }

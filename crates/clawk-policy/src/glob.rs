@@ -5,17 +5,17 @@
 
 /// A pattern, or a plain name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Name {
+pub(crate) enum NamePattern {
     /// No wildcard: equality.
     Exact(Box<str>),
     /// At least one wildcard.
-    Glob(Glob),
+    Glob(WildcardPattern),
 }
 
-impl Name {
+impl NamePattern {
     pub(crate) fn new(text: &str) -> Self {
         if text.contains(['*', '?']) {
-            Self::Glob(Glob::new(text))
+            Self::Glob(WildcardPattern::new(text))
         } else {
             Self::Exact(text.into())
         }
@@ -52,11 +52,11 @@ impl Name {
 
 /// A pattern with wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Glob {
+pub(crate) struct WildcardPattern {
     text: Box<str>,
 }
 
-impl Glob {
+impl WildcardPattern {
     fn new(text: &str) -> Self {
         Self { text: text.into() }
     }

@@ -10,38 +10,38 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::engine::{Subject, UsageView};
-use crate::glob::{Glob, Name};
+use crate::engine::{PolicySubject, UsageView};
+use crate::glob::{NamePattern, WildcardPattern};
 use crate::rule::{Rule, Scope};
-use crate::source::{Warning, WarningKind};
+use crate::source::{PolicyWarning, WarningKind};
 
 /// Positions of rules, ascending.
-type Bucket = Vec<usize>;
+type RuleBucket = Vec<usize>;
 
 /// Rules by the value of one scalar.
 #[derive(Debug, Clone, Default)]
 struct ByValue {
-    yes: Bucket,
-    no: Bucket,
-    text: HashMap<Box<str>, Bucket>,
+    yes: RuleBucket,
+    no: RuleBucket,
+    text: HashMap<Box<str>, RuleBucket>,
 }
 
 /// The buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
-    exact: HashMap<Box<str>, Bucket>,
-    category: HashMap<Box<str>, Bucket>,
+    exact: HashMap<Box<str>, RuleBucket>,
+    category: HashMap<Box<str>, RuleBucket>,
     /// Patterns by the text before the first wildcard, where there is one.
-    prefix: HashMap<Box<str>, Bucket>,
+    prefix: HashMap<Box<str>, RuleBucket>,
     /// Lengths, in bytes, that occur as keys of `prefix`.
     prefix_lengths: BTreeSet<usize>,
     /// Patterns that begin with a wildcard, by the text after the last one.
-    suffix: HashMap<Box<str>, Bucket>,
+    suffix: HashMap<Box<str>, RuleBucket>,
     suffix_lengths: BTreeSet<usize>,
     annotation: HashMap<Box<str>, ByValue>,
-    label: HashMap<Box<str>, HashMap<Box<str>, Bucket>>,
+    label: HashMap<Box<str>, HashMap<Box<str>, RuleBucket>>,
     /// Nothing above: patterns without a literal end, annotations that are neither boolean nor text, no `match` at all.
-    rest: Bucket,
+    rest: RuleBucket,
 }
 
 impl Index {
@@ -55,15 +55,15 @@ impl Index {
         index
     }
 
-    fn bucket_for(&mut self, rule: &Rule) -> &mut Bucket {
+    fn bucket_for(&mut self, rule: &Rule) -> &mut RuleBucket {
         let matcher = &rule.matcher;
-        if let Some(Name::Exact(name)) = &matcher.name {
+        if let Some(NamePattern::Exact(name)) = &matcher.name {
             return self.exact.entry(name.clone()).or_default();
         }
         if let Some(category) = &matcher.category {
             return self.category.entry(category.clone()).or_default();
         }
-        if let Some(Name::Glob(glob)) = &matcher.name
+        if let Some(NamePattern::Glob(glob)) = &matcher.name
             && let Some(bucket) = by_ends(&mut self.prefix, &mut self.suffix, glob)
         {
             return bucket;
@@ -94,7 +94,7 @@ impl Index {
     /// The smallest position for which `applies` holds. `applies` is asked only for rules that may match.
     pub(crate) fn first(
         &self,
-        subject: &Subject<'_>,
+        subject: &PolicySubject<'_>,
         mut applies: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
         let mut best = usize::MAX;
@@ -110,9 +110,9 @@ impl Index {
     }
 
     /// Hands over every bucket that may hold a rule matching the subject.
-    fn each_bucket<'i>(&'i self, subject: &Subject<'_>, mut take: impl FnMut(&'i Bucket)) {
+    fn each_bucket<'i>(&'i self, subject: &PolicySubject<'_>, mut take: impl FnMut(&'i RuleBucket)) {
         take(&self.rest);
-        let mut give = |bucket: Option<&'i Bucket>| {
+        let mut give = |bucket: Option<&'i RuleBucket>| {
             if let Some(bucket) = bucket {
                 take(bucket);
             }
@@ -162,7 +162,7 @@ impl Index {
     }
 
     /// Rules that an earlier one always keeps from deciding.
-    pub(crate) fn unreachable(&self, rules: &[Arc<Rule>]) -> Vec<Warning> {
+    pub(crate) fn unreachable(&self, rules: &[Arc<Rule>]) -> Vec<PolicyWarning> {
         let mut found = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
             // The least a call must have for `rule` to match; whatever matches it as well, matches every such call.
@@ -182,8 +182,8 @@ impl Index {
                 .iter()
                 .map(|(key, value)| (key.to_string(), value.clone()))
                 .collect();
-            let least = Subject {
-                tool: rule.matcher.name.as_ref().map_or("*", Name::text),
+            let least = PolicySubject {
+                tool: rule.matcher.name.as_ref().map_or("*", NamePattern::text),
                 labels: &labels,
                 annotations: &annotations,
                 arguments: &Map::new(),
@@ -202,7 +202,7 @@ impl Index {
                     by: Arc::clone(&by.id),
                     by_policy: Arc::clone(&by.policy),
                 };
-                found.push(Warning {
+                found.push(PolicyWarning {
                     policy: Arc::clone(&rule.policy),
                     rule_id: Arc::clone(&rule.id),
                     kind,
@@ -214,10 +214,10 @@ impl Index {
 }
 
 fn by_ends<'m>(
-    prefix: &'m mut HashMap<Box<str>, Bucket>,
-    suffix: &'m mut HashMap<Box<str>, Bucket>,
-    glob: &Glob,
-) -> Option<&'m mut Bucket> {
+    prefix: &'m mut HashMap<Box<str>, RuleBucket>,
+    suffix: &'m mut HashMap<Box<str>, RuleBucket>,
+    glob: &WildcardPattern,
+) -> Option<&'m mut RuleBucket> {
     match (glob.prefix(), glob.suffix()) {
         ("", "") => None,
         ("", end) => Some(suffix.entry(end.into()).or_default()),
@@ -226,7 +226,7 @@ fn by_ends<'m>(
 }
 
 /// Every call that `rule` matches, `other` decides before it.
-fn covers(other: &Rule, rule: &Rule, least: &Subject<'_>) -> bool {
+fn covers(other: &Rule, rule: &Rule, least: &PolicySubject<'_>) -> bool {
     let name = other.matcher.name.as_ref();
     let category_sure =
         other.scope != Scope::Category || rule.scope == Scope::Category || least.category().is_some();

@@ -17,14 +17,14 @@ use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use fold::Folded;
+use fold::FoldedText;
 
 /// How deep wrappings are opened: base64 within base64.
 const MAX_DEPTH: u8 = 2;
 
 /// The goal of a suspected injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum InjectionGoal {
     /// Take back what the operator said.
     Override,
     /// Give the model another role, or take its limits away.
@@ -39,7 +39,7 @@ pub enum Family {
     HiddenText,
 }
 
-impl Family {
+impl InjectionGoal {
     /// A stable word.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -56,9 +56,9 @@ impl Family {
 
 /// A suspicious phrase: its position, and how it was hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hit {
+pub struct InjectionHit {
     /// What it tries.
-    pub family: Family,
+    pub family: InjectionGoal,
     /// First byte in the text.
     pub start: usize,
     /// Byte after the last.
@@ -69,7 +69,7 @@ pub struct Hit {
 
 /// How sure one phrase makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Weight {
+enum PhraseWeight {
     /// By itself.
     Strong,
     /// With another one.
@@ -80,8 +80,8 @@ enum Weight {
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
     Phrase {
-        family: Family,
-        weight: Weight,
+        family: InjectionGoal,
+        weight: PhraseWeight,
         edges: bool,
     },
     /// "previous instructions": counts with a verb before it.
@@ -90,12 +90,12 @@ enum Pattern {
     Dressed(&'static str),
 }
 
-struct Search {
+struct PhraseSearch {
     automaton: Option<AhoCorasick>,
     patterns: Vec<Pattern>,
 }
 
-static SEARCH: LazyLock<Search> = LazyLock::new(|| {
+static SEARCH: LazyLock<PhraseSearch> = LazyLock::new(|| {
     let (mut words, mut patterns) = (Vec::new(), Vec::new());
     let mut add = |text: &str, pattern: Pattern| {
         words.push(fold::letters(text));
@@ -129,7 +129,7 @@ static SEARCH: LazyLock<Search> = LazyLock::new(|| {
     let automaton = AhoCorasick::builder()
         .match_kind(MatchKind::Standard)
         .build(&words);
-    Search {
+    PhraseSearch {
         automaton: automaton.ok(), // silent-ok: constant words; the tests would find nothing
         patterns,
     }
@@ -151,7 +151,7 @@ pub fn pattern_count() -> usize {
 /// assert!(find("The meeting is on Tuesday.").is_empty());
 /// ```
 #[must_use]
-pub fn find(text: &str) -> Vec<Hit> {
+pub fn find(text: &str) -> Vec<InjectionHit> {
     let mut hits = Vec::new();
     let weak = look(text, "plain", MAX_DEPTH, &mut hits);
     // Two weak signs of different kinds, or three of any, are as good as a strong one.
@@ -175,7 +175,7 @@ pub fn find(text: &str) -> Vec<Hit> {
 
 /// Hits by what they try.
 #[must_use]
-pub fn tally(hits: &[Hit]) -> BTreeMap<&'static str, usize> {
+pub fn tally(hits: &[InjectionHit]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for hit in hits {
         *counts.entry(hit.family.word()).or_default() += 1;
@@ -184,8 +184,8 @@ pub fn tally(hits: &[Hit]) -> BTreeMap<&'static str, usize> {
 }
 
 /// Looks at one view of a text; gives the weak signs.
-fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<Hit>) -> Vec<Hit> {
-    let folded = Folded::of(text);
+fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>) -> Vec<InjectionHit> {
+    let folded = FoldedText::of(text);
     let mut weak = Vec::new();
     let dressed = by_patterns(&folded, dress, hits, &mut weak);
     if depth == 0 {
@@ -200,9 +200,9 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<Hit>) -> Vec<
             let family = found
                 .first()
                 .or(inner_weak.first())
-                .map_or(Family::HiddenText, |hit| hit.family);
+                .map_or(InjectionGoal::HiddenText, |hit| hit.family);
             let (start, end) = place;
-            hits.push(Hit {
+            hits.push(InjectionHit {
                 family,
                 start,
                 end,
@@ -214,8 +214,8 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<Hit>) -> Vec<
     for hidden in views::hidden(text) {
         let told = within(&hidden.text, "hidden", (hidden.start, hidden.end), true);
         if !told && hidden.is_message() {
-            weak.push(Hit {
-                family: Family::HiddenText,
+            weak.push(InjectionHit {
+                family: InjectionGoal::HiddenText,
                 start: hidden.start,
                 end: hidden.end,
                 dress: "hidden",
@@ -241,10 +241,10 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<Hit>) -> Vec<
 
 /// By the search over the folded text; says whether it should be turned by 13, and whether backwards.
 fn by_patterns(
-    folded: &Folded,
+    folded: &FoldedText,
     dress: &'static str,
-    hits: &mut Vec<Hit>,
-    weak: &mut Vec<Hit>,
+    hits: &mut Vec<InjectionHit>,
+    weak: &mut Vec<InjectionHit>,
 ) -> (bool, bool) {
     let mut dressed = (false, false);
     // A phrase that comes again is no second sign: a word of the trade does that.
@@ -274,7 +274,14 @@ fn by_patterns(
                 };
                 start = verb.start;
                 let sure = strong && verb.strong;
-                (Family::Override, if sure { Weight::Strong } else { Weight::Weak })
+                (
+                    InjectionGoal::Override,
+                    if sure {
+                        PhraseWeight::Strong
+                    } else {
+                        PhraseWeight::Weak
+                    },
+                )
             }
             Pattern::Dressed(how) => {
                 dressed.0 |= how == "rot13";
@@ -283,17 +290,17 @@ fn by_patterns(
             }
         };
         let (start, end) = folded.place(start, found.end());
-        let hit = Hit {
+        let hit = InjectionHit {
             family,
             start,
             end,
             dress,
         };
         match weight {
-            Weight::Strong => hits.push(hit),
-            Weight::Weak if weak.iter().any(|known| known.start < end && start < known.end) => {}
-            Weight::Weak if !seen.insert(found.pattern().as_usize()) => {}
-            Weight::Weak => weak.push(hit),
+            PhraseWeight::Strong => hits.push(hit),
+            PhraseWeight::Weak if weak.iter().any(|known| known.start < end && start < known.end) => {}
+            PhraseWeight::Weak if !seen.insert(found.pattern().as_usize()) => {}
+            PhraseWeight::Weak => weak.push(hit),
         }
     }
     dressed

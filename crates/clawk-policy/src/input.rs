@@ -16,7 +16,7 @@ const MAX_JOINERS: usize = 64;
 
 /// A fault of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
+pub enum TextFault {
     /// Larger than `max_size_bytes`.
     Size,
     /// A null byte.
@@ -33,7 +33,7 @@ pub enum Fault {
     Control,
 }
 
-impl Fault {
+impl TextFault {
     /// A stable word, the `data.reason` on the wire (R16a).
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -53,7 +53,7 @@ impl Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// What.
-    pub fault: Fault,
+    pub fault: TextFault,
     /// JSON pointer to the text within a value; empty for a text by itself.
     pub pointer: String,
     /// Byte offset within the text.
@@ -65,7 +65,7 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fault {
-            Fault::Size => write!(f, "{}", self.detail),
+            TextFault::Size => write!(f, "{}", self.detail),
             _ if self.pointer.is_empty() => write!(f, "{} at byte {}", self.detail, self.at),
             _ => write!(f, "{} at `{}`, byte {}", self.detail, self.pointer, self.at),
         }
@@ -74,7 +74,7 @@ impl fmt::Display for Finding {
 
 /// The encoding that a text must be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Encoding {
+enum TextEncoding {
     Ascii,
     Latin1,
     Utf8,
@@ -82,14 +82,14 @@ enum Encoding {
 
 /// The requirements for a text. Empty rules accept every text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct InputTextRules {
     max_size_bytes: Option<u64>,
     null_bytes: bool,
     whitespace: bool,
-    encoding: Option<Encoding>,
+    encoding: Option<TextEncoding>,
 }
 
-impl Rules {
+impl InputTextRules {
     /// The strictest of what several policies ask.
     ///
     /// # Errors
@@ -98,9 +98,9 @@ impl Rules {
         let mut rules = Self::default();
         for block in blocks {
             let encoding = match block.encoding.to_ascii_lowercase().replace('_', "-").as_str() {
-                "utf-8" | "utf8" | "unicode" => Encoding::Utf8,
-                "ascii" | "us-ascii" => Encoding::Ascii,
-                "latin1" | "latin-1" | "iso-8859-1" => Encoding::Latin1,
+                "utf-8" | "utf8" | "unicode" => TextEncoding::Utf8,
+                "ascii" | "us-ascii" => TextEncoding::Ascii,
+                "latin1" | "latin-1" | "iso-8859-1" => TextEncoding::Latin1,
                 other => return Err(other.chars().take(40).collect()),
             };
             rules.encoding = Some(rules.encoding.map_or(encoding, |known| known.min(encoding)));
@@ -139,7 +139,7 @@ impl Rules {
                     0xfe | 0xff => "a byte order mark of UTF-16 within UTF-8".to_owned(),
                     byte => format!("the byte 0x{byte:02x}, which is not UTF-8"),
                 };
-                Err(finding(Fault::Encoding, "", at, what))
+                Err(finding(TextFault::Encoding, "", at, what))
             }
         }
     }
@@ -195,7 +195,7 @@ impl Rules {
         match self.max_size_bytes {
             Some(most) if u64::try_from(size).unwrap_or(u64::MAX) > most => {
                 let what = format!("it has {size} bytes, `max_size_bytes` is {most}");
-                Err(finding(Fault::Size, "", 0, what))
+                Err(finding(TextFault::Size, "", 0, what))
             }
             _ => Ok(()),
         }
@@ -205,7 +205,12 @@ impl Rules {
         if self.null_bytes
             && let Some(at) = text.find('\0')
         {
-            return Err(finding(Fault::NullByte, pointer, at, "a null byte".to_owned()));
+            return Err(finding(
+                TextFault::NullByte,
+                pointer,
+                at,
+                "a null byte".to_owned(),
+            ));
         }
         if let Some(encoding) = self.encoding {
             check_encoding(text, pointer, encoding)?;
@@ -217,7 +222,7 @@ impl Rules {
     }
 }
 
-fn finding(fault: Fault, pointer: &str, at: usize, detail: String) -> Finding {
+fn finding(fault: TextFault, pointer: &str, at: usize, detail: String) -> Finding {
     let pointer = pointer.to_owned();
     Finding {
         fault,
@@ -227,9 +232,9 @@ fn finding(fault: Fault, pointer: &str, at: usize, detail: String) -> Finding {
     }
 }
 
-fn check_encoding(text: &str, pointer: &str, encoding: Encoding) -> Result<(), Finding> {
+fn check_encoding(text: &str, pointer: &str, encoding: TextEncoding) -> Result<(), Finding> {
     let (most, name) = match encoding {
-        Encoding::Utf8 => {
+        TextEncoding::Utf8 => {
             // A replacement character, or UTF-8 read as Latin-1 and written again: something was decoded wrongly before.
             let at = text
                 .find('\u{fffd}')
@@ -237,7 +242,7 @@ fn check_encoding(text: &str, pointer: &str, encoding: Encoding) -> Result<(), F
                 .or_else(|| text.find('\u{feff}').filter(|at| *at > 0));
             return match at {
                 Some(at) => Err(finding(
-                    Fault::Encoding,
+                    TextFault::Encoding,
                     pointer,
                     at,
                     "a sign of mixed encodings".to_owned(),
@@ -245,13 +250,13 @@ fn check_encoding(text: &str, pointer: &str, encoding: Encoding) -> Result<(), F
                 None => Ok(()),
             };
         }
-        Encoding::Ascii => ('\u{7f}', "ASCII"),
-        Encoding::Latin1 => ('\u{ff}', "Latin-1"),
+        TextEncoding::Ascii => ('\u{7f}', "ASCII"),
+        TextEncoding::Latin1 => ('\u{ff}', "Latin-1"),
     };
     match text.char_indices().find(|(_, c)| *c > most) {
         Some((at, c)) => {
             let what = format!("the character U+{:04X}, which {name} lacks", u32::from(c));
-            Err(finding(Fault::Encoding, pointer, at, what))
+            Err(finding(TextFault::Encoding, pointer, at, what))
         }
         None => Ok(()),
     }
@@ -279,31 +284,33 @@ fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
             0
         };
         match kind_of(c) {
-            Some(Fault::Invisible) if is_joiner(c) => {
+            Some(TextFault::Invisible) if is_joiner(c) => {
                 // Between letters of some scripts and within emoji; elsewhere it splits words that a filter looks for.
                 joiners += 1;
                 let belongs = !before.is_some_and(|b: char| b.is_ascii())
                     && !next.is_some_and(|n| n.is_ascii_alphanumeric());
                 if !belongs || joiners > MAX_JOINERS {
-                    return refuse(Fault::Invisible, named("the invisible character"));
+                    return refuse(TextFault::Invisible, named("the invisible character"));
                 }
             }
-            Some(Fault::Invisible) => return refuse(Fault::Invisible, named("the invisible character")),
-            Some(Fault::Bidirectional) => {
-                return refuse(Fault::Bidirectional, named("the direction mark"));
+            Some(TextFault::Invisible) => {
+                return refuse(TextFault::Invisible, named("the invisible character"));
             }
-            Some(Fault::Control) => return refuse(Fault::Control, named("the control character")),
-            Some(Fault::Whitespace) => return refuse(Fault::Whitespace, named("the unusual blank")),
-            Some(Fault::Size | Fault::NullByte | Fault::Encoding) | None => {}
+            Some(TextFault::Bidirectional) => {
+                return refuse(TextFault::Bidirectional, named("the direction mark"));
+            }
+            Some(TextFault::Control) => return refuse(TextFault::Control, named("the control character")),
+            Some(TextFault::Whitespace) => return refuse(TextFault::Whitespace, named("the unusual blank")),
+            Some(TextFault::Size | TextFault::NullByte | TextFault::Encoding) | None => {}
         }
         if c == '\r' && next.is_some_and(|n| n != '\n' && n != '\r') {
             return refuse(
-                Fault::Whitespace,
+                TextFault::Whitespace,
                 "a carriage return that overwrites its line".to_owned(),
             );
         }
         if line_ends > MAX_LINE_ENDS || blanks > MAX_BLANKS {
-            return refuse(Fault::Whitespace, "a very long run of white space".to_owned());
+            return refuse(TextFault::Whitespace, "a very long run of white space".to_owned());
         }
         before = Some(c);
     }
@@ -316,10 +323,10 @@ const fn is_joiner(c: char) -> bool {
 }
 
 /// The characters that a person does not see, or sees elsewhere than they are.
-pub(crate) const fn kind_of(c: char) -> Option<Fault> {
+pub(crate) const fn kind_of(c: char) -> Option<TextFault> {
     match c {
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => {
-            Some(Fault::Bidirectional)
+            Some(TextFault::Bidirectional)
         }
         '\u{ad}'
         | '\u{34f}'
@@ -337,10 +344,10 @@ pub(crate) const fn kind_of(c: char) -> Option<Fault> {
         | '\u{ffa0}'
         | '\u{fff9}'..='\u{fffb}'
         | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}' => Some(Fault::Invisible),
+        | '\u{e0000}'..='\u{e0fff}' => Some(TextFault::Invisible),
         '\u{0}' | '\t' | '\n' | '\r' | '\u{c}' => None,
-        '\u{1}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => Some(Fault::Control),
-        '\u{2028}' | '\u{2029}' | '\u{2800}' | '\u{1680}' => Some(Fault::Whitespace),
+        '\u{1}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => Some(TextFault::Control),
+        '\u{2028}' | '\u{2029}' | '\u{2800}' | '\u{1680}' => Some(TextFault::Whitespace),
         _ => None,
     }
 }

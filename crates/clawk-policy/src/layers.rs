@@ -3,27 +3,27 @@
 
 use std::fmt;
 
-use clawk_manifest::model::Autonomy;
+use clawk_manifest::model::AutonomyLevel;
 use serde_json::Value;
 
-use crate::engine::{Engine, Subject};
-use crate::explain::{Explanation, Step};
+use crate::engine::{Engine, PolicySubject};
+use crate::explain::{DecisionExplanation, ExplanationStep};
 use crate::verdict::{Verdict, autonomy};
 
 /// The layers that narrow a call besides the rules.
 #[derive(Debug, Clone, Copy)]
-pub struct Layers<'a> {
+pub struct PolicyLayers<'a> {
     /// The identity's autonomy.
-    pub autonomy: Autonomy,
+    pub autonomy: AutonomyLevel,
     /// The tool's `policy_ref`, `context.policy`: each narrows further (R15). A name that no policy has denies.
     pub named: &'a [&'a str],
 }
 
 /// One layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layer<'a> {
+pub enum PolicyLayer<'a> {
     /// The identity's autonomy (R13).
-    Autonomy(Autonomy),
+    Autonomy(AutonomyLevel),
     /// All policies' rules.
     Rules,
     /// One policy alone.
@@ -32,35 +32,35 @@ pub enum Layer<'a> {
 
 /// A layer's own answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct LayerAnswer<'a> {
     /// Which.
-    pub layer: Layer<'a>,
+    pub layer: PolicyLayer<'a>,
     /// What it says by itself.
     pub verdict: Verdict,
     /// The rules that it looked at, in order; none for the autonomy.
-    pub steps: Vec<Step<'a>>,
+    pub steps: Vec<ExplanationStep<'a>>,
 }
 
 /// A decision with what every layer said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account<'a> {
-    /// The same as [`Layers::decide`] gives.
+pub struct LayeredDecision<'a> {
+    /// The same as [`PolicyLayers::decide`] gives.
     pub verdict: Verdict,
     /// In order.
-    pub layers: Vec<Said<'a>>,
+    pub layers: Vec<LayerAnswer<'a>>,
     /// Index of the layer whose word holds.
     pub deciding: usize,
 }
 
-impl Account<'_> {
+impl LayeredDecision<'_> {
     /// The layer whose word holds.
     #[must_use]
-    pub fn decided(&self) -> Option<&Said<'_>> {
+    pub fn decided(&self) -> Option<&LayerAnswer<'_>> {
         self.layers.get(self.deciding)
     }
 }
 
-impl fmt::Display for Layer<'_> {
+impl fmt::Display for PolicyLayer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Autonomy(level) => write!(f, "autonomy `{level}`"),
@@ -70,23 +70,23 @@ impl fmt::Display for Layer<'_> {
     }
 }
 
-impl Layers<'_> {
+impl PolicyLayers<'_> {
     /// Every layer's own word, in order. The kernel decides by these.
     pub fn words<'s>(
         &'s self,
         engine: &'s Engine,
-        subject: &'s Subject<'s>,
-    ) -> impl Iterator<Item = (Layer<'s>, Verdict)> {
+        subject: &'s PolicySubject<'s>,
+    ) -> impl Iterator<Item = (PolicyLayer<'s>, Verdict)> {
         let own = || {
             (
-                Layer::Autonomy(self.autonomy),
+                PolicyLayer::Autonomy(self.autonomy),
                 autonomy(self.autonomy, read_only(subject)),
             )
         };
-        let rules = || (Layer::Rules, engine.decide(subject));
+        let rules = || (PolicyLayer::Rules, engine.decide(subject));
         let named = self.named.iter().map(|name| {
             let further = engine.decide_named(name, subject);
-            (Layer::Named(name), further.unwrap_or_else(|| unknown(name)))
+            (PolicyLayer::Named(name), further.unwrap_or_else(|| unknown(name)))
         });
         std::iter::once_with(own)
             .chain(std::iter::once_with(rules))
@@ -95,32 +95,32 @@ impl Layers<'_> {
 
     /// The strictest of all layers.
     #[must_use]
-    pub fn decide(&self, engine: &Engine, subject: &Subject<'_>) -> Verdict {
+    pub fn decide(&self, engine: &Engine, subject: &PolicySubject<'_>) -> Verdict {
         let words = self.words(engine, subject).map(|(_, verdict)| verdict);
         words.reduce(Verdict::stricter).unwrap_or_else(Verdict::allow)
     }
 
     /// The same decision with everything that led to it; for people, not for the path.
     #[must_use]
-    pub fn explain<'e>(&'e self, engine: &'e Engine, subject: &Subject<'_>) -> Account<'e> {
-        let by_rules = |layer, Explanation { verdict, steps }| Said {
+    pub fn explain<'e>(&'e self, engine: &'e Engine, subject: &PolicySubject<'_>) -> LayeredDecision<'e> {
+        let by_rules = |layer, DecisionExplanation { verdict, steps }| LayerAnswer {
             layer,
             verdict,
             steps,
         };
         let mut layers = vec![
-            Said {
-                layer: Layer::Autonomy(self.autonomy),
+            LayerAnswer {
+                layer: PolicyLayer::Autonomy(self.autonomy),
                 verdict: autonomy(self.autonomy, read_only(subject)),
                 steps: Vec::new(),
             },
-            by_rules(Layer::Rules, engine.explain(subject)),
+            by_rules(PolicyLayer::Rules, engine.explain(subject)),
         ];
         layers.extend(self.named.iter().map(|name| {
             let explained = engine.explain_named(name, subject);
             by_rules(
-                Layer::Named(name),
-                explained.unwrap_or_else(|| Explanation {
+                PolicyLayer::Named(name),
+                explained.unwrap_or_else(|| DecisionExplanation {
                     verdict: unknown(name),
                     steps: Vec::new(),
                 }),
@@ -140,7 +140,7 @@ impl Layers<'_> {
                 deciding = at;
             }
         }
-        Account {
+        LayeredDecision {
             verdict,
             layers,
             deciding,
@@ -149,7 +149,7 @@ impl Layers<'_> {
 }
 
 /// Without side effects (R13): the annotations that count say so.
-fn read_only(subject: &Subject<'_>) -> bool {
+fn read_only(subject: &PolicySubject<'_>) -> bool {
     subject.annotations.get("readOnlyHint").and_then(Value::as_bool) == Some(true)
 }
 

@@ -1,6 +1,6 @@
 //! Secrets in text: values that are known here, in whatever encoding, and shapes of well-known keys (CKP §5.8).
 //!
-//! Pure. [`Scanner`] looks at a whole text, [`Stream`] at pieces of one and holds back what might still become a secret.
+//! Pure. [`Scanner`] looks at a whole text, [`LeakRedactingStream`] at pieces of one and holds back what might still become a secret.
 //! What was found is told by kind, place and count; the text found is never kept, printed or returned.
 
 mod check;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use known::Known;
-pub use stream::Stream;
+pub use known::KnownSecret;
+pub use stream::LeakRedactingStream;
 
 /// The longest secret that is recognised as one, bytes.
 pub const MAX_SECRET_BYTES: usize = 16 * 1024;
@@ -28,7 +28,7 @@ const LOOK_BEHIND: usize = 512;
 
 /// The position and the kind of a found secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leak {
+pub struct SecretLeak {
     /// What it is.
     pub kind: Kind,
     /// First byte.
@@ -68,9 +68,9 @@ impl Kind {
 
 /// The number of found secrets by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally(BTreeMap<&'static str, usize>);
+pub struct LeakTally(BTreeMap<&'static str, usize>);
 
-impl Tally {
+impl LeakTally {
     /// Kinds with their counts, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
         self.0.iter().map(|(kind, count)| (*kind, *count))
@@ -98,7 +98,7 @@ impl Tally {
 /// Finds secrets. Cheap to clone; holds the known values and never shows them.
 #[derive(Clone)]
 pub struct Scanner {
-    known: Arc<known::Values>,
+    known: Arc<known::KnownSecretSearch>,
     shapes: bool,
 }
 
@@ -111,16 +111,16 @@ impl fmt::Debug for Scanner {
 impl Scanner {
     /// A scanner for these values and for every shape.
     #[must_use]
-    pub fn new(known: impl IntoIterator<Item = Known>) -> Self {
+    pub fn new(known: impl IntoIterator<Item = KnownSecret>) -> Self {
         Self {
-            known: Arc::new(known::Values::new(known)),
+            known: Arc::new(known::KnownSecretSearch::new(known)),
             shapes: true,
         }
     }
 
     /// A scanner for these values alone.
     #[must_use]
-    pub fn known_only(known: impl IntoIterator<Item = Known>) -> Self {
+    pub fn known_only(known: impl IntoIterator<Item = KnownSecret>) -> Self {
         Self {
             shapes: false,
             ..Self::new(known)
@@ -168,12 +168,12 @@ impl Scanner {
 
     /// Every secret in a text, in order; touching and overlapping ones are one.
     #[must_use]
-    pub fn find(&self, text: &[u8]) -> Vec<Leak> {
+    pub fn find(&self, text: &[u8]) -> Vec<SecretLeak> {
         joined(self.candidates(text))
     }
 
     /// Unordered; may overlap.
-    fn candidates(&self, text: &[u8]) -> Vec<Leak> {
+    fn candidates(&self, text: &[u8]) -> Vec<SecretLeak> {
         let mut found = Vec::new();
         self.known.find(text, &mut found);
         if self.shapes {
@@ -184,12 +184,12 @@ impl Scanner {
 
     /// The text with every secret replaced by `[redacted:KIND]`, and what was found; `None` when there is none.
     #[must_use]
-    pub fn redact(&self, text: &str) -> Option<(String, Tally)> {
+    pub fn redact(&self, text: &str) -> Option<(String, LeakTally)> {
         let leaks = self.find(text.as_bytes());
         if leaks.is_empty() {
             return None;
         }
-        let mut tally = Tally::default();
+        let mut tally = LeakTally::default();
         let mut out = Vec::with_capacity(text.len());
         let mut at = 0;
         for leak in &leaks {
@@ -204,13 +204,13 @@ impl Scanner {
     }
 
     /// Redacts every text and every key within a JSON value, in place.
-    pub fn redact_json(&self, value: &mut Value) -> Tally {
-        let mut tally = Tally::default();
+    pub fn redact_json(&self, value: &mut Value) -> LeakTally {
+        let mut tally = LeakTally::default();
         self.redact_within(value, &mut tally);
         tally
     }
 
-    fn redact_within(&self, value: &mut Value, tally: &mut Tally) {
+    fn redact_within(&self, value: &mut Value, tally: &mut LeakTally) {
         match value {
             Value::String(text) => {
                 if let Some((clean, found)) = self.redact(text) {
@@ -251,15 +251,15 @@ impl Scanner {
 
     /// Counts the secrets in the texts and keys of a JSON value. Changes nothing.
     #[must_use]
-    pub fn tally_json(&self, value: &Value) -> Tally {
+    pub fn tally_json(&self, value: &Value) -> LeakTally {
         let mut copy = value.clone();
         self.redact_json(&mut copy)
     }
 
     /// Counts the secrets in a text.
     #[must_use]
-    pub fn tally(&self, text: &str) -> Tally {
-        let mut tally = Tally::default();
+    pub fn tally(&self, text: &str) -> LeakTally {
+        let mut tally = LeakTally::default();
         for leak in self.find(text.as_bytes()) {
             tally.add(&leak.kind);
         }
@@ -268,15 +268,15 @@ impl Scanner {
 
     /// A scan of a text that comes in pieces.
     #[must_use]
-    pub fn stream(&self) -> Stream {
-        Stream::new(self.clone())
+    pub fn stream(&self) -> LeakRedactingStream {
+        LeakRedactingStream::new(self.clone())
     }
 }
 
 /// Candidates in order, those that touch made one; the first names it.
-fn joined(mut candidates: Vec<Leak>) -> Vec<Leak> {
+fn joined(mut candidates: Vec<SecretLeak>) -> Vec<SecretLeak> {
     candidates.sort_by(|a, b| (a.start, &a.kind, b.end).cmp(&(b.start, &b.kind, a.end)));
-    let mut leaks: Vec<Leak> = Vec::with_capacity(candidates.len());
+    let mut leaks: Vec<SecretLeak> = Vec::with_capacity(candidates.len());
     for leak in candidates {
         match leaks.last_mut() {
             Some(last) if leak.start <= last.end => last.end = last.end.max(leak.end),

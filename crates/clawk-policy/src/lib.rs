@@ -29,12 +29,12 @@ pub mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, Edit, Outcome, Situation};
-pub use engine::{Closed, Engine, Subject, UsageView};
-pub use explain::{Explanation, Step, WhyNot};
-pub use layers::{Account, Layer, Layers, Said};
-pub use screen::{Injection, Screen};
-pub use source::{CompileError, Warning, WarningKind, micro_usd};
+pub use change::{EditableInputs, VerdictChange, VerdictEdit, VerdictOutcome};
+pub use engine::{Engine, HiddenRoots, PolicySubject, UsageView};
+pub use explain::{DecisionExplanation, ExplanationStep, WhyNot};
+pub use layers::{LayerAnswer, LayeredDecision, PolicyLayer, PolicyLayers};
+pub use screen::{InjectionScreening, ScreeningPolicy};
+pub use source::{CompileError, PolicyWarning, WarningKind, micro_usd};
 pub use value::TARGETS_ANNOTATION;
 pub use value_sources::{CONFIDENTIAL_ANNOTATION, LOOKUP_ANNOTATION, ToolResult, ValueSources};
 pub use value_words::ValueOrigin;

@@ -15,8 +15,8 @@
 //!
 //! **Where it lies.** Twice: by its words, and by the place that would be opened. By words, `.` components vanish; NUL, `..`,
 //! an empty component (`//`), a component that begins with `~`, and `file:` are *refused*, never resolved. Relative paths start
-//! at the call's own `workdir`/`cwd` argument, where it has one, else at [`Subject::workdir`](crate::Subject). The places are
-//! facts ([`Places`]): the kernel follows the links and hands in what it found. Without facts only words are judged.
+//! at the call's own `workdir`/`cwd` argument, where it has one, else at [`Subject::workdir`](crate::PolicySubject). The places are
+//! facts ([`RealLocations`]): the kernel follows the links and hands in what it found. Without facts only words are judged.
 //!
 //! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside, by words and by place, and none be
 //! refused. For `deny` and `require-approval` rules one path inside, by words or by place, or one refused, is enough. Command
@@ -29,10 +29,10 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use collect::Collector;
+use collect::PathCollector;
 pub(crate) use collect::arguments;
-pub use collect::{Named, named};
-pub use places::{Place, Places, RootPlace, Roots};
+pub use collect::{NamedPaths, named};
+pub use places::{RealLocation, RealLocations, RootPlace, RuleRoots};
 
 /// Arguments nested deeper count as a refused path.
 pub const MAX_DEPTH: usize = 64;
@@ -65,9 +65,9 @@ impl CallPaths {
         arguments: &Map<String, Value>,
         schema: Option<&Value>,
         workdir: &Path,
-        places: Option<&Places>,
+        places: Option<&RealLocations>,
     ) -> Self {
-        let found = Collector::of(arguments, schema);
+        let found = PathCollector::of(arguments, schema);
         let mut paths = Self {
             inside: Vec::new(),
             places: Vec::new(),
@@ -107,7 +107,7 @@ impl CallPaths {
                     Err(why) => paths.refuse(format!("`{pointer}`: {why}")),
                 }
                 let path = base.join(plain(text));
-                if let Some(Place { at, .. }) = places.and_then(|places| places.of(&path))
+                if let Some(RealLocation { at, .. }) = places.and_then(|places| places.of(&path))
                     && at != [lexical(&path)]
                 {
                     paths.elsewhere.push((path, at));
@@ -124,10 +124,10 @@ impl CallPaths {
     }
 
     /// Where the paths lead. One of which nothing is known is refused.
-    fn follow(&mut self, places: &Places) {
+    fn follow(&mut self, places: &RealLocations) {
         for path in &self.inside {
             let unknown = match places.of(path) {
-                Some(Place {
+                Some(RealLocation {
                     at, unknown: None, ..
                 }) => {
                     self.places.extend(at);
@@ -149,7 +149,7 @@ impl CallPaths {
     /// Every path lies inside one of the roots, by its words and by its place, and none is refused: what lets a permissive
     /// rule apply. A further string whose words lie inside must not lead out through a link.
     #[must_use]
-    pub fn all_within(&self, roots: &Roots) -> bool {
+    pub fn all_within(&self, roots: &RuleRoots) -> bool {
         let out = |guess: &Vec<PathBuf>| match guess.split_first() {
             Some((words, places)) => roots.name(words) && !places.iter().all(|place| roots.place(place)),
             None => false,
@@ -160,7 +160,7 @@ impl CallPaths {
     /// A path lies inside one of the roots, by its words or by its place, or one is refused: what makes a restrictive rule
     /// apply. `guesses`: so does every other string that may be a path.
     #[must_use]
-    pub fn any_within(&self, roots: &Roots, guesses: bool) -> bool {
+    pub fn any_within(&self, roots: &RuleRoots, guesses: bool) -> bool {
         let touches = |path: &PathBuf| roots.touches(path);
         self.refused.is_some()
             || self.inside.iter().chain(&self.places).any(touches)
@@ -174,7 +174,7 @@ impl CallPaths {
 
     /// The first path or place that lies outside, for explanations.
     #[must_use]
-    pub fn outside(&self, roots: &Roots) -> Option<&Path> {
+    pub fn outside(&self, roots: &RuleRoots) -> Option<&Path> {
         let named = self.inside.iter().find(|path| !roots.name(path));
         let place = || {
             self.places
@@ -210,7 +210,7 @@ impl CallPaths {
 }
 
 /// A string that may be a path, by its words and then by its places: if it has a separator or names something.
-fn guess(text: &str, base: &Path, places: Option<&Places>) -> Option<Vec<PathBuf>> {
+fn guess(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<PathBuf>> {
     let path = base.join(plain(text));
     let found = places.and_then(|places| places.of(&path));
     let exists = found.as_ref().is_some_and(|place| place.exists);
@@ -225,7 +225,7 @@ fn guess(text: &str, base: &Path, places: Option<&Places>) -> Option<Vec<PathBuf
 /// paths; absolute, and otherwise as they are written.
 #[must_use]
 pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &Path) -> Vec<PathBuf> {
-    let found = Collector::of(arguments, schema);
+    let found = PathCollector::of(arguments, schema);
     if found.paths.len() > MAX_PATHS || found.workdirs.len() > MAX_BASES {
         return Vec::new();
     }

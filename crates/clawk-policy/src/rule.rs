@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::confidential::ConfidentialCondition;
-use crate::engine::{Call, Subject, UsageView};
+use crate::engine::{AnalyzedSubject, PolicySubject, UsageView};
 use crate::explain::WhyNot;
-use crate::glob::Name;
+use crate::glob::NamePattern;
 use crate::value::ValueCondition;
 use crate::verdict::{Effect, SpentLimit, Verdict};
 
@@ -26,7 +26,7 @@ pub enum Scope {
 /// The `match` of a rule: everything given must hold; nothing given holds always.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Matcher {
-    pub(crate) name: Option<Name>,
+    pub(crate) name: Option<NamePattern>,
     pub(crate) category: Option<Box<str>>,
     /// Equal texts.
     pub(crate) labels: Vec<(Box<str>, Box<str>)>,
@@ -36,7 +36,7 @@ pub(crate) struct Matcher {
 
 impl Matcher {
     /// Everything but the name.
-    pub(crate) fn facts_match<'r>(&'r self, subject: &Subject<'_>) -> Result<(), WhyNot<'r>> {
+    pub(crate) fn facts_match<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
         if let Some(wanted) = self
             .category
             .as_deref()
@@ -65,7 +65,7 @@ impl Matcher {
 
 /// One entry of `conditions`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub(crate) enum RuleCondition {
     /// See [`crate::path`]. Relative roots start at the call's working directory.
     PathWithin(Vec<PathBuf>),
     /// The context that asked for the call holds untrusted text of one of these kinds of origins (R46). Where nobody knows the
@@ -119,7 +119,7 @@ pub(crate) struct Rule {
     pub(crate) effect: Effect,
     pub(crate) scope: Scope,
     pub(crate) matcher: Matcher,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<RuleCondition>,
     pub(crate) limit: Option<Limit>,
     pub(crate) reason: Option<Arc<str>>,
 }
@@ -139,7 +139,7 @@ impl Rule {
     ///
     /// # Errors
     /// What did not hold. Cheap: texts are made only when the reason is shown.
-    pub(crate) fn applies<'r>(&'r self, call: &Call<'_>) -> Result<(), WhyNot<'r>> {
+    pub(crate) fn applies<'r>(&'r self, call: &AnalyzedSubject<'_>) -> Result<(), WhyNot<'r>> {
         self.matches(call.subject)?;
         match self.limit {
             Some(limit) if !limit.is_spent(call.subject.usage) => return Err(WhyNot::LimitNotSpent),
@@ -151,63 +151,66 @@ impl Rule {
     }
 
     /// The tool fits, and then it depends on the call's arguments whether the rule applies.
-    pub(crate) fn looks_at_arguments(&self, subject: &Subject<'_>) -> bool {
+    pub(crate) fn looks_at_arguments(&self, subject: &PolicySubject<'_>) -> bool {
         self.matches(subject).is_ok() && (self.speaks_of_places() || self.looks_at_values())
     }
 
     /// The roots of its `path_within`, absolute.
     pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
-        let of = |condition: &'r Condition| match condition {
-            Condition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
-            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
-                None
-            }
+        let of = |condition: &'r RuleCondition| match condition {
+            RuleCondition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
+            RuleCondition::Taint(_)
+            | RuleCondition::From(_)
+            | RuleCondition::Confidential(_)
+            | RuleCondition::Unknown(_) => None,
         };
         self.conditions.iter().filter_map(of).flatten()
     }
 
     /// It speaks of places: it has a `path_within`.
     pub(crate) fn speaks_of_places(&self) -> bool {
-        let of_paths = |condition: &Condition| match condition {
-            Condition::PathWithin(_) => true,
-            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) | Condition::Unknown(_) => {
-                false
-            }
+        let of_paths = |condition: &RuleCondition| match condition {
+            RuleCondition::PathWithin(_) => true,
+            RuleCondition::Taint(_)
+            | RuleCondition::From(_)
+            | RuleCondition::Confidential(_)
+            | RuleCondition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_paths)
     }
 
     /// It looks at where values came from.
     pub(crate) fn looks_at_values(&self) -> bool {
-        let of_values = |condition: &Condition| match condition {
-            Condition::From(_) | Condition::Confidential(_) => true,
-            Condition::PathWithin(_) | Condition::Taint(_) | Condition::Unknown(_) => false,
+        let of_values = |condition: &RuleCondition| match condition {
+            RuleCondition::From(_) | RuleCondition::Confidential(_) => true,
+            RuleCondition::PathWithin(_) | RuleCondition::Taint(_) | RuleCondition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_values)
     }
 
     /// It looks at what was read, also where nothing foreign was.
     pub(crate) fn looks_at_confidential(&self) -> bool {
-        let of_secrets = |condition: &Condition| match condition {
-            Condition::Confidential(_) => true,
-            Condition::PathWithin(_) | Condition::Taint(_) | Condition::From(_) | Condition::Unknown(_) => {
-                false
-            }
+        let of_secrets = |condition: &RuleCondition| match condition {
+            RuleCondition::Confidential(_) => true,
+            RuleCondition::PathWithin(_)
+            | RuleCondition::Taint(_)
+            | RuleCondition::From(_)
+            | RuleCondition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_secrets)
     }
 
     /// It looks at what the context was made of.
     fn looks_at_taint(&self) -> bool {
-        let of_taint = |condition: &Condition| match condition {
-            Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) => true,
-            Condition::PathWithin(_) | Condition::Unknown(_) => false,
+        let of_taint = |condition: &RuleCondition| match condition {
+            RuleCondition::Taint(_) | RuleCondition::From(_) | RuleCondition::Confidential(_) => true,
+            RuleCondition::PathWithin(_) | RuleCondition::Unknown(_) => false,
         };
         self.conditions.iter().any(of_taint)
     }
 
     /// `scope` and `match` alone.
-    fn matches<'r>(&'r self, subject: &Subject<'_>) -> Result<(), WhyNot<'r>> {
+    fn matches<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
         if self.scope == Scope::Category && subject.category().is_none() {
             return Err(WhyNot::NoCategory);
         }
@@ -217,12 +220,16 @@ impl Rule {
         }
     }
 
-    fn holds<'r>(&'r self, condition: &'r Condition, call: &Call<'_>) -> Result<(), WhyNot<'r>> {
+    fn holds<'r>(
+        &'r self,
+        condition: &'r RuleCondition,
+        call: &AnalyzedSubject<'_>,
+    ) -> Result<(), WhyNot<'r>> {
         let permissive = self.is_permissive();
         match condition {
-            Condition::Unknown(key) if permissive => Err(WhyNot::UnknownCondition(key)),
-            Condition::Unknown(_) => Ok(()),
-            Condition::Taint(kinds) => {
+            RuleCondition::Unknown(key) if permissive => Err(WhyNot::UnknownCondition(key)),
+            RuleCondition::Unknown(_) => Ok(()),
+            RuleCondition::Taint(kinds) => {
                 let holds = call.subject.taint.map_or(!permissive, |taint| {
                     let kind = |origin: &String| origin.split(' ').next().unwrap_or_default().to_owned();
                     taint
@@ -232,11 +239,11 @@ impl Rule {
                 });
                 if holds { Ok(()) } else { Err(WhyNot::Taint) }
             }
-            Condition::From(from) if from.holds(call.subject, permissive) => Ok(()),
-            Condition::From(_) => Err(WhyNot::From),
-            Condition::Confidential(secret) if secret.holds(call.subject, permissive) => Ok(()),
-            Condition::Confidential(_) => Err(WhyNot::Confidential),
-            Condition::PathWithin(roots) => {
+            RuleCondition::From(from) if from.holds(call.subject, permissive) => Ok(()),
+            RuleCondition::From(_) => Err(WhyNot::From),
+            RuleCondition::Confidential(secret) if secret.holds(call.subject, permissive) => Ok(()),
+            RuleCondition::Confidential(_) => Err(WhyNot::Confidential),
+            RuleCondition::PathWithin(roots) => {
                 let roots = call.roots(roots);
                 let paths = call.paths();
                 let holds = if permissive {

@@ -1,25 +1,25 @@
 //! What the policies of a manifest ask to be screened, as one (CKP §5.8): the strictest of all holds.
 
-use clawk_manifest::model::{self, Detection, InjectionAction, ScanAction, ScanScope};
+use clawk_manifest::model::{self, InjectionAction, InjectionDetection, ScanAction, ScanScope};
 
 use crate::{injection, input, leak};
 
 /// What clawk screens, and what it does with findings. If several policies apply, the strictest setting holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Screen {
+pub struct ScreeningPolicy {
     /// For text that comes in.
-    pub input: input::Rules,
+    pub input: input::InputTextRules,
     /// What happens to secrets in arguments, messages and what is to be remembered; `None`: not looked for.
     pub secrets_in: Option<ScanAction>,
     /// What happens to secrets in results and errors; `None`: only values that are known here are looked for.
     pub secrets_out: Option<ScanAction>,
     /// How clawk searches for injected prompts.
-    pub injection: Option<Injection>,
+    pub injection: Option<InjectionScreening>,
 }
 
 /// How injected prompts are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Injection {
+pub struct InjectionScreening {
     /// By phrases.
     pub pattern: bool,
     /// By a model.
@@ -28,7 +28,7 @@ pub struct Injection {
     pub action: InjectionAction,
 }
 
-impl Screen {
+impl ScreeningPolicy {
     /// Combines the settings of these policies.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Screen {
         let blocks = policies
             .iter()
             .filter_map(|policy| policy.input_validation.as_ref());
-        let input = input::Rules::compile(blocks).map_err(|name| {
+        let input = input::InputTextRules::compile(blocks).map_err(|name| {
             format!("`input_validation.encoding`: `{name}` is not known; utf-8, ascii and latin-1 are")
         })?;
         let mut screen = Self {
@@ -77,10 +77,10 @@ impl Screen {
 
     fn add_injection(&mut self, policy: &str, scan: &model::PromptInjection) -> Result<(), String> {
         let (pattern, judge) = match scan.detection {
-            Detection::Pattern => (true, false),
-            Detection::LlmBased => (false, true),
-            Detection::Hybrid => (true, true),
-            Detection::None => return Ok(()),
+            InjectionDetection::Pattern => (true, false),
+            InjectionDetection::LlmBased => (false, true),
+            InjectionDetection::Hybrid => (true, true),
+            InjectionDetection::None => return Ok(()),
         };
         if let Some(engine) = scan
             .pattern_engine
@@ -105,12 +105,12 @@ impl Screen {
             return Ok(());
         }
         self.injection = Some(match self.injection {
-            None => Injection {
+            None => InjectionScreening {
                 pattern,
                 judge,
                 action: scan.action,
             },
-            Some(known) => Injection {
+            Some(known) => InjectionScreening {
                 pattern: pattern || known.pattern,
                 judge: judge || known.judge,
                 action: sternest(scan.action, known.action),

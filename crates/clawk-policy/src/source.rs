@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::confidential::ConfidentialCondition;
 use crate::engine::DENY_ALL;
-use crate::glob::Name;
-use crate::rule::{Condition, Limit, Matcher, Rule, Scope};
+use crate::glob::NamePattern;
+use crate::rule::{Limit, Matcher, Rule, RuleCondition, Scope};
 use crate::value::ValueCondition;
 use crate::verdict::{Approval, Effect};
 
@@ -37,7 +37,7 @@ pub enum CompileError {
 
 /// Something legal that is probably not meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
+pub struct PolicyWarning {
     /// The policy.
     pub policy: Arc<str>,
     /// The rule's id; empty when the policy itself is meant.
@@ -46,7 +46,7 @@ pub struct Warning {
     pub kind: WarningKind,
 }
 
-/// Kinds of [`Warning`].
+/// Kinds of [`PolicyWarning`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WarningKind {
     /// An earlier rule decides every call that this one matches.
@@ -64,7 +64,7 @@ pub enum WarningKind {
     ReservedName,
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for PolicyWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             policy,
@@ -97,14 +97,14 @@ impl fmt::Display for Warning {
 /// All rules in their order of evaluation: the policies as listed, each one's rules as written (CKP §5.8).
 pub(crate) fn rules(
     policies: &[model::Policy],
-    warnings: &mut Vec<Warning>,
+    warnings: &mut Vec<PolicyWarning>,
 ) -> Result<Vec<Rule>, CompileError> {
     let mut rules = Vec::with_capacity(policies.iter().map(|policy| policy.rules.len()).sum());
     for policy in policies {
         let name: Arc<str> = policy.name.as_str().into();
         if policy.name == DENY_ALL {
             let kind = WarningKind::ReservedName;
-            warnings.push(Warning {
+            warnings.push(PolicyWarning {
                 policy: Arc::clone(&name),
                 rule_id: "".into(),
                 kind,
@@ -167,7 +167,7 @@ fn effect(policy: &str, rule: &model::Rule) -> Result<Effect, CompileError> {
 
 fn matcher(given: &model::RuleMatch) -> Matcher {
     Matcher {
-        name: given.name.as_deref().map(Name::new),
+        name: given.name.as_deref().map(NamePattern::new),
         category: given.category.as_deref().map(Box::from),
         labels: given
             .labels
@@ -182,19 +182,22 @@ fn matcher(given: &model::RuleMatch) -> Matcher {
     }
 }
 
-fn conditions(given: &Map<String, Value>) -> Vec<Condition> {
+fn conditions(given: &Map<String, Value>) -> Vec<RuleCondition> {
     let read = |(key, value): (&String, &Value)| match (key.as_str(), path_roots(value)) {
-        ("path_within", Some(roots)) => Condition::PathWithin(roots),
-        ("taint", _) => {
-            taint(value).map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::Taint)
-        }
-        ("from", _) => ValueCondition::read(value)
-            .map_or_else(|| Condition::Unknown(key.as_str().into()), Condition::From),
-        ("confidential", _) => ConfidentialCondition::read(value).map_or_else(
-            || Condition::Unknown(key.as_str().into()),
-            Condition::Confidential,
+        ("path_within", Some(roots)) => RuleCondition::PathWithin(roots),
+        ("taint", _) => taint(value).map_or_else(
+            || RuleCondition::Unknown(key.as_str().into()),
+            RuleCondition::Taint,
         ),
-        _ => Condition::Unknown(key.as_str().into()),
+        ("from", _) => ValueCondition::read(value).map_or_else(
+            || RuleCondition::Unknown(key.as_str().into()),
+            RuleCondition::From,
+        ),
+        ("confidential", _) => ConfidentialCondition::read(value).map_or_else(
+            || RuleCondition::Unknown(key.as_str().into()),
+            RuleCondition::Confidential,
+        ),
+        _ => RuleCondition::Unknown(key.as_str().into()),
     };
     given.iter().map(read).collect()
 }
@@ -261,8 +264,8 @@ pub fn micro_usd(usd: f64) -> Option<u64> {
 }
 
 /// What is legal and probably not meant.
-fn doubts(rule: &Rule) -> Vec<Warning> {
-    let warning = |kind| Warning {
+fn doubts(rule: &Rule) -> Vec<PolicyWarning> {
+    let warning = |kind| PolicyWarning {
         policy: Arc::clone(&rule.policy),
         rule_id: Arc::clone(&rule.id),
         kind,
@@ -270,11 +273,11 @@ fn doubts(rule: &Rule) -> Vec<Warning> {
     let mut found = Vec::new();
     for condition in &rule.conditions {
         match condition {
-            Condition::Unknown(key) => found.push(warning(WarningKind::UnknownCondition(key.clone()))),
-            Condition::PathWithin(_)
-            | Condition::Taint(_)
-            | Condition::From(_)
-            | Condition::Confidential(_) => {}
+            RuleCondition::Unknown(key) => found.push(warning(WarningKind::UnknownCondition(key.clone()))),
+            RuleCondition::PathWithin(_)
+            | RuleCondition::Taint(_)
+            | RuleCondition::From(_)
+            | RuleCondition::Confidential(_) => {}
         }
     }
     if rule.is_permissive() && rule.limit.is_some() {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::engine::Subject;
-use crate::glob::Name;
+use crate::engine::PolicySubject;
+use crate::glob::NamePattern;
 use crate::value_sources::{OPEN, USER};
 use crate::value_text::links;
 
@@ -63,7 +63,7 @@ pub(crate) struct ValueCondition {
     /// Kinds of origins.
     pub(crate) origins: Vec<Box<str>>,
     /// Tools whose results are as good as the person's word.
-    pub(crate) trust: Vec<Name>,
+    pub(crate) trust: Vec<NamePattern>,
 }
 
 impl ValueCondition {
@@ -86,13 +86,13 @@ impl ValueCondition {
         (!arguments.is_empty() && !origins.is_empty() && origins.iter().all(known)).then(|| Self {
             arguments,
             origins: origins.into_iter().map(Into::into).collect(),
-            trust: trust.into_iter().map(Name::new).collect(),
+            trust: trust.into_iter().map(NamePattern::new).collect(),
         })
     }
 
     /// Whether it holds. A restrictive rule: a value of an argument may come from one of the origins. A permissive rule: there is a
     /// value, and each comes from one of them for certain.
-    pub(crate) fn holds(&self, subject: &Subject<'_>, permissive: bool) -> bool {
+    pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
         let Some(taint) = subject.taint else {
             return !permissive; // nobody knows the context
         };
@@ -125,7 +125,7 @@ impl ValueCondition {
     }
 
     /// The value is surely from none of the origins.
-    pub(crate) fn is_elsewhere(&self, subject: &Subject<'_>, value: &str) -> bool {
+    pub(crate) fn is_elsewhere(&self, subject: &PolicySubject<'_>, value: &str) -> bool {
         let names_kind = |kind: &str| self.origins.iter().any(|wanted| **wanted == *kind);
         let other = |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || self.trusts(tool);
         gives(subject, value, &other)
@@ -136,7 +136,7 @@ impl ValueCondition {
     }
 
     /// The texts and numbers of the arguments that it looks at, and the names of members within them.
-    pub(crate) fn values(&self, subject: &Subject<'_>) -> Option<Vec<ArgumentValue>> {
+    pub(crate) fn values(&self, subject: &PolicySubject<'_>) -> Option<Vec<ArgumentValue>> {
         let targets = subject.annotations.get(TARGETS_ANNOTATION).and_then(texts);
         let mut found = Vec::new();
         for (name, value) in subject.arguments {
@@ -169,7 +169,7 @@ impl ValueCondition {
     }
 }
 
-fn gives(subject: &Subject<'_>, value: &str, accepts: &dyn Fn(&str, Option<&str>) -> bool) -> bool {
+fn gives(subject: &PolicySubject<'_>, value: &str, accepts: &dyn Fn(&str, Option<&str>) -> bool) -> bool {
     subject.values.is_some_and(|values| values.gives(value, accepts))
 }
 

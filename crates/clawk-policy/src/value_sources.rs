@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 
-use crate::glob::Name;
+use crate::glob::NamePattern;
 use crate::value::{gather, texts};
 use crate::value_text::{address_forms, halves, holds_whole, is_plain_words};
 
@@ -57,7 +57,7 @@ pub(crate) struct SourceText {
     asked: Vec<String>,
     lookup: Option<LookupFields>,
     /// Who may read it besides the person; `None`: the tool's annotations keep nobody from it.
-    pub(crate) readers: Option<Vec<Name>>,
+    pub(crate) readers: Option<Vec<NamePattern>>,
     /// The store that it was asked for.
     pub(crate) store: Option<Arc<str>>,
     /// Paths that it may have been read from; `None`: nobody knows which. Empty: from no file.
@@ -324,14 +324,14 @@ fn gather_fields(value: &Value, inside: bool, fields: &[&str], found: &mut BTree
 }
 
 /// Who may read what the tool gives. What can't be read is for nobody.
-fn readers(annotation: &Value) -> Option<Vec<Name>> {
+fn readers(annotation: &Value) -> Option<Vec<NamePattern>> {
     match annotation {
         Value::Bool(false) | Value::Null => None,
         other => Some(
             texts(other)
                 .unwrap_or_default()
                 .into_iter()
-                .map(Name::new)
+                .map(NamePattern::new)
                 .collect(),
         ),
     }

@@ -1,7 +1,7 @@
 //! Where the values of a call came from, in words for people: for questions, refusals and `clawk policy explain`.
 
-use crate::engine::{Engine, Subject};
-use crate::rule::{Condition, Rule};
+use crate::engine::{Engine, PolicySubject};
+use crate::rule::{Rule, RuleCondition};
 use crate::value_sources::{ValueSource, ValueSources};
 use crate::verdict::Verdict;
 
@@ -26,7 +26,7 @@ pub struct ValueOrigin {
 impl Engine {
     /// Where the values came from that the deciding rule looks at.
     #[must_use]
-    pub fn value_origins(&self, verdict: &Verdict, subject: &Subject<'_>) -> Vec<ValueOrigin> {
+    pub fn value_origins(&self, verdict: &Verdict, subject: &PolicySubject<'_>) -> Vec<ValueOrigin> {
         let is_deciding = |rule: &&Rule| {
             verdict.rule_id.as_deref() == Some(&*rule.id) && verdict.policy.as_deref() == Some(&*rule.policy)
         };
@@ -37,16 +37,17 @@ impl Engine {
 
     /// What a rule that decided on values has to say of them: the foreign ones, or the confidential text. `None`: nothing.
     #[must_use]
-    pub fn value_reason(&self, verdict: &Verdict, subject: &Subject<'_>) -> Option<String> {
+    pub fn value_reason(&self, verdict: &Verdict, subject: &PolicySubject<'_>) -> Option<String> {
         let is_deciding = |rule: &&Rule| {
             verdict.rule_id.as_deref() == Some(&*rule.id) && verdict.policy.as_deref() == Some(&*rule.policy)
         };
         let rule = self.rules().find(is_deciding)?;
         let leaking = rule.conditions.iter().find_map(|condition| match condition {
-            Condition::Confidential(secret) => secret.leaking(subject),
-            Condition::From(_) | Condition::Taint(_) | Condition::PathWithin(_) | Condition::Unknown(_) => {
-                None
-            }
+            RuleCondition::Confidential(secret) => secret.leaking(subject),
+            RuleCondition::From(_)
+            | RuleCondition::Taint(_)
+            | RuleCondition::PathWithin(_)
+            | RuleCondition::Unknown(_) => None,
         });
         leaking.or_else(|| {
             let foreign = rule
@@ -62,10 +63,10 @@ impl Engine {
 }
 
 impl Rule {
-    fn value_origins(&self, subject: &Subject<'_>) -> Vec<ValueOrigin> {
+    fn value_origins(&self, subject: &PolicySubject<'_>) -> Vec<ValueOrigin> {
         let mut found = Vec::new();
         for condition in &self.conditions {
-            let Condition::From(from) = condition else {
+            let RuleCondition::From(from) = condition else {
                 continue;
             };
             let is_any_foreign = subject.taint.is_none_or(|taint| !taint.is_empty());

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use clawk_manifest::model::Autonomy;
+use clawk_manifest::model::AutonomyLevel;
 pub use clawk_manifest::model::TimeoutDefault;
 
 /// How clawk asks a person.
@@ -153,16 +153,16 @@ impl Verdict {
 /// `read_only` is true only when the manifest's annotations or the built-in's own say `readOnlyHint: true`.
 /// A standing grant that a person gave is the caller's to apply to the `Ask`.
 #[must_use]
-pub fn autonomy(level: Autonomy, read_only: bool) -> Verdict {
+pub fn autonomy(level: AutonomyLevel, read_only: bool) -> Verdict {
     match (level, read_only) {
-        (Autonomy::Observer, _) => {
+        (AutonomyLevel::Observer, _) => {
             Verdict::deny("the identity's autonomy is `observer`: it may not run tools")
         }
-        (Autonomy::Supervised, false) => Verdict {
+        (AutonomyLevel::Supervised, false) => Verdict {
             effect: Effect::Ask(Approval::default()),
             reason: Some("the identity's autonomy is `supervised` and the tool has side effects".into()),
             ..Verdict::allow()
         },
-        (Autonomy::Supervised, true) | (Autonomy::Autonomous, _) => Verdict::allow(),
+        (AutonomyLevel::Supervised, true) | (AutonomyLevel::Autonomous, _) => Verdict::allow(),
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Wakes whoever listens in this schema, as part of the transaction. The server keeps notifications in a queue, which fills up if a
 /// client never reads them, and a full queue makes commits fail. So nobody is woken when half of the queue is used.
@@ -14,12 +14,12 @@ const RING: &str = "SELECT pg_notify(current_schema(), '') WHERE pg_notification
 
 /// Rings whenever another host has something to tell. One connection of a pool listens; when it ends, another one does.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct NotifyChannel {
     rung: Notify,
     listens: Mutex<Weak<()>>,
 }
 
-impl Bell {
+impl NotifyChannel {
     /// The server has notified.
     pub(crate) fn ring(&self) {
         self.rung.notify_one();
@@ -43,7 +43,7 @@ impl Bell {
 }
 
 /// Lets this connection listen from the end of its transaction on, if none of its pool does.
-pub(crate) async fn listen(session: &Session, schema: &str) -> Result<(), Failure> {
+pub(crate) async fn listen(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
     if let Some(place) = session.bell().place() {
         // Checked by `Options::fault`: letters, digits and `_`.
         session.batch(&format!("LISTEN \"{schema}\"")).await?;
@@ -53,17 +53,17 @@ pub(crate) async fn listen(session: &Session, schema: &str) -> Result<(), Failur
 }
 
 /// Wakes the other hosts when this transaction is committed.
-pub(crate) async fn ring(session: &Session) -> Result<(), Failure> {
+pub(crate) async fn ring(session: &PgConnection) -> Result<(), PgFailure> {
     session.rows(RING, &[]).await.map(drop)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Bell;
+    use super::NotifyChannel;
 
     #[test]
     fn one_connection_listens_and_another_one_after_its_end() {
-        let bell = Bell::default();
+        let bell = NotifyChannel::default();
         let first = bell.place().expect("nobody listens");
         assert!(bell.place().is_none(), "two would listen");
         drop(first);

@@ -19,11 +19,13 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Row, Statement};
 
-use crate::bell::Bell;
-use crate::error::{Failure, SetupError, told};
+use crate::bell::NotifyChannel;
+use crate::error::{PgFailure, SetupError, told};
 use crate::options::{Options, TlsMode};
-use crate::servers::{self, Best, Known, Line, Role, Seen, Server};
-use crate::tls::Tls;
+use crate::servers::{
+    self, BestServer, ConnectionTimeline, KnownServerState, PgServer, Role, ServerCondition,
+};
+use crate::tls::PgTlsConnector;
 
 /// How our sessions are named in the server's lists.
 const APPLICATION: &str = "clawk";
@@ -31,7 +33,7 @@ const APPLICATION: &str = "clawk";
 const MAX_PREPARED: usize = 128;
 
 /// Parameters of a statement.
-pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+pub(crate) type StatementParams<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// How long a server that served before is waited for alone, where the URL names others.
 const ALONE: Duration = Duration::from_secs(1);
@@ -40,29 +42,29 @@ const GRACE: Duration = Duration::from_millis(300);
 
 /// Where the servers are and what is said to them, from the options.
 #[derive(Clone)]
-pub(crate) struct Target {
-    servers: Arc<[Server]>,
+pub(crate) struct ConnectionTarget {
+    servers: Arc<[PgServer]>,
     role: Role,
-    tls: Tls,
+    tls: PgTlsConnector,
     /// `HOST:PORT` of each, for messages.
     pub(crate) server: String,
     timeout: Duration,
     begin: String,
-    known: Arc<watch::Sender<Known>>,
-    pub(crate) bell: Arc<Bell>,
+    known: Arc<watch::Sender<KnownServerState>>,
+    pub(crate) bell: Arc<NotifyChannel>,
     /// Where connections live; empty: where they are asked for.
     pub(crate) runtime: Arc<OnceLock<Handle>>,
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for ConnectionTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({})", self.server)
     }
 }
 
-impl Target {
+impl ConnectionTarget {
     /// Nothing is connected.
-    pub(crate) fn new(options: &Options, tls: Tls) -> Result<Self, SetupError> {
+    pub(crate) fn new(options: &Options, tls: PgTlsConnector) -> Result<Self, SetupError> {
         let (url, role) = servers::with_role(options.url.expose(), options.url.name())?;
         // The parser's error may quote the URL, which may hold a password.
         let parsed = url.parse::<Config>();
@@ -134,13 +136,13 @@ impl Target {
     }
 
     /// A new connection.
-    pub(crate) async fn connect(&self) -> Result<Session, Failure> {
+    pub(crate) async fn connect(&self) -> Result<PgConnection, PgFailure> {
         let target = self.clone();
         self.on_runtime(async move { target.connect_here().await }).await
     }
 
     /// Looks at all servers anew, so that a failover is noticed although the old one still holds its connections.
-    pub(crate) async fn look(&self) -> Result<(), Failure> {
+    pub(crate) async fn look(&self) -> Result<(), PgFailure> {
         let target = self.clone();
         let looking = self.on_runtime(async move { target.search().await });
         looking.await.map(drop)
@@ -148,8 +150,8 @@ impl Target {
 
     async fn on_runtime(
         &self,
-        work: impl Future<Output = Result<Session, Failure>> + Send + 'static,
-    ) -> Result<Session, Failure> {
+        work: impl Future<Output = Result<PgConnection, PgFailure>> + Send + 'static,
+    ) -> Result<PgConnection, PgFailure> {
         let Some(runtime) = self.runtime.get() else {
             return work.await;
         };
@@ -160,14 +162,14 @@ impl Target {
     }
 
     #[expect(clippy::unused_self, reason = "reads as what it is about")]
-    fn away(&self, server: &str, why: String) -> Failure {
-        Failure::Away {
+    fn away(&self, server: &str, why: String) -> PgFailure {
+        PgFailure::Away {
             server: server.to_owned(),
             why,
         }
     }
 
-    async fn connect_here(&self) -> Result<Session, Failure> {
+    async fn connect_here(&self) -> Result<PgConnection, PgFailure> {
         let known = self.known.borrow().at;
         let last = known.and_then(|at| self.servers.get(at).map(|server| (at, server)));
         if let (Some((at, server)), true) = (last, self.has_several()) {
@@ -184,12 +186,12 @@ impl Target {
     }
 
     /// Asks all servers at once, and takes the best of those that answer.
-    async fn search(&self) -> Result<Session, Failure> {
+    async fn search(&self) -> Result<PgConnection, PgFailure> {
         let mut until = Instant::now() + self.timeout;
         let all = self.servers.iter().enumerate();
         let mut tries: FuturesUnordered<_> = all.map(|(at, server)| self.one(at, server)).collect();
-        let mut best = Best::new(self.role);
-        let mut failed: Vec<Failure> = Vec::new();
+        let mut best = BestServer::new(self.role);
+        let mut failed: Vec<PgFailure> = Vec::new();
         while let Ok(Some(tried)) = tokio::time::timeout_at(until, tries.next()).await {
             match tried {
                 Err(failure) => failed.push(failure),
@@ -210,7 +212,7 @@ impl Target {
     }
 
     /// Why no server will do.
-    fn none_of(&self, mut failed: Vec<Failure>) -> Failure {
+    fn none_of(&self, mut failed: Vec<PgFailure>) -> PgFailure {
         let late = || format!("no connection in {} ms", self.timeout.as_millis());
         match (self.has_several(), failed.pop()) {
             (false, Some(failure)) => failure,
@@ -219,7 +221,7 @@ impl Target {
                 failed.push(last);
                 let silent = self.servers.len() > failed.len();
                 let told = failed.iter().map(|failure| match failure {
-                    Failure::Away { server, why } => format!("{server}: {why}"),
+                    PgFailure::Away { server, why } => format!("{server}: {why}"),
                     other => other.text(),
                 });
                 let told: Vec<String> = told.chain(silent.then(late)).collect();
@@ -229,7 +231,7 @@ impl Target {
     }
 
     /// The server of this connection is the one that is used from now on.
-    fn note(&self, session: &Session) {
+    fn note(&self, session: &PgConnection) {
         let before = self.known.borrow().clone();
         let seen = &session.seen;
         if before.at == Some(session.at) && before.timeline >= seen.timeline && before.waits == seen.waits {
@@ -257,22 +259,22 @@ impl Target {
     }
 
     /// A connection to this server, if it will do.
-    async fn one(&self, at: usize, server: &Server) -> Result<Session, Failure> {
+    async fn one(&self, at: usize, server: &PgServer) -> Result<PgConnection, PgFailure> {
         let connecting = async {
             let (client, connection) = server.config.connect(self.tls.clone()).await?;
-            let line = Arc::new(Line::new(self.known.subscribe()));
+            let line = Arc::new(ConnectionTimeline::new(self.known.subscribe()));
             let warned = Arc::new(AtomicBool::new(false));
-            let heard = Heard {
+            let heard = ServerMessageSink {
                 warned: Arc::clone(&warned),
                 bell: Arc::clone(&self.bell),
             };
             let task = spawn(drive(connection, Arc::clone(&line), heard));
-            let mut session = Session {
+            let mut session = PgConnection {
                 client,
                 task,
                 prepared: Mutex::default(),
                 at,
-                seen: Seen::default(),
+                seen: ServerCondition::default(),
                 line,
                 warned,
                 bell: Arc::clone(&self.bell),
@@ -282,7 +284,7 @@ impl Target {
             if self.has_several() || self.role != Role::Any {
                 let row = session.client.query_one(servers::LOOK, &[]).await?;
                 let timeline: i32 = row.try_get(2)?;
-                session.seen = Seen {
+                session.seen = ServerCondition {
                     standby: row.try_get(0)?,
                     read_only: row.try_get(1)?,
                     timeline: timeline.cast_unsigned(),
@@ -359,14 +361,17 @@ fn begin(options: &Options) -> String {
 }
 
 /// Where it goes what a server says unasked.
-struct Heard {
+struct ServerMessageSink {
     warned: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    bell: Arc<NotifyChannel>,
 }
 
 /// Serves a connection until it ends, or its server was left behind by a failover.
-async fn drive<S, T>(mut connection: Connection<S, T>, line: Arc<Line>, heard: Heard)
-where
+async fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    line: Arc<ConnectionTimeline>,
+    heard: ServerMessageSink,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -399,7 +404,7 @@ where
     }
 }
 
-/// The connection's own task; it ends with its [`Session`].
+/// The connection's own task; it ends with its [`PgConnection`].
 #[expect(
     clippy::disallowed_methods,
     reason = "the session aborts its task when it is dropped, and the pool bounds how many there are"
@@ -438,41 +443,41 @@ fn is_near(host: &Host) -> bool {
 }
 
 /// An open connection.
-pub(crate) struct Session {
+pub(crate) struct PgConnection {
     client: Client,
     task: JoinHandle<()>,
     prepared: Mutex<HashMap<String, Statement>>,
     /// Which server of the URL.
     at: usize,
-    seen: Seen,
-    line: Arc<Line>,
+    seen: ServerCondition,
+    line: Arc<ConnectionTimeline>,
     /// The server sent a warning.
     warned: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    bell: Arc<NotifyChannel>,
     /// It is the one of its pool that listens.
     listens: OnceLock<Arc<()>>,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for PgConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Session")
     }
 }
 
-impl Drop for Session {
+impl Drop for PgConnection {
     fn drop(&mut self) {
         // A statement that still runs is not waited for: the server ends it with the connection, and rolls back.
         self.task.abort();
     }
 }
 
-impl Session {
+impl PgConnection {
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed()
     }
 
     /// What rings when a server notifies.
-    pub(crate) fn bell(&self) -> &Bell {
+    pub(crate) fn bell(&self) -> &NotifyChannel {
         &self.bell
     }
 
@@ -493,20 +498,20 @@ impl Session {
 
     /// Commits. A commit that the server answers with a warning is in doubt: it gave up waiting for its synchronous standby, and what it
     /// committed may be lost at a failover.
-    pub(crate) async fn commit(&self) -> Result<(), Failure> {
+    pub(crate) async fn commit(&self) -> Result<(), PgFailure> {
         self.warned.store(false, Ordering::SeqCst);
         match self.client.batch_execute("COMMIT").await {
             Ok(()) if self.is_left_behind() => {
                 let why = "another server has become the primary meanwhile".to_owned();
-                Err(Failure::Unknown(why))
+                Err(PgFailure::Unknown(why))
             }
             Ok(()) if self.warned.load(Ordering::SeqCst) => {
                 let why = "the server committed without its synchronous standby".to_owned();
-                Err(Failure::Unknown(why))
+                Err(PgFailure::Unknown(why))
             }
             Ok(()) => Ok(()),
             Err(error) if error.as_db_error().is_some() => Err(error.into()),
-            Err(error) => Err(Failure::Unknown(told(&error))),
+            Err(error) => Err(PgFailure::Unknown(told(&error))),
         }
     }
 
@@ -533,22 +538,26 @@ impl Session {
         Ok(statement)
     }
 
-    pub(crate) async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, Failure> {
+    pub(crate) async fn rows(&self, sql: &str, params: StatementParams<'_>) -> Result<Vec<Row>, PgFailure> {
         let statement = self.statement(sql).await?;
         Ok(self.client.query(&statement, params).await?)
     }
 
-    pub(crate) async fn first(&self, sql: &str, params: Params<'_>) -> Result<Option<Row>, Failure> {
+    pub(crate) async fn first(
+        &self,
+        sql: &str,
+        params: StatementParams<'_>,
+    ) -> Result<Option<Row>, PgFailure> {
         Ok(self.rows(sql, params).await?.into_iter().next())
     }
 
-    pub(crate) async fn run(&self, sql: &str, params: Params<'_>) -> Result<u64, Failure> {
+    pub(crate) async fn run(&self, sql: &str, params: StatementParams<'_>) -> Result<u64, PgFailure> {
         let statement = self.statement(sql).await?;
         Ok(self.client.execute(&statement, params).await?)
     }
 
     /// The only column of the only row.
-    pub(crate) async fn value<T>(&self, sql: &str, params: Params<'_>) -> Result<T, Failure>
+    pub(crate) async fn value<T>(&self, sql: &str, params: StatementParams<'_>) -> Result<T, PgFailure>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {

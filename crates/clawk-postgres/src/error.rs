@@ -10,7 +10,7 @@ pub struct SetupError(pub(crate) String);
 
 /// Why an operation failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum PgFailure {
     /// No connection: to where, and why.
     Away { server: String, why: String },
     /// All connections are in use.
@@ -31,7 +31,7 @@ pub(crate) enum Failure {
     Schema(String),
 }
 
-impl From<tokio_postgres::Error> for Failure {
+impl From<tokio_postgres::Error> for PgFailure {
     fn from(error: tokio_postgres::Error) -> Self {
         let state = error.code();
         let race = [
@@ -45,7 +45,7 @@ impl From<tokio_postgres::Error> for Failure {
     }
 }
 
-impl Failure {
+impl PgFailure {
     /// The words for a person.
     pub(crate) fn text(&self) -> String {
         match self {

@@ -4,7 +4,7 @@
 //! journal and the lease of a state.
 //! *Depends on:* the kernel's ports, `clawk-trace` for the chain, `clawk-recall` for ranking and compaction, tokio-postgres.
 //! *Must not know:* RPC, policy, what an entry means, where the password comes from, who signs.
-//! *Start reading at:* [`Database`], then `memory`; [`PgState`], then `state::writer`.
+//! *Start reading at:* [`PgDatabase`], then `memory`; [`PgState`], then `state::writer`.
 //!
 //! ```text
 //! one call ─► a place in the pool ─► BEGIN · lock the part · read, write · COMMIT ─► the connection goes back
@@ -24,9 +24,10 @@ mod tls;
 pub use error::SetupError;
 pub use memory::PgMemory;
 pub use options::{Options, TlsMode};
-pub use pool::Database;
+pub use pool::PgDatabase;
 pub use state::moving;
 pub use state::{
-    Event, Gone, HostSeen, Info, KeptHead, LeaseSeen, License, PgJournal, PgReader, PgState, PgStateError,
-    Removal, Sent, Serving, Sharing, ToSign, Which,
+    ContentRemoval, ErasedReference, Event, FencingToken, HeadDelivery, HostSeen, KeptHead, LeaseSeen,
+    PgEventQuery, PgJournal, PgReader, PgState, PgStateError, PgStateInfo, ServingOptions, StateSharing,
+    ToSign,
 };

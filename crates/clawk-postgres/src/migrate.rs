@@ -1,42 +1,42 @@
 //! Our tables, by numbered steps. Several processes may start at once: one migrates, the others wait for it.
 
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// The number of the advisory lock: "clawk" in ASCII. One for all schemas of a database, so that two make the extension once.
 const LOCK: i64 = 0x0063_6c61_776b;
 
 /// One step: its statements, and the oldest step whose programs can still serve a state that has it.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct MigrationStep {
     sql: &'static str,
     oldest: i32,
 }
 
 /// Each step once, in order; a step that was released is never changed. A step whose `oldest` is an earlier one only adds what programs
 /// of that one need not know.
-const STEPS: [Step; 6] = [
-    Step {
+const STEPS: [MigrationStep; 6] = [
+    MigrationStep {
         sql: MEMORY,
         oldest: 1,
     },
-    Step {
+    MigrationStep {
         sql: STATE,
         oldest: 2,
     },
-    Step {
+    MigrationStep {
         sql: SEALED,
         oldest: 3,
     },
-    Step {
+    MigrationStep {
         sql: HOSTS,
         oldest: 4,
     },
-    Step {
+    MigrationStep {
         sql: ROLLING,
         oldest: 4,
     },
-    Step {
+    MigrationStep {
         sql: SECRETS,
         oldest: 4,
     },
@@ -181,7 +181,7 @@ CREATE TABLE secrets (id bytea PRIMARY KEY, secret bytea NOT NULL);
 
 /// What the server can do beyond plain SQL.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Extension {
+pub(crate) struct PgExtensions {
     /// The schema in which the extension `vector` lies.
     pub(crate) vector: Option<String>,
 }
@@ -191,7 +191,11 @@ pub(crate) struct Extension {
 /// # Errors
 /// The server refuses, a later version of clawk made tables that this one can't serve, or hosts of an older version serve tables that have
 /// to be changed.
-pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> Result<Extension, Failure> {
+pub(crate) async fn prepare(
+    session: &PgConnection,
+    schema: &str,
+    pgvector: bool,
+) -> Result<PgExtensions, PgFailure> {
     session.batch("BEGIN").await?;
     let done = migrate(session, schema, &STEPS).await;
     let vector = match &done {
@@ -201,7 +205,7 @@ pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> 
     match done.and(vector) {
         Ok(vector) => {
             session.batch("COMMIT").await?;
-            Ok(Extension { vector })
+            Ok(PgExtensions { vector })
         }
         Err(failure) => {
             let _ = session.batch("ROLLBACK").await; // silent-ok: the failure before it is what is told
@@ -214,11 +218,11 @@ pub(crate) async fn prepare(session: &Session, schema: &str, pgvector: bool) -> 
 ///
 /// # Errors
 /// It is not.
-pub(crate) async fn check(session: &Session, schema: &str) -> Result<(), Failure> {
+pub(crate) async fn check(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'journal')";
     let there: bool = session.value(sql, &[&schema]).await?;
     if !there {
-        return Err(Failure::Absent(format!(
+        return Err(PgFailure::Absent(format!(
             "there is no agent's state in the schema `{schema}` of this database"
         )));
     }
@@ -229,7 +233,7 @@ pub(crate) async fn check(session: &Session, schema: &str) -> Result<(), Failure
 ///
 /// # Errors
 /// It can't.
-pub(crate) async fn suits(session: &Session, known: i32) -> Result<(), Failure> {
+pub(crate) async fn suits(session: &PgConnection, known: i32) -> Result<(), PgFailure> {
     let done = done(session).await?;
     if done <= known {
         return Ok(());
@@ -240,20 +244,20 @@ pub(crate) async fn suits(session: &Session, known: i32) -> Result<(), Failure> 
         return Ok(());
     }
     let schema: String = session.value("SELECT current_schema()::text", &[]).await?;
-    Err(Failure::Schema(format!(
+    Err(PgFailure::Schema(format!(
         "the schema `{schema}` was brought to step {done} by a later version of clawk, and versions that know step {oldest} or later can \
          serve it (this one knows {known}): start such a version"
     )))
 }
 
 /// The last step that was done.
-async fn done(session: &Session) -> Result<i32, Failure> {
+async fn done(session: &PgConnection) -> Result<i32, PgFailure> {
     session
         .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
         .await
 }
 
-async fn migrate(session: &Session, schema: &str, steps: &[Step]) -> Result<(), Failure> {
+async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) -> Result<(), PgFailure> {
     session.run("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     let there: bool = session
         .value(
@@ -270,7 +274,7 @@ async fn migrate(session: &Session, schema: &str, steps: &[Step]) -> Result<(), 
         .await?;
     let done = done(session).await?;
     suits(session, i32::try_from(steps.len()).unwrap_or(i32::MAX)).await?;
-    let missing: Vec<(i32, &Step)> = (1..).zip(steps).filter(|(number, _)| *number > done).collect();
+    let missing: Vec<(i32, &MigrationStep)> = (1..).zip(steps).filter(|(number, _)| *number > done).collect();
     if let Some(oldest) = missing.iter().map(|(_, step)| step.oldest).max()
         && done >= SHARING
     {
@@ -292,7 +296,7 @@ async fn migrate(session: &Session, schema: &str, steps: &[Step]) -> Result<(), 
 
 /// Hosts that know less than `oldest` serve no more: while one of them still does, nothing is changed. One that sleeps finds its right to
 /// write gone when it comes back.
-async fn end_older(session: &Session, schema: &str, done: i32, oldest: i32) -> Result<(), Failure> {
+async fn end_older(session: &PgConnection, schema: &str, done: i32, oldest: i32) -> Result<(), PgFailure> {
     // Before step 5 no host said what it knows.
     let knows = if done > SHARING { "coalesce(knows, 4)" } else { "4" };
     // INVARIANT: whoever begins to serve locks this row first, and then looks at the steps.
@@ -305,7 +309,7 @@ async fn end_older(session: &Session, schema: &str, done: i32, oldest: i32) -> R
     );
     if let Some(row) = session.first(&sql, &[&oldest]).await? {
         let host: String = row.try_get(0)?;
-        return Err(Failure::Schema(format!(
+        return Err(PgFailure::Schema(format!(
             "the schema `{schema}` has to be changed in a way that older versions of clawk can't serve (they know less than step {oldest}), and \
              the host `{host}` of such a version still serves it: end it, then start this one again"
         )));
@@ -320,7 +324,7 @@ async fn end_older(session: &Session, schema: &str, done: i32, oldest: i32) -> R
 }
 
 /// The schema of the extension `vector`. It is added where the server has it and we may; what we may not is left to others.
-async fn extension(session: &Session) -> Result<Option<String>, Failure> {
+async fn extension(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT n.nspname::text FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'";
     if let Some(row) = session.first(sql, &[]).await? {
         return Ok(Some(row.try_get(0)?));

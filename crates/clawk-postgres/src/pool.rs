@@ -4,33 +4,33 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::connect::{Session, Target};
-use crate::error::{Failure, SetupError};
-use crate::migrate::{self, Extension};
+use crate::connect::{ConnectionTarget, PgConnection};
+use crate::error::{PgFailure, SetupError};
+use crate::migrate::{self, PgExtensions};
 use crate::options::Options;
-use crate::tls::{self, Tls};
+use crate::tls::{self, PgTlsConnector};
 
 /// How long a connection that lay idle has to answer, before a new one is made.
 const WAKE: Duration = Duration::from_secs(2);
 
 /// A PostgreSQL database with our schema. Clones share its connections.
 #[derive(Debug, Clone)]
-pub struct Database {
-    shared: Arc<Shared>,
+pub struct PgDatabase {
+    shared: Arc<PgPool>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    target: Target,
+struct PgPool {
+    target: ConnectionTarget,
     options: Options,
     places: Arc<Semaphore>,
-    idle: Mutex<Vec<Session>>,
+    idle: Mutex<Vec<PgConnection>>,
     /// The schema is ours and of this version; what the server can do for us.
-    ready: OnceCell<Extension>,
+    ready: OnceCell<PgExtensions>,
 }
 
 /// What an operation is about to do.
@@ -51,19 +51,19 @@ impl Mode {
     }
 }
 
-impl Database {
+impl PgDatabase {
     /// Checks the options. Nothing is connected before the first operation, so a server that is away keeps no agent from starting.
     ///
     /// # Errors
     /// The options contradict themselves, the URL is not valid, or a certificate's file is not usable.
-    pub fn new(options: Options, env: &Env) -> Result<Self, SetupError> {
+    pub fn new(options: Options, env: &EnvironmentSource) -> Result<Self, SetupError> {
         if let Some(fault) = options.fault() {
             return Err(SetupError(fault));
         }
-        let tls = Tls(tls::config(options.tls, options.ca_file.as_deref(), env)?);
-        let target = Target::new(&options, tls)?;
+        let tls = PgTlsConnector(tls::config(options.tls, options.ca_file.as_deref(), env)?);
+        let target = ConnectionTarget::new(&options, tls)?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PgPool {
                 target,
                 places: Arc::new(Semaphore::new(options.connections)),
                 idle: Mutex::default(),
@@ -76,26 +76,26 @@ impl Database {
     /// Runs one operation within its deadline. What is dropped at the deadline is rolled back by the server.
     pub(crate) async fn within<T>(
         &self,
-        operation: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
+        operation: impl Future<Output = Result<T, PgFailure>>,
+    ) -> Result<T, PgFailure> {
         let limit = self.shared.options.operation_timeout;
         match timeout(limit, operation).await {
             Ok(done) => done,
-            Err(_) => Err(Failure::Late {
+            Err(_) => Err(PgFailure::Late {
                 milliseconds: limit.as_millis(),
             }),
         }
     }
 
     /// A transaction on a connection of its own.
-    pub(crate) async fn begin(&self, mode: Mode) -> Result<Transaction, Failure> {
+    pub(crate) async fn begin(&self, mode: Mode) -> Result<PgTransaction, PgFailure> {
         let shared = &self.shared;
         let waiting = timeout(
             shared.options.connect_timeout,
             Arc::clone(&shared.places).acquire_owned(),
         );
         let Ok(Ok(place)) = waiting.await else {
-            return Err(Failure::Busy {
+            return Err(PgFailure::Busy {
                 connections: shared.options.connections,
             });
         };
@@ -115,7 +115,7 @@ impl Database {
             if shared.options.read_only {
                 return migrate::check(&session, schema)
                     .await
-                    .map(|()| Extension::default());
+                    .map(|()| PgExtensions::default());
             }
             migrate::prepare(&session, schema, shared.options.pgvector).await
         };
@@ -127,8 +127,8 @@ impl Database {
     /// One transaction with its deadline.
     pub(crate) async fn read<T>(
         &self,
-        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
+    ) -> Result<T, PgFailure> {
         let operation = async {
             let tx = self.begin(Mode::Read).await?;
             let done = work(&tx).await;
@@ -140,8 +140,8 @@ impl Database {
     /// The same for what writes.
     pub(crate) async fn write<T>(
         &self,
-        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
+    ) -> Result<T, PgFailure> {
         let operation = async {
             let tx = self.begin(Mode::Write).await?;
             let done = work(&tx).await;
@@ -154,7 +154,11 @@ impl Database {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn on(mut options: Options, env: &Env, runtime: tokio::runtime::Handle) -> Result<Self, SetupError> {
+    pub fn on(
+        mut options: Options,
+        env: &EnvironmentSource,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Self, SetupError> {
         options.pgvector &= !options.read_only;
         let made = Self::new(options, env)?;
         let _first = made.shared.target.runtime.set(runtime);
@@ -203,40 +207,40 @@ impl Database {
         self.shared.target.used()
     }
 
-    fn transaction(&self, session: Session, place: OwnedSemaphorePermit) -> Transaction {
-        Transaction {
+    fn transaction(&self, session: PgConnection, place: OwnedSemaphorePermit) -> PgTransaction {
+        PgTransaction {
             database: self.clone(),
             session,
             _place: place,
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
         self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_idle(&self) -> Option<Session> {
+    fn take_idle(&self) -> Option<PgConnection> {
         self.idle().pop()
     }
 }
 
-/// A transaction. Dropped without [`Transaction::end`], its connection is closed and the server rolls back.
+/// A transaction. Dropped without [`PgTransaction::end`], its connection is closed and the server rolls back.
 #[derive(Debug)]
-pub(crate) struct Transaction {
-    database: Database,
-    session: Session,
+pub(crate) struct PgTransaction {
+    database: PgDatabase,
+    session: PgConnection,
     _place: OwnedSemaphorePermit,
 }
 
-impl Deref for Transaction {
-    type Target = Session;
+impl Deref for PgTransaction {
+    type ConnectionTarget = PgConnection;
 
-    fn deref(&self) -> &Session {
+    fn deref(&self) -> &PgConnection {
         &self.session
     }
 }
 
-impl Transaction {
+impl PgTransaction {
     /// The schema of the extension `vector`, where it may be used.
     pub(crate) fn vector(&self) -> Option<&str> {
         let ready = self.database.shared.ready.get()?;
@@ -244,7 +248,7 @@ impl Transaction {
     }
 
     /// Commits what was done, or rolls it back.
-    pub(crate) async fn end<T>(self, done: Result<T, Failure>) -> Result<T, Failure> {
+    pub(crate) async fn end<T>(self, done: Result<T, PgFailure>) -> Result<T, PgFailure> {
         match done {
             Ok(done) => self.session.commit().await.map(|()| {
                 self.database.idle().push(self.session);

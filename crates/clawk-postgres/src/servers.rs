@@ -47,7 +47,7 @@ impl Role {
     }
 
     /// Why a server in this condition will not do.
-    pub(crate) fn refuses(self, seen: &Seen) -> Option<&'static str> {
+    pub(crate) fn refuses(self, seen: &ServerCondition) -> Option<&'static str> {
         match self {
             Self::ReadWrite if seen.read_only => Some("it does not allow writes"),
             Self::Primary if seen.standby => Some("it is a standby"),
@@ -63,7 +63,7 @@ impl Role {
     }
 
     /// Of several servers that will do, the highest is taken; `None`: no other can be better than this one.
-    pub(crate) fn rank(self, seen: &Seen) -> Option<u32> {
+    pub(crate) fn rank(self, seen: &ServerCondition) -> Option<u32> {
         match self {
             Self::ReadWrite | Self::Primary => Some(seen.timeline),
             Self::PreferStandby if !seen.standby => Some(0),
@@ -74,7 +74,7 @@ impl Role {
 
 /// A server's condition when it was connected to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ServerCondition {
     pub(crate) standby: bool,
     pub(crate) read_only: bool,
     /// 0: a standby, whose timeline does not matter.
@@ -85,18 +85,18 @@ pub(crate) struct Seen {
 
 /// The best of the servers that have answered. Two may say that they are a primary: the one that others have left does not know it.
 #[derive(Debug)]
-pub(crate) struct Best<T> {
+pub(crate) struct BestServer<T> {
     role: Role,
     best: Option<(u32, T)>,
 }
 
-impl<T> Best<T> {
+impl<T> BestServer<T> {
     pub(crate) const fn new(role: Role) -> Self {
         Self { role, best: None }
     }
 
     /// Takes a server that will do, if it is better than those before. `true`: none can be better than it.
-    pub(crate) fn offer(&mut self, seen: &Seen, one: T) -> bool {
+    pub(crate) fn offer(&mut self, seen: &ServerCondition, one: T) -> bool {
         let Some(rank) = self.role.rank(seen) else {
             self.best = Some((0, one));
             return true;
@@ -120,7 +120,7 @@ pub(crate) const LOOK: &str = "SELECT pg_is_in_recovery(), current_setting('tran
 
 /// One server of the URL.
 #[derive(Clone)]
-pub(crate) struct Server {
+pub(crate) struct PgServer {
     /// `HOST:PORT`, for messages.
     pub(crate) name: String,
     pub(crate) config: Config,
@@ -128,7 +128,7 @@ pub(crate) struct Server {
 
 /// What this process knows of the servers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownServerState {
     /// The server that was used last.
     pub(crate) at: Option<usize>,
     /// The highest timeline that was seen.
@@ -139,13 +139,13 @@ pub(crate) struct Known {
 
 /// The timeline of a connection's server; 0: not known, or of no matter.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct ConnectionTimeline {
     own: AtomicU32,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<KnownServerState>,
 }
 
-impl Line {
-    pub(crate) fn new(known: watch::Receiver<Known>) -> Self {
+impl ConnectionTimeline {
+    pub(crate) fn new(known: watch::Receiver<KnownServerState>) -> Self {
         Self {
             own: AtomicU32::new(0),
             known,
@@ -161,7 +161,7 @@ impl Line {
         self.is_below(&self.known.borrow())
     }
 
-    fn is_below(&self, known: &Known) -> bool {
+    fn is_below(&self, known: &KnownServerState) -> bool {
         let own = self.own.load(Ordering::SeqCst);
         own != 0 && own < known.timeline
     }
@@ -209,12 +209,12 @@ pub(crate) fn parsed_role(config: &Config) -> Option<Role> {
 }
 
 /// Each server of a configuration by itself, with everything that holds for all of them.
-pub(crate) fn each(config: &Config) -> Vec<Server> {
+pub(crate) fn each(config: &Config) -> Vec<PgServer> {
     let hosts = config.get_hosts().iter().enumerate();
     hosts.map(|(at, host)| single(config, at, host)).collect()
 }
 
-fn single(all: &Config, at: usize, host: &Host) -> Server {
+fn single(all: &Config, at: usize, host: &Host) -> PgServer {
     let ports = all.get_ports();
     let port = ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
     let mut config = Config::new();
@@ -242,7 +242,7 @@ fn single(all: &Config, at: usize, host: &Host) -> Server {
     config.ssl_negotiation(all.get_ssl_negotiation());
     config.channel_binding(all.get_channel_binding());
     config.keepalives(all.get_keepalives());
-    Server {
+    PgServer {
         name: format!("{}:{port}", name(host)),
         config,
     }
@@ -283,14 +283,14 @@ mod tests {
 
     #[test]
     fn each_role_takes_what_libpq_would_take() {
-        let primary = Seen {
+        let primary = ServerCondition {
             timeline: 2,
-            ..Seen::default()
+            ..ServerCondition::default()
         };
-        let standby = Seen {
+        let standby = ServerCondition {
             standby: true,
             read_only: true,
-            ..Seen::default()
+            ..ServerCondition::default()
         };
         for (role, on_primary, on_standby) in [
             (Role::Any, true, true),
@@ -310,17 +310,17 @@ mod tests {
 
     #[test]
     fn of_two_primaries_the_one_of_the_later_timeline_is_taken_whichever_answers_first() {
-        let primary = |timeline| Seen {
+        let primary = |timeline| ServerCondition {
             timeline,
-            ..Seen::default()
+            ..ServerCondition::default()
         };
-        let standby = Seen {
+        let standby = ServerCondition {
             standby: true,
             read_only: true,
-            ..Seen::default()
+            ..ServerCondition::default()
         };
-        let taken = |role, offered: &[&Seen]| {
-            let mut best = Best::new(role);
+        let taken = |role, offered: &[&ServerCondition]| {
+            let mut best = BestServer::new(role);
             let last = offered
                 .iter()
                 .position(|seen| best.offer(seen, (seen.timeline, seen.standby)));
@@ -345,11 +345,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_of_an_earlier_timeline_is_left_behind() {
-        let (say, known) = watch::channel(Known::default());
+        let (say, known) = watch::channel(KnownServerState::default());
         let (old, new, unknown) = (
-            Line::new(known.clone()),
-            Line::new(known.clone()),
-            Line::new(known),
+            ConnectionTimeline::new(known.clone()),
+            ConnectionTimeline::new(known.clone()),
+            ConnectionTimeline::new(known),
         );
         old.set(3);
         new.set(4);

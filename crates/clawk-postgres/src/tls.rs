@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject as _;
@@ -26,7 +26,7 @@ use crate::options::TlsMode;
 pub(crate) fn config(
     mode: TlsMode,
     ca_file: Option<&Path>,
-    env: &Env,
+    env: &EnvironmentSource,
 ) -> Result<Option<Arc<ClientConfig>>, SetupError> {
     let setup =
         |error: &dyn fmt::Display| SetupError(format!("TLS to PostgreSQL can't be prepared: {error}"));
@@ -142,31 +142,31 @@ impl ServerCertVerifier for AnyName {
 
 /// Makes handshakes; without a configuration, tokio-postgres asks for none.
 #[derive(Clone)]
-pub(crate) struct Tls(pub(crate) Option<Arc<ClientConfig>>);
+pub(crate) struct PgTlsConnector(pub(crate) Option<Arc<ClientConfig>>);
 
 /// One handshake to come.
-pub(crate) struct Handshake {
+pub(crate) struct PgTlsHandshake {
     config: Option<Arc<ClientConfig>>,
     name: String,
 }
 
-impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Encrypted;
-    type TlsConnect = Handshake;
+impl MakeTlsConnect<Socket> for PgTlsConnector {
+    type Stream = PgTlsStream;
+    type TlsConnect = PgTlsHandshake;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, domain: &str) -> io::Result<Handshake> {
-        Ok(Handshake {
+    fn make_tls_connect(&mut self, domain: &str) -> io::Result<PgTlsHandshake> {
+        Ok(PgTlsHandshake {
             config: self.0.clone(),
             name: domain.to_owned(),
         })
     }
 }
 
-impl TlsConnect<Socket> for Handshake {
-    type Stream = Encrypted;
+impl TlsConnect<Socket> for PgTlsHandshake {
+    type Stream = PgTlsStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PgTlsStream>> + Send>>;
 
     fn connect(self, stream: Socket) -> Self::Future {
         Box::pin(async move {
@@ -175,21 +175,21 @@ impl TlsConnect<Socket> for Handshake {
                 .ok_or_else(|| io::Error::other("no TLS is configured"))?;
             let name = ServerName::try_from(self.name).map_err(io::Error::other)?;
             let stream = TlsConnector::from(config).connect(name, stream).await?;
-            Ok(Encrypted(Box::new(stream)))
+            Ok(PgTlsStream(Box::new(stream)))
         })
     }
 }
 
 /// An encrypted connection.
-pub(crate) struct Encrypted(Box<tokio_rustls::client::TlsStream<Socket>>);
+pub(crate) struct PgTlsStream(Box<tokio_rustls::client::TlsStream<Socket>>);
 
-impl TlsStream for Encrypted {
+impl TlsStream for PgTlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Encrypted {
+impl AsyncRead for PgTlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -199,7 +199,7 @@ impl AsyncRead for Encrypted {
     }
 }
 
-impl AsyncWrite for Encrypted {
+impl AsyncWrite for PgTlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -50,7 +50,8 @@ impl RiskTier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Operation {
+#[cfg_attr(feature = "openapi", schema(as = Operation))]
+pub enum CarpOperation {
     /// Which context and actions are there for a goal.
     Resolve,
     /// Run one action of an earlier resolution.
@@ -59,7 +60,7 @@ pub enum Operation {
     Validate,
 }
 
-impl Operation {
+impl CarpOperation {
     /// The wire text.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -75,7 +76,8 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Requester {
+#[cfg_attr(feature = "openapi", schema(as = Requester))]
+pub struct CarpRequester {
     /// 1–255 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub agent_id: String,
@@ -92,7 +94,8 @@ pub struct Requester {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Task {
+#[cfg_attr(feature = "openapi", schema(as = Task))]
+pub struct CarpTask {
     /// 1–10,000 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 10000))]
     pub goal: String,
@@ -113,7 +116,8 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Execution {
+#[cfg_attr(feature = "openapi", schema(as = Execution))]
+pub struct CarpExecution {
     /// The resolution that allowed it.
     #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub resolution_id: Uuid,
@@ -145,15 +149,15 @@ pub struct Request {
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub timestamp: String,
     /// What is asked for.
-    pub operation: Operation,
+    pub operation: CarpOperation,
     /// Who asks.
-    pub requester: Requester,
+    pub requester: CarpRequester,
     /// Required by the schema; `execute` may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<Task>,
+    pub task: Option<CarpTask>,
     /// Required for `execute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub execution: Option<Execution>,
+    pub execution: Option<CarpExecution>,
     /// The Atlases to look in, in this order; empty: all, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 1000))]
@@ -335,7 +339,8 @@ pub enum ConstraintType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Constraint {
+#[cfg_attr(feature = "openapi", schema(as = Constraint))]
+pub struct CarpConstraint {
     /// The id of the policy, with a suffix where one policy makes two.
     pub constraint_id: String,
     /// Its kind.
@@ -350,7 +355,8 @@ pub struct Constraint {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Resolution {
+#[cfg_attr(feature = "openapi", schema(as = Resolution))]
+pub struct CarpResolution {
     /// "1.0".
     pub carp_version: String,
     /// Its own id; an execute request names it.
@@ -373,7 +379,7 @@ pub struct Resolution {
     /// In candidate order.
     pub denied_actions: Vec<DeniedAction>,
     /// Further conditions of the grant.
-    pub constraints: Vec<Constraint>,
+    pub constraints: Vec<CarpConstraint>,
     /// 0–86,400; valid for so long after `timestamp`.
     #[cfg_attr(feature = "openapi", schema(maximum = 86400))]
     pub ttl_seconds: u32,
@@ -448,7 +454,8 @@ pub struct ExecuteResponse {
 /// One thing that is wrong with a message or an Atlas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Fault {
+#[cfg_attr(feature = "openapi", schema(as = Fault))]
+pub struct CarpFault {
     /// JSON Pointer; of a missing field, the pointer it would have.
     pub path: String,
     /// For machines, for example `missing`, `unknown_field`, `pattern`.
@@ -472,5 +479,5 @@ pub struct ValidateResponse {
     /// Nothing is wrong.
     pub valid: bool,
     /// All that is wrong.
-    pub errors: Vec<Fault>,
+    pub errors: Vec<CarpFault>,
 }

@@ -14,7 +14,8 @@ pub const STEP: &str = "claw.message.step";
 /// A part of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Part {
+#[serde(expecting = "internally tagged enum Part")]
+pub enum MessagePart {
     /// Words.
     Text {
         /// UTF-8.
@@ -55,7 +56,7 @@ pub enum Part {
     },
 }
 
-impl Part {
+impl MessagePart {
     /// What a model that reads only text gets to see of it.
     #[must_use]
     pub fn as_text(&self) -> String {
@@ -98,7 +99,7 @@ pub struct SendParams {
     pub conversation: Option<String>,
     /// What is said; this or `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parts: Option<Vec<Part>>,
+    pub parts: Option<Vec<MessagePart>>,
     /// What is said, where it is nothing but words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -112,7 +113,7 @@ pub struct SendParams {
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stop {
+pub enum TurnStopCode {
     /// With an answer.
     Answered,
     /// The model declined to answer.
@@ -146,9 +147,9 @@ pub struct SendResult {
     /// The turn.
     pub turn_id: MessageId,
     /// The agent's answer.
-    pub parts: Vec<Part>,
+    pub parts: Vec<MessagePart>,
     /// How the turn ended.
-    pub stop: Stop,
+    pub stop: TurnStopCode,
     /// Why it could not be finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -27,7 +27,7 @@ macro_rules! methods {
 
             /// The capability group it belongs to.
             #[must_use]
-            pub const fn group(self) -> Group { match self { $(Self::$name => Group::$group,)* } }
+            pub const fn group(self) -> MethodGroup { match self { $(Self::$name => MethodGroup::$group,)* } }
 
             /// It is sent as a notification and never answered.
             #[must_use]
@@ -42,7 +42,7 @@ macro_rules! methods {
 
 /// Groups of methods, as `capabilities` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
+pub enum MethodGroup {
     /// Lifecycle; every level.
     Core,
     /// `claw.tool.*`; from Level 2.
@@ -256,14 +256,16 @@ pub struct AnswerParams {
 
 /// `{"acknowledged": bool}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Acknowledged {
+#[serde(expecting = "struct Acknowledged")]
+pub struct AcknowledgedResult {
     /// It was taken.
     pub acknowledged: bool,
 }
 
 /// The task of `claw.swarm.delegate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Task {
+#[serde(expecting = "struct Task")]
+pub struct DelegateTask {
     /// What is to be done, in words.
     pub description: String,
     /// Structured input.
@@ -289,12 +291,13 @@ pub struct DelegateContext {
     pub limits: Option<TaskLimits>,
     /// Who gives the task, by its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proof: Option<Proof>,
+    pub proof: Option<HostSignature>,
 }
 
 /// A host's signature of a task or a report (an extension, which an agent need not know). ADR 185 says what is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proof {
+#[serde(expecting = "struct Proof")]
+pub struct HostSignature {
     /// The host's public key: `ed25519:` and 64 hexadecimal digits.
     pub key: String,
     /// The signature: 128 hexadecimal digits.
@@ -334,7 +337,7 @@ pub struct DelegateParams {
     /// UUID of the task.
     pub task_id: RequestId,
     /// The work.
-    pub task: Task,
+    pub task: DelegateTask,
     /// Where it belongs.
     pub context: DelegateContext,
 }
@@ -374,7 +377,7 @@ pub struct ReportParams {
     pub report_token: Option<String>,
     /// Who reports, by its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proof: Option<Proof>,
+    pub proof: Option<HostSignature>,
 }
 
 /// Params of the `claw.swarm.broadcast` notification.

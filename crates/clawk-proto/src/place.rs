@@ -12,7 +12,7 @@ pub mod address;
 /// An allow-list for requests that an agent chose. The default allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Rules {
+pub struct HostAllowList {
     /// Public hosts: `example.com`, `*.example.com` (names below it, not itself), `example.com:8443`, an IP literal, or `*`.
     pub hosts: Vec<HostPattern>,
     /// Hosts that may have addresses inside the own network: exact names or IP literals, with or without a port. They need
@@ -30,7 +30,7 @@ pub struct Rules {
     pub max_response_bytes: u64,
 }
 
-impl Default for Rules {
+impl Default for HostAllowList {
     fn default() -> Self {
         Self {
             hosts: Vec::new(),
@@ -66,7 +66,7 @@ pub struct PatternError(String);
 
 /// Why a URL is not requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum UrlRefusal {
     /// Neither http nor https.
     #[error("scheme `{0}` is not allowed, only http and https")]
     Scheme(String),
@@ -108,7 +108,7 @@ pub enum Refusal {
     Redirects(u8),
 }
 
-impl Refusal {
+impl UrlRefusal {
     /// A word for programs and the trace.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -125,7 +125,7 @@ impl Refusal {
 
 /// A URL that passed: what may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct PermittedTarget {
     /// Lower case, without a trailing dot; an IPv6 literal without brackets.
     pub host: String,
     /// The port to connect to.
@@ -140,22 +140,22 @@ pub struct Target {
     pub named_port: bool,
 }
 
-impl Rules {
+impl HostAllowList {
     /// Judges everything about `url` that can be judged before its name is looked up.
     ///
     /// # Errors
-    /// [`Refusal`] with what the URL breaks.
-    pub fn judge(&self, url: &Url) -> Result<Target, Refusal> {
+    /// [`UrlRefusal`] with what the URL breaks.
+    pub fn judge(&self, url: &Url) -> Result<PermittedTarget, UrlRefusal> {
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(Refusal::Scheme(url.scheme().to_owned()));
+            return Err(UrlRefusal::Scheme(url.scheme().to_owned()));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(Refusal::Credentials);
+            return Err(UrlRefusal::Credentials);
         }
         // The parser has made `0x7f.1`, `2130706433` and `[::ffff:7f00:1]` into plain literals by now.
-        let host = url.host_str().ok_or(Refusal::NoHost)?;
-        let port = url.port_or_known_default().ok_or(Refusal::NoHost)?;
-        self.judge_place(&Place {
+        let host = url.host_str().ok_or(UrlRefusal::NoHost)?;
+        let port = url.port_or_known_default().ok_or(UrlRefusal::NoHost)?;
+        self.judge_place(&HostPort {
             host: normal(host),
             port,
         })
@@ -164,11 +164,11 @@ impl Rules {
     /// Judges a host and a port, before the host is looked up.
     ///
     /// # Errors
-    /// [`Refusal`] with what the place breaks.
-    pub fn judge_place(&self, place: &Place) -> Result<Target, Refusal> {
+    /// [`UrlRefusal`] with what the place breaks.
+    pub fn judge_place(&self, place: &HostPort) -> Result<PermittedTarget, UrlRefusal> {
         let (host, port) = (&place.host, place.port);
         let literal = place.literal();
-        let target = |private, entry: &HostPattern| Target {
+        let target = |private, entry: &HostPattern| PermittedTarget {
             host: host.clone(),
             port,
             literal,
@@ -186,12 +186,12 @@ impl Rules {
             None => entry.covers(host),
         });
         match (named.clone().next(), literal) {
-            (None, Some(address)) => Err(Refusal::Literal(address)),
-            (None, None) => Err(Refusal::Host(host.clone())),
+            (None, Some(address)) => Err(UrlRefusal::Literal(address)),
+            (None, None) => Err(UrlRefusal::Host(host.clone())),
             (Some(_), _) => {
                 let Some(entry) = named.find(|entry| self.opens(entry, port)) else {
                     let host = host.clone();
-                    return Err(Refusal::Port { host, port });
+                    return Err(UrlRefusal::Port { host, port });
                 };
                 let target = target(self.any_private, entry);
                 literal.map_or(Ok(()), |address| target.admit(address))?;
@@ -201,7 +201,7 @@ impl Rules {
     }
 }
 
-impl Rules {
+impl HostAllowList {
     fn opens(&self, entry: &HostPattern, port: u16) -> bool {
         entry.opens(port, &self.ports) || (self.any_port && entry.port.is_none())
     }
@@ -209,14 +209,14 @@ impl Rules {
 
 /// A host and a port in normal form: what a URL, an authority or a SOCKS request comes down to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct HostPort {
     /// Lower case, ASCII, without a trailing dot; an IPv6 literal without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
-impl Place {
+impl HostPort {
     /// Reads `host`, `host:port` or `[v6]:port`, by the URL parser's own normal form: case, IDNA, odd spellings of IPv4.
     /// Returns `None` for a text that another parser might read differently (escapes, blanks, user names, zones).
     ///
@@ -281,14 +281,14 @@ impl Place {
     }
 }
 
-impl Target {
+impl PermittedTarget {
     /// Judges one address that the host has.
     ///
     /// # Errors
-    /// [`Refusal::Address`] when it is not public and need be.
-    pub fn admit(&self, address: IpAddr) -> Result<(), Refusal> {
+    /// [`UrlRefusal::Address`] when it is not public and need be.
+    pub fn admit(&self, address: IpAddr) -> Result<(), UrlRefusal> {
         match address::judge(address) {
-            Err(range) if !self.private => Err(Refusal::Address {
+            Err(range) if !self.private => Err(UrlRefusal::Address {
                 host: self.host.clone(),
                 address,
                 range,
@@ -301,7 +301,7 @@ impl Target {
 impl HostPattern {
     /// Whether the entry is for this place: name and port, the port being one of `ports` where the entry has none.
     #[must_use]
-    pub fn is_for(&self, place: &Place, ports: &[u16]) -> bool {
+    pub fn is_for(&self, place: &HostPort, ports: &[u16]) -> bool {
         let fits = match place.literal() {
             Some(_) => self.names(&place.host),
             None => self.covers(&place.host),

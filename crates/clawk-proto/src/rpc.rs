@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 frames (CKP §9.1, R24): one inbound text becomes one [`Inbound`], borrowed from it.
+//! JSON-RPC 2.0 frames (CKP §9.1, R24): one inbound text becomes one [`InboundRpc`], borrowed from it.
 
 mod scan;
 #[cfg(test)]
@@ -23,11 +23,11 @@ pub const MAX_BATCH: usize = 1024;
 
 /// A request's id, as the JSON text that came: `1.0` is answered with `1.0`, and `"\u0041"` as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Id<'a>(Cow<'a, str>);
+pub struct RpcId<'a>(Cow<'a, str>);
 
-impl<'a> Id<'a> {
+impl<'a> RpcId<'a> {
     /// `null`: the id of answers to what had none that can be told.
-    pub const NULL: Id<'static> = Id(Cow::Borrowed("null"));
+    pub const NULL: RpcId<'static> = RpcId(Cow::Borrowed("null"));
 
     fn from_raw(raw: &'a str) -> Option<Self> {
         match raw.as_bytes().first()? {
@@ -50,8 +50,8 @@ impl<'a> Id<'a> {
 
     /// The same id, free of the text it came in.
     #[must_use]
-    pub fn into_owned(self) -> Id<'static> {
-        Id(Cow::Owned(self.0.into_owned()))
+    pub fn into_owned(self) -> RpcId<'static> {
+        RpcId(Cow::Owned(self.0.into_owned()))
     }
 }
 
@@ -59,7 +59,7 @@ impl<'a> Id<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Present in requests, absent in notifications.
-    pub id: Option<Id<'a>>,
+    pub id: Option<RpcId<'a>>,
     /// For example `claw.status`.
     pub method: Cow<'a, str>,
     /// JSON text of an object or an array: the method decides what it must be. Absent params are `{}`.
@@ -68,38 +68,38 @@ pub struct Request<'a> {
 
 /// A message that is not a request, and the answer that it must get.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Refused<'a> {
+pub struct InvalidRpcMessage<'a> {
     /// The id to answer with.
-    pub id: Id<'a>,
+    pub id: RpcId<'a>,
     /// Why.
     pub error: RpcError,
 }
 
 /// One message, judged.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Message<'a> {
+pub enum RpcMessage<'a> {
     /// A request or a notification.
     Request(Request<'a>),
     /// To be answered with an error.
-    Refused(Refused<'a>),
+    Refused(InvalidRpcMessage<'a>),
     /// Never answered: a notification whose params are not a structure, or a response to a request that we did not send.
     Ignored,
 }
 
 /// What one line, frame or file holds.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Inbound<'a> {
+pub enum InboundRpc<'a> {
     /// A single message.
-    One(Message<'a>),
+    One(RpcMessage<'a>),
     /// A batch of 1 to [`MAX_BATCH`] messages; answered as an array.
-    Batch(Vec<Message<'a>>),
+    Batch(Vec<RpcMessage<'a>>),
 }
 
 /// Reads one message or batch: one pass over a single message, two over a batch's members.
 ///
 /// Everything has an outcome: no UTF-8, no JSON or nested deeper than [`MAX_DEPTH`] is one -32700 with `id: null`.
 #[must_use]
-pub fn parse(bytes: &[u8]) -> Inbound<'_> {
+pub fn parse(bytes: &[u8]) -> InboundRpc<'_> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(e) => {
@@ -117,19 +117,21 @@ pub fn parse(bytes: &[u8]) -> Inbound<'_> {
     }
     match text.trim_start().as_bytes().first() {
         Some(b'{') => match serde_json::from_str(text) {
-            Ok(frame) => Inbound::One(judge(frame)),
+            Ok(frame) => InboundRpc::One(judge(frame)),
             Err(e) => refuse_json(&e),
         },
         Some(b'[') => match serde_json::from_str(text) {
-            Ok(scan::Members { too_many: true, .. }) => refuse(
+            Ok(scan::RpcBatchMembers { too_many: true, .. }) => refuse(
                 ErrorCode::InvalidRequest,
                 format!("a batch may hold at most {MAX_BATCH} messages"),
             ),
-            Ok(scan::Members { members, .. }) if members.is_empty() => refuse(
+            Ok(scan::RpcBatchMembers { members, .. }) if members.is_empty() => refuse(
                 ErrorCode::InvalidRequest,
                 "a batch must hold at least one message",
             ),
-            Ok(scan::Members { members, .. }) => Inbound::Batch(members.into_iter().map(member).collect()),
+            Ok(scan::RpcBatchMembers { members, .. }) => {
+                InboundRpc::Batch(members.into_iter().map(member).collect())
+            }
             Err(e) => refuse_json(&e),
         },
         Some(_) | None => match serde_json::from_str::<&RawValue>(text) {
@@ -139,59 +141,59 @@ pub fn parse(bytes: &[u8]) -> Inbound<'_> {
     }
 }
 
-fn member(raw: &RawValue) -> Message<'_> {
+fn member(raw: &RawValue) -> RpcMessage<'_> {
     if !raw.get().starts_with('{') {
-        return invalid(Id::NULL, "a message must be a JSON object");
+        return invalid(RpcId::NULL, "a message must be a JSON object");
     }
     match serde_json::from_str(raw.get()) {
         Ok(frame) => judge(frame),
-        Err(e) => invalid(Id::NULL, format!("malformed message: {e}")),
+        Err(e) => invalid(RpcId::NULL, format!("malformed message: {e}")),
     }
 }
 
-fn judge(frame: scan::Frame<'_>) -> Message<'_> {
+fn judge(frame: scan::RpcFrame<'_>) -> RpcMessage<'_> {
     if let Some(twice) = frame.twice {
-        return invalid(Id::NULL, format!("`{twice}` stands twice in one message"));
+        return invalid(RpcId::NULL, format!("`{twice}` stands twice in one message"));
     }
-    let id = match frame.id.map(Id::from_raw) {
-        Some(None) => return invalid(Id::NULL, "`id` must be a string, a number or null"),
+    let id = match frame.id.map(RpcId::from_raw) {
+        Some(None) => return invalid(RpcId::NULL, "`id` must be a string, a number or null"),
         Some(Some(id)) => Some(id),
         None => None,
     };
     if frame.jsonrpc != Some("\"2.0\"") {
-        return invalid(id.unwrap_or(Id::NULL), "`jsonrpc` must be \"2.0\"");
+        return invalid(id.unwrap_or(RpcId::NULL), "`jsonrpc` must be \"2.0\"");
     }
     let Some(method) = frame.method else {
         if frame.response && id.is_some() {
-            return Message::Ignored;
+            return RpcMessage::Ignored;
         }
-        return invalid(id.unwrap_or(Id::NULL), "`method` is missing");
+        return invalid(id.unwrap_or(RpcId::NULL), "`method` is missing");
     };
     let Some(method) = scan::unquote(method) else {
-        return invalid(id.unwrap_or(Id::NULL), "`method` must be a string");
+        return invalid(id.unwrap_or(RpcId::NULL), "`method` must be a string");
     };
     match (frame.params.unwrap_or("{}"), id) {
-        (params, id) if params.starts_with(['{', '[']) => Message::Request(Request { id, method, params }),
+        (params, id) if params.starts_with(['{', '[']) => RpcMessage::Request(Request { id, method, params }),
         (_, Some(id)) => invalid(id, "`params` must be an object or an array"),
-        (_, None) => Message::Ignored,
+        (_, None) => RpcMessage::Ignored,
     }
 }
 
-fn invalid(id: Id<'_>, message: impl Into<String>) -> Message<'_> {
-    Message::Refused(Refused {
+fn invalid(id: RpcId<'_>, message: impl Into<String>) -> RpcMessage<'_> {
+    RpcMessage::Refused(InvalidRpcMessage {
         id,
         error: RpcError::new(ErrorCode::InvalidRequest, message),
     })
 }
 
-fn refuse<'a>(code: ErrorCode, message: impl Into<String>) -> Inbound<'a> {
-    Inbound::One(Message::Refused(Refused {
-        id: Id::NULL,
+fn refuse<'a>(code: ErrorCode, message: impl Into<String>) -> InboundRpc<'a> {
+    InboundRpc::One(RpcMessage::Refused(InvalidRpcMessage {
+        id: RpcId::NULL,
         error: RpcError::new(code, message),
     }))
 }
 
-fn refuse_json<'a>(error: &serde_json::Error) -> Inbound<'a> {
+fn refuse_json<'a>(error: &serde_json::Error) -> InboundRpc<'a> {
     refuse(ErrorCode::ParseError, format!("invalid JSON: {error}"))
 }
 

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use crate::draft::shorten;
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 
 const SHOWN_MAX_BYTES: usize = 300;
 
 /// The error that this text is, if it is one. `is_named`: the server says that it is.
-pub(crate) fn error_in(data: &str, is_named: bool) -> Option<Fault> {
+pub(crate) fn error_in(data: &str, is_named: bool) -> Option<AttemptFault> {
     let value: Value = serde_json::from_str(data).ok()?; // silent-ok: no JSON is another fault
     let value = match &value {
         Value::Array(items) => items.first()?,
@@ -21,37 +21,39 @@ pub(crate) fn error_in(data: &str, is_named: bool) -> Option<Fault> {
     };
     let is = |name: &str, word: &str| value.get(name).and_then(Value::as_str) == Some(word);
     if has("error") {
-        return value.get("error").map(Fault::of_error_object);
+        return value.get("error").map(AttemptFault::of_error_object);
     }
     if let Some(first) = value.get("errors").and_then(|errors| errors.get(0)) {
-        return Some(Fault::of_error_object(first));
+        return Some(AttemptFault::of_error_object(first));
     }
     // MiniMax accounts for every answer like this; 0 is well.
     let told = value.get("base_resp");
     if let Some(told) = told.filter(|told| told.get("status_code").and_then(Value::as_i64).unwrap_or(0) != 0)
     {
         let message = told.get("status_msg").cloned().unwrap_or_default();
-        return Some(Fault::of_error_object(&serde_json::json!({ "message": message })));
+        return Some(AttemptFault::of_error_object(
+            &serde_json::json!({ "message": message }),
+        ));
     }
     let failed = value.get("success") == Some(&Value::Bool(false)) || is("status", "error");
     let says = has("message") || has("msg") || has("detail");
     let coded = (has("code") || has("status") || has("error_code")) && has("message");
     if is_named || is("object", "error") || is("type", "error") || (failed && says) || coded || has("detail")
     {
-        return Some(Fault::of_error_object(value));
+        return Some(AttemptFault::of_error_object(value));
     }
     None
 }
 
 /// Words that are no answer.
-pub(crate) fn not_agreed(data: &str, error: &serde_json::Error) -> Fault {
+pub(crate) fn not_agreed(data: &str, error: &serde_json::Error) -> AttemptFault {
     if error.is_eof() {
-        return Fault::cut();
+        return AttemptFault::cut();
     }
     let shown = shorten(data.trim(), SHOWN_MAX_BYTES);
     match shown.starts_with(['{', '[']) {
-        true => Fault::malformed(format!("the answer is not what was agreed: {error}")),
-        false => Fault::malformed(format!(
+        true => AttemptFault::malformed(format!("the answer is not what was agreed: {error}")),
+        false => AttemptFault::malformed(format!(
             "the server wrote words in the place of an answer: {shown}"
         )),
     }

@@ -1,7 +1,7 @@
 //! The messages dialect of Anthropic: what is sent.
 
 use clawk_egress::Url;
-use clawk_kernel::ports::{Effort, StatePart};
+use clawk_kernel::ports::{ReasoningEffort, StatePart};
 use clawk_proto::Digest;
 use serde_json::{Value, json};
 
@@ -248,33 +248,36 @@ fn is_adaptive(model: &str) -> bool {
 }
 
 /// Effort as the model takes it. `goes_on`: the turn so far allows a budget of thoughts.
-fn set_effort(body: &mut Value, effort: Effort, context: RequestContext<'_>, goes_on: bool) {
+fn set_effort(body: &mut Value, effort: ReasoningEffort, context: RequestContext<'_>, goes_on: bool) {
     let model = context.owner.model;
     let always = binds_thoughts(model) || model.contains("opus-4-7");
     if is_adaptive(model) {
         let word = match effort {
-            Effort::None | Effort::Minimal | Effort::Low => "low",
-            Effort::Medium => "medium",
-            Effort::High => "high",
-            Effort::Max => "max",
+            ReasoningEffort::None | ReasoningEffort::Minimal | ReasoningEffort::Low => "low",
+            ReasoningEffort::Medium => "medium",
+            ReasoningEffort::High => "high",
+            ReasoningEffort::Max => "max",
         };
         let kind = match effort {
-            Effort::None if !always => "disabled",
-            Effort::None | Effort::Minimal | Effort::Low | Effort::Medium | Effort::High | Effort::Max => {
-                "adaptive"
-            }
+            ReasoningEffort::None if !always => "disabled",
+            ReasoningEffort::None
+            | ReasoningEffort::Minimal
+            | ReasoningEffort::Low
+            | ReasoningEffort::Medium
+            | ReasoningEffort::High
+            | ReasoningEffort::Max => "adaptive",
         };
         set(body, "thinking", json!({ "type": kind }));
         set(body, "output_config", json!({ "effort": word }));
         return;
     }
     let budget = match effort {
-        Effort::None => 0,
-        Effort::Minimal => THOUGHTS_MIN,
-        Effort::Low => 2 * THOUGHTS_MIN,
-        Effort::Medium => 8 * THOUGHTS_MIN,
-        Effort::High => 16 * THOUGHTS_MIN,
-        Effort::Max => 32 * THOUGHTS_MIN,
+        ReasoningEffort::None => 0,
+        ReasoningEffort::Minimal => THOUGHTS_MIN,
+        ReasoningEffort::Low => 2 * THOUGHTS_MIN,
+        ReasoningEffort::Medium => 8 * THOUGHTS_MIN,
+        ReasoningEffort::High => 16 * THOUGHTS_MIN,
+        ReasoningEffort::Max => 32 * THOUGHTS_MIN,
     };
     // The budget is part of the bound on output; the answer needs room, too.
     let budget = budget.min(context.request.max_output_tokens / 4 * 3);

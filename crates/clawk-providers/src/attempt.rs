@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use clawk_egress::{EgressError, Response};
 use clawk_kernel::ports::{
-    Audio, Completion, Delta, Embedded, FaultKind, InferRequest, Later, Provider, ProviderError, Spoken,
-    Transcribed, Usage,
+    AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
+    ModelProvider, ProviderError, SpokenAudio, TextEmbeddings, Usage,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::draft::{AnswerContext, Draft, OnDelta, estimate};
 use crate::endpoint::Endpoint;
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 use crate::sse::{Decoder, Event};
 use crate::state::StateOwner;
 use crate::wire::{RequestContext, opens_thought, wants_written_thoughts};
@@ -27,7 +27,7 @@ const END_WAIT: Duration = Duration::from_millis(250);
 
 /// What the server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ApiDialect {
     OpenAi,
     /// OpenAI's Responses API.
     Responses,
@@ -38,20 +38,20 @@ pub(crate) enum Dialect {
 #[derive(Debug)]
 pub(crate) struct HttpProvider {
     pub(crate) endpoint: Endpoint,
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: ApiDialect,
     pub(crate) model: String,
     pub(crate) streaming: bool,
     /// An answer of this model began inside of a thought that the server's template had opened.
     pub(crate) opens_thought: AtomicBool,
 }
 
-impl Provider for HttpProvider {
+impl ModelProvider for HttpProvider {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(self.attempt(request, on_delta, cancel))
     }
 
@@ -61,14 +61,14 @@ impl Provider for HttpProvider {
         dimensions: Option<u64>,
         texts: &'a [String],
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Embedded, ProviderError>> {
+    ) -> BoxFuture<'a, Result<TextEmbeddings, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi | Dialect::Responses => {
+                ApiDialect::OpenAi | ApiDialect::Responses => {
                     embeddings::embed(&self.endpoint, (model, dimensions), texts, cancel).await
                 }
-                Dialect::Anthropic => Err((
-                    Fault::new(
+                ApiDialect::Anthropic => Err((
+                    AttemptFault::new(
                         FaultKind::Rejected,
                         "this protocol has no embeddings; name a provider that speaks `openai-compatible`",
                     ),
@@ -81,15 +81,15 @@ impl Provider for HttpProvider {
 
     fn transcribe<'a>(
         &'a self,
-        audio: &'a Audio,
+        audio: &'a AudioRecording,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi | Dialect::Responses => {
+                ApiDialect::OpenAi | ApiDialect::Responses => {
                     speech::transcribe(&self.endpoint, &self.model, audio, cancel).await
                 }
-                Dialect::Anthropic => Err(no_speech()),
+                ApiDialect::Anthropic => Err(no_speech()),
             };
             done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
         })
@@ -100,33 +100,33 @@ impl Provider for HttpProvider {
         voice: &'a str,
         text: &'a str,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Spoken, ProviderError>> {
+    ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(async move {
             let done = match self.dialect {
-                Dialect::OpenAi | Dialect::Responses => {
+                ApiDialect::OpenAi | ApiDialect::Responses => {
                     speech::speak(&self.endpoint, (&self.model, voice), text, cancel).await
                 }
-                Dialect::Anthropic => Err(no_speech()),
+                ApiDialect::Anthropic => Err(no_speech()),
             };
             done.map_err(|(fault, usage)| self.endpoint.error(fault, usage))
         })
     }
 
-    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+    fn window_tokens(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(async move {
             match self.dialect {
-                Dialect::OpenAi | Dialect::Responses => {
+                ApiDialect::OpenAi | ApiDialect::Responses => {
                     window::ask(&self.endpoint, "/chat/completions", &self.model).await
                 }
-                Dialect::Anthropic => None,
+                ApiDialect::Anthropic => None,
             }
         })
     }
 
-    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         let last = match self.dialect {
-            Dialect::OpenAi | Dialect::Responses => "/chat/completions",
-            Dialect::Anthropic => "/messages",
+            ApiDialect::OpenAi | ApiDialect::Responses => "/chat/completions",
+            ApiDialect::Anthropic => "/messages",
         };
         Box::pin(async move {
             let reached = self.endpoint.reach(last).await;
@@ -135,19 +135,19 @@ impl Provider for HttpProvider {
     }
 }
 
-fn no_speech() -> (Fault, Option<Usage>) {
+fn no_speech() -> (AttemptFault, Option<Usage>) {
     let why = "this protocol has no speech; name a provider that speaks `openai-compatible`";
-    (Fault::new(FaultKind::Rejected, why), None)
+    (AttemptFault::new(FaultKind::Rejected, why), None)
 }
 
 impl HttpProvider {
     /// The dialect of this request: a refusal may have asked for another one.
-    const fn dialect_of(&self, request: &InferRequest) -> Dialect {
+    const fn dialect_of(&self, request: &InferRequest) -> ApiDialect {
         match self.dialect {
-            Dialect::OpenAi if request.adaptation.responses_api => Dialect::Responses,
-            Dialect::OpenAi => Dialect::OpenAi,
-            Dialect::Responses => Dialect::Responses,
-            Dialect::Anthropic => Dialect::Anthropic,
+            ApiDialect::OpenAi if request.adaptation.responses_api => ApiDialect::Responses,
+            ApiDialect::OpenAi => ApiDialect::OpenAi,
+            ApiDialect::Responses => ApiDialect::Responses,
+            ApiDialect::Anthropic => ApiDialect::Anthropic,
         }
     }
 
@@ -164,7 +164,7 @@ impl HttpProvider {
         request: &InferRequest,
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Completion, ProviderError> {
+    ) -> Result<ModelCompletion, ProviderError> {
         let dialect = self.dialect_of(request);
         let context = RequestContext {
             request,
@@ -172,33 +172,35 @@ impl HttpProvider {
             streaming: self.streaming,
         };
         let (body, prefix) = match dialect {
-            Dialect::OpenAi => (openai::body(context), None),
-            Dialect::Responses => (responses::body(context), None),
-            Dialect::Anthropic => {
+            ApiDialect::OpenAi => (openai::body(context), None),
+            ApiDialect::Responses => (responses::body(context), None),
+            ApiDialect::Anthropic => {
                 let (body, prefix) = anthropic::body(context);
                 (body, Some(prefix))
             }
         };
         let url = match dialect {
-            Dialect::Responses => responses::url(&self.endpoint.url),
-            Dialect::OpenAi | Dialect::Anthropic => self.endpoint.url.clone(),
+            ApiDialect::Responses => responses::url(&self.endpoint.url),
+            ApiDialect::OpenAi | ApiDialect::Anthropic => self.endpoint.url.clone(),
         };
         let body = Bytes::from(body.to_string());
         let request_bytes = body.len();
         // Dropping the future drops the connection.
         let head = cancel.run_until_cancelled(self.endpoint.post_to(url, body)).await;
-        let response = head.unwrap_or_else(|| Err(Fault::cancelled())).map_err(|fault| {
-            let spent = sent_only(fault.kind, request_bytes);
-            self.endpoint.error(fault, spent)
-        })?;
+        let response = head
+            .unwrap_or_else(|| Err(AttemptFault::cancelled()))
+            .map_err(|fault| {
+                let spent = sent_only(fault.kind, request_bytes);
+                self.endpoint.error(fault, spent)
+            })?;
 
         // From here on the server works, and what it did counts whether or not the answer arrives.
         let mut draft = match dialect {
-            Dialect::OpenAi | Dialect::Responses => {
+            ApiDialect::OpenAi | ApiDialect::Responses => {
                 let learnt = self.opens_thought.load(Ordering::Relaxed);
                 Draft::with_thoughts(learnt || opens_thought(&self.model))
             }
-            Dialect::Anthropic => Draft::default(),
+            ApiDialect::Anthropic => Draft::default(),
         };
         // Not told piece by piece where nobody asked for a stream.
         let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
@@ -226,11 +228,11 @@ impl HttpProvider {
     /// By what comes, not by what was asked for or what the server says it sends: all of them occur.
     async fn read(
         &self,
-        (dialect, mut response): (Dialect, Response),
+        (dialect, mut response): (ApiDialect, Response),
         draft: &mut Draft,
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptFault> {
         let mut decoder = Decoder::new(EVENT_MAX_BYTES);
         let mut begun = false;
         loop {
@@ -266,11 +268,16 @@ impl HttpProvider {
     }
 }
 
-fn take(dialect: Dialect, draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take(
+    dialect: ApiDialect,
+    draft: &mut Draft,
+    event: &Event,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     match dialect {
-        Dialect::OpenAi => openai::answer::take_event(draft, event, on_delta),
-        Dialect::Responses => responses::answer::take_event(draft, event, on_delta),
-        Dialect::Anthropic => anthropic::answer::take_event(draft, event, on_delta),
+        ApiDialect::OpenAi => openai::answer::take_event(draft, event, on_delta),
+        ApiDialect::Responses => responses::answer::take_event(draft, event, on_delta),
+        ApiDialect::Anthropic => anthropic::answer::take_event(draft, event, on_delta),
     }
 }
 
@@ -284,26 +291,26 @@ fn sent_only(kind: FaultKind, request_bytes: usize) -> Option<Usage> {
 }
 
 /// A login page, or the page of a proxy: asking again would show it again.
-fn web_page() -> Fault {
+fn web_page() -> AttemptFault {
     let why = "the server answered with a web page in the place of an answer; check `endpoint`, and whether a proxy or a login stands before it";
-    Fault::new(FaultKind::Rejected, why)
+    AttemptFault::new(FaultKind::Rejected, why)
 }
 
 pub(crate) async fn next(
     response: &mut Response,
     cancel: &CancellationToken,
-) -> Result<Option<Bytes>, Fault> {
+) -> Result<Option<Bytes>, AttemptFault> {
     match cancel.run_until_cancelled(response.chunk()).await {
-        None => Err(Fault::cancelled()),
-        Some(Err(EgressError::Broken(_))) => Err(Fault::cut()),
+        None => Err(AttemptFault::cancelled()),
+        Some(Err(EgressError::Broken(_))) => Err(AttemptFault::cut()),
         Some(piece) => Ok(piece?),
     }
 }
 
 /// A whole answer that is no answer: cut when it ends too early, else not what was agreed.
-pub(crate) fn unreadable(error: serde_json::Error) -> Fault {
+pub(crate) fn unreadable(error: serde_json::Error) -> AttemptFault {
     if error.is_eof() {
-        return Fault::cut();
+        return AttemptFault::cut();
     }
-    Fault::malformed(format!("the answer is not what was agreed: {error}"))
+    AttemptFault::malformed(format!("the answer is not what was agreed: {error}"))
 }

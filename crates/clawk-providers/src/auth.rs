@@ -7,28 +7,32 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::ports::FaultKind;
-use clawk_secrets::{Resolver, Secret};
+use clawk_secrets::{Secret, SecretResolver};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 
 /// The manifest's `auth`, made ready. Nothing is resolved until the first request.
 #[derive(Debug)]
-pub(crate) enum Auth {
+pub(crate) enum EndpointAuth {
     None,
-    Bearer(Key),
-    Header(HeaderName, Key),
+    Bearer(LazySecret),
+    Header(HeaderName, LazySecret),
     OAuth2(Box<OAuth2>),
 }
 
-impl Auth {
+impl EndpointAuth {
     /// Puts the proof into `headers`.
-    pub(crate) async fn apply(&self, headers: &mut HeaderMap, resolver: &Resolver) -> Result<(), Fault> {
+    pub(crate) async fn apply(
+        &self,
+        headers: &mut HeaderMap,
+        resolver: &SecretResolver,
+    ) -> Result<(), AttemptFault> {
         let (name, value, key) = match self {
             Self::None => return Ok(()),
             Self::Bearer(key) => (
@@ -65,12 +69,12 @@ impl Auth {
 }
 
 /// A secret by reference, resolved at first use.
-pub(crate) struct Key {
+pub(crate) struct LazySecret {
     name: String,
     cached: Mutex<Option<Secret>>,
 }
 
-impl Key {
+impl LazySecret {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -78,7 +82,7 @@ impl Key {
         }
     }
 
-    async fn get(&self, resolver: &Resolver) -> Result<Secret, Fault> {
+    async fn get(&self, resolver: &SecretResolver) -> Result<Secret, AttemptFault> {
         if let Some(secret) = lock(&self.cached).clone() {
             return Ok(secret);
         }
@@ -86,8 +90,8 @@ impl Key {
         // A store command may take seconds.
         let resolved = tokio::task::spawn_blocking(move || resolver.resolve(&name)).await;
         let secret = resolved
-            .map_err(|error| Fault::new(FaultKind::Auth, format!("secret look-up ended: {error}")))?
-            .map_err(|error| Fault::new(FaultKind::Auth, error.to_string()))?;
+            .map_err(|error| AttemptFault::new(FaultKind::Auth, format!("secret look-up ended: {error}")))?
+            .map_err(|error| AttemptFault::new(FaultKind::Auth, error.to_string()))?;
         *lock(&self.cached) = Some(secret.clone());
         Ok(secret)
     }
@@ -97,7 +101,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for LazySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.name)
     }
@@ -106,11 +110,11 @@ impl fmt::Debug for Key {
 /// Client credentials (RFC 6749 §4.4): the secret is `client_id:client_secret`.
 #[derive(Debug)]
 pub(crate) struct OAuth2 {
-    key: Key,
+    key: LazySecret,
     token_url: Url,
     scope: Option<String>,
-    deadlines: Deadlines,
-    client: OnceLock<Client>,
+    deadlines: ClientDeadlines,
+    client: OnceLock<EgressClient>,
     cached: Mutex<Option<Token>>,
 }
 
@@ -127,10 +131,15 @@ struct TokenAnswer {
 }
 
 impl OAuth2 {
-    pub(crate) fn new(secret_ref: &str, token_url: Url, scope: Option<String>, deadlines: Deadlines) -> Self {
+    pub(crate) fn new(
+        secret_ref: &str,
+        token_url: Url,
+        scope: Option<String>,
+        deadlines: ClientDeadlines,
+    ) -> Self {
         let (client, cached) = (OnceLock::new(), Mutex::new(None));
         Self {
-            key: Key::new(secret_ref),
+            key: LazySecret::new(secret_ref),
             token_url,
             scope,
             deadlines,
@@ -139,7 +148,7 @@ impl OAuth2 {
         }
     }
 
-    async fn token(&self, resolver: &Resolver) -> Result<Secret, Fault> {
+    async fn token(&self, resolver: &SecretResolver) -> Result<Secret, AttemptFault> {
         if let Some(token) = lock(&self.cached)
             .clone()
             .filter(|token| Instant::now() < token.good_until)
@@ -151,14 +160,14 @@ impl OAuth2 {
         Ok(token.secret)
     }
 
-    async fn fetch(&self, resolver: &Resolver) -> Result<Token, Fault> {
+    async fn fetch(&self, resolver: &SecretResolver) -> Result<Token, AttemptFault> {
         let pair = self.key.get(resolver).await?;
         let Some((id, secret)) = pair.expose().split_once(':') else {
             let message = format!(
                 "secret `{}` must be `client_id:client_secret` for oauth2",
                 pair.name()
             );
-            return Err(Fault::new(FaultKind::Auth, message));
+            return Err(AttemptFault::new(FaultKind::Auth, message));
         };
         resolver.guard(&Secret::new(format!("{} (client_secret)", pair.name()), secret));
         let basic = STANDARD.encode(format!("{}:{}", form(id), form(secret)));
@@ -193,7 +202,7 @@ impl OAuth2 {
         if !status.is_success() {
             let headers = response.headers().clone();
             let said = response.beginning(16 * 1024).await;
-            return Err(explain(Fault::of_status(
+            return Err(explain(AttemptFault::of_status(
                 status.as_u16(),
                 &headers,
                 &String::from_utf8_lossy(&said),
@@ -202,7 +211,7 @@ impl OAuth2 {
         let body = response.bytes().await.map_err(|error| explain(error.into()))?;
         let answer: TokenAnswer = serde_json::from_slice(&body)
             // silent-ok: the parser's message could quote the token
-            .map_err(|_| explain(Fault::malformed("the answer holds no `access_token`")))?;
+            .map_err(|_| explain(AttemptFault::malformed("the answer holds no `access_token`")))?;
         let secret = Secret::new(format!("{} (access token)", self.key.name), answer.access_token);
         resolver.guard(&secret);
         // Half a minute early, so that it does not lapse on the way; at most a day.
@@ -211,12 +220,12 @@ impl OAuth2 {
         Ok(Token { secret, good_until })
     }
 
-    fn client(&self, resolver: &Resolver) -> Result<&Client, Fault> {
+    fn client(&self, resolver: &SecretResolver) -> Result<&EgressClient, AttemptFault> {
         const TOKEN_ANSWER_MAX_BYTES: u64 = 256 * 1024;
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let client = Client::for_provider(
+        let client = EgressClient::for_provider(
             &self.token_url,
             resolver.env(),
             self.deadlines,
@@ -228,13 +237,13 @@ impl OAuth2 {
 }
 
 /// A fault at the token endpoint: a 4xx there means the credentials.
-fn explain(fault: Fault) -> Fault {
+fn explain(fault: AttemptFault) -> AttemptFault {
     let kind = if fault.kind == FaultKind::Rejected {
         FaultKind::Auth
     } else {
         fault.kind
     };
-    Fault {
+    AttemptFault {
         kind,
         message: format!("no access token: {}", fault.message),
         // Its words are about the token, not about the request to the model.
@@ -243,10 +252,10 @@ fn explain(fault: Fault) -> Fault {
     }
 }
 
-fn sensitive(value: &str, name: &str) -> Result<HeaderValue, Fault> {
+fn sensitive(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
     let mut value = HeaderValue::from_str(value).map_err(|_| {
         // silent-ok: the cause says no more than this
-        Fault::new(
+        AttemptFault::new(
             FaultKind::Auth,
             format!("secret `{name}` holds characters that no HTTP header can carry"),
         )

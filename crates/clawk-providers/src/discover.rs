@@ -1,12 +1,13 @@
 //! Which model can be had on this machine, for `clawk run` and `clawk init`.
 
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::ModelCatalogue;
 use clawk_manifest::model::{
-    AuthType, Hints, Modality, Provider, ProviderAuth, ProviderLimits, ProviderProtocol, ProviderTransport,
+    AuthType, ModelModality, Provider, ProviderAuth, ProviderHints, ProviderLimits, ProviderProtocol,
+    ProviderTransport,
 };
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use futures::future::join_all;
 use http::{HeaderMap, Method};
 use serde_json::Value;
@@ -17,7 +18,7 @@ const PROBE_MS: u64 = 300;
 
 /// What was found.
 #[derive(Debug, Clone)]
-pub struct Discovered {
+pub struct DiscoveredProvider {
     /// A provider ready for a manifest, named `default`; `None`: nothing was found, use a scripted model.
     pub provider: Option<Provider>,
     /// For people: which, why, and how to change it.
@@ -26,7 +27,7 @@ pub struct Discovered {
 
 /// Looks in this order: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `OPENAI_BASE_URL`, `OPENROUTER_API_KEY`, `OLLAMA_HOST`, then a
 /// server on a usual local port. `*_BASE_URL` and `*_MODEL` are honoured. Takes at most about 300 ms.
-pub async fn discover(env: &Env) -> Discovered {
+pub async fn discover(env: &EnvironmentSource) -> DiscoveredProvider {
     if let Some(found) = by_key(env) {
         return found;
     }
@@ -49,7 +50,7 @@ pub async fn discover(env: &Env) -> Discovered {
             return found(openai(&base, &model, None), "the server that OLLAMA_HOST names");
         }
     }
-    probe(env, LOCAL).await.unwrap_or_else(|| Discovered {
+    probe(env, LOCAL).await.unwrap_or_else(|| DiscoveredProvider {
         provider: None,
         why: "no model found (no API key in the environment, no local server): a scripted one answers; \
               set ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY or OPENAI_BASE_URL for a real one"
@@ -57,7 +58,7 @@ pub async fn discover(env: &Env) -> Discovered {
     })
 }
 
-fn by_key(env: &Env) -> Option<Discovered> {
+fn by_key(env: &EnvironmentSource) -> Option<DiscoveredProvider> {
     let catalogue = ModelCatalogue::shipped();
     let model = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
     let base = |name: &str, default: &str| env.non_empty(name).unwrap_or_else(|| default.to_owned());
@@ -90,7 +91,7 @@ fn by_key(env: &Env) -> Option<Discovered> {
 }
 
 /// The first of `ports` (in that order) that answers like a model server; all are asked at once.
-async fn probe(env: &Env, ports: &[(u16, &str)]) -> Option<Discovered> {
+async fn probe(env: &EnvironmentSource, ports: &[(u16, &str)]) -> Option<DiscoveredProvider> {
     let bases: Vec<_> = ports
         .iter()
         .map(|(port, name)| (format!("http://127.0.0.1:{port}/v1"), *name))
@@ -106,28 +107,28 @@ async fn probe(env: &Env, ports: &[(u16, &str)]) -> Option<Discovered> {
     ))
 }
 
-fn found(provider: Provider, because: &str) -> Discovered {
+fn found(provider: Provider, because: &str) -> DiscoveredProvider {
     let (protocol, model) = (provider.protocol, &provider.model);
     let why = format!(
         "model `{model}` ({protocol}), because {because}; a `providers` entry in claw.yaml changes it"
     );
-    Discovered {
+    DiscoveredProvider {
         provider: Some(provider),
         why,
     }
 }
 
 /// The first model that `BASE/models` lists.
-async fn models(env: &Env, base: &str) -> Option<String> {
+async fn models(env: &EnvironmentSource, base: &str) -> Option<String> {
     // silent-ok throughout: a server that does not answer, or not like one, is simply not found
-    let deadlines = Deadlines {
+    let deadlines = ClientDeadlines {
         connect_ms: PROBE_MS,
         first_byte_ms: PROBE_MS,
         idle_ms: PROBE_MS,
         total_ms: PROBE_MS,
     };
     let url = Url::parse(&format!("{}/models", base.trim_end_matches('/'))).ok()?;
-    let client = Client::for_provider(&url, env, deadlines, 1024 * 1024).ok()?;
+    let client = EgressClient::for_provider(&url, env, deadlines, 1024 * 1024).ok()?;
     let request = Request {
         method: Method::GET,
         url,
@@ -190,11 +191,11 @@ fn openai(base: &str, model: &str, secret_ref: Option<&str>) -> Provider {
             secret_ref: secret_ref.map(str::to_owned),
         },
         streaming: true,
-        hints: Hints::default(),
+        hints: ProviderHints::default(),
         fallback: Vec::new(),
         limits: ProviderLimits::default(),
         retry: Some(Default::default()),
-        capabilities: vec![Modality::Text],
+        capabilities: vec![ModelModality::Text],
         transport: ProviderTransport::Http,
     }
 }

@@ -1,15 +1,15 @@
 //! An answer as it grows.
 
 use clawk_kernel::ports::{
-    Completion, Delta, InferRequest, Message, NAME_MAX_BYTES, ProviderState, StatePart, StopReason, Told,
-    ToolUse, Usage,
+    CompletionDelta, InferRequest, ModelCompletion, ModelMessage, NAME_MAX_BYTES, ProviderState, StatePart,
+    StopReason, TokenReport, ToolUse, Usage,
 };
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
 use crate::call_slots::{CallPiece, CallSlots};
-use crate::fault::Fault;
-use crate::number::Number;
+use crate::fault::AttemptFault;
+use crate::number::WireNumber;
 use crate::state::{StateDraft, StateOwner};
 use crate::surrogates::{HalfJoiner, join_halves, read_halves};
 use crate::thought::{SplitPiece, ThoughtSplitter};
@@ -25,7 +25,7 @@ const BAD_ARGUMENTS_MAX_BYTES: usize = 4096;
 const TOKEN_MAX_BYTES: u64 = 16;
 
 /// How pieces reach whoever watches.
-pub(crate) type OnDelta<'a> = &'a (dyn Fn(Delta<'_>) + Send + Sync);
+pub(crate) type OnDelta<'a> = &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync);
 
 /// The pieces of one answer so far.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Draft {
     fn tell(&mut self, text: &str, on_delta: OnDelta<'_>) {
         if !text.is_empty() {
             self.text.push_str(text);
-            on_delta(Delta::Text(text));
+            on_delta(CompletionDelta::Text(text));
         }
     }
 
@@ -119,7 +119,7 @@ impl Draft {
     pub(crate) fn think(&mut self, text: &str, on_delta: OnDelta<'_>) {
         if !text.is_empty() {
             self.thought_bytes += text.len();
-            on_delta(Delta::Thought(text));
+            on_delta(CompletionDelta::Thought(text));
         }
     }
 
@@ -154,7 +154,7 @@ impl Draft {
         name: Option<&str>,
         arguments: &str,
         on_delta: OnDelta<'_>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, AttemptFault> {
         let place = self.calls.place_of_index(index);
         let piece = CallPiece {
             index: Some(index),
@@ -171,7 +171,7 @@ impl Draft {
         &mut self,
         piece: &CallPiece<'_>,
         on_delta: OnDelta<'_>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, AttemptFault> {
         let place = self.calls.place_of(piece);
         self.add_call(place, piece, on_delta)
     }
@@ -181,9 +181,9 @@ impl Draft {
         place: usize,
         piece: &CallPiece<'_>,
         on_delta: OnDelta<'_>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, AttemptFault> {
         if place >= CALLS_MAX {
-            return Err(Fault::malformed(format!(
+            return Err(AttemptFault::malformed(format!(
                 "more than {CALLS_MAX} tool calls in one answer"
             )));
         }
@@ -209,7 +209,7 @@ impl Draft {
             call.arguments.push_str(piece.arguments);
         }
         if !call.name.is_empty() && !std::mem::replace(&mut call.told, true) {
-            on_delta(Delta::Call(&call.name));
+            on_delta(CompletionDelta::Call(&call.name));
         }
         Ok(place)
     }
@@ -231,15 +231,15 @@ impl Draft {
     }
 
     /// The server counts what it has read.
-    pub(crate) fn read(&mut self, count: Number) {
+    pub(crate) fn read(&mut self, count: WireNumber) {
         self.input_tokens = count.given().or(self.input_tokens);
-        self.unreadable |= count == Number::Unreadable;
+        self.unreadable |= count == WireNumber::Unreadable;
     }
 
     /// The server counts what it has written.
-    pub(crate) fn wrote(&mut self, count: Number) {
+    pub(crate) fn wrote(&mut self, count: WireNumber) {
         self.output_tokens = count.given().or(self.output_tokens);
-        self.unreadable |= count == Number::Unreadable;
+        self.unreadable |= count == WireNumber::Unreadable;
     }
 
     /// The server's account of the answer is not what was agreed.
@@ -263,8 +263,8 @@ impl Draft {
         let thoughts = self.thought_bytes.max(self.state.bytes());
         let (input_tokens, read) = self.judged(self.input_tokens, request_bytes);
         let (output_tokens, written) = self.judged_output(self.text.len() + calls, thoughts);
-        let doubted = read == Judged::Doubted || written == Judged::Doubted;
-        let told = Told {
+        let doubted = read == TokenCountTrust::Doubted || written == TokenCountTrust::Doubted;
+        let told = TokenReport {
             input_tokens: self.input_tokens.unwrap_or(0),
             output_tokens: self.output_tokens.unwrap_or(0),
         };
@@ -274,14 +274,16 @@ impl Draft {
             // More than was read did not come from a cache.
             cached_tokens: self.cached_tokens.min(input_tokens),
             cache_write_tokens: self.cache_write_tokens.min(input_tokens),
-            estimated: self.unreadable || read != Judged::Believed || written != Judged::Believed,
+            estimated: self.unreadable
+                || read != TokenCountTrust::Believed
+                || written != TokenCountTrust::Believed,
             told: doubted.then_some(told),
             unreadable: self.unreadable,
         }
     }
 
     /// The count that is taken for what was written. The bytes of sealed thoughts say nothing against the server's count.
-    fn judged_output(&self, bytes: usize, thoughts: usize) -> (u64, Judged) {
+    fn judged_output(&self, bytes: usize, thoughts: usize) -> (u64, TokenCountTrust) {
         match self.output_tokens {
             Some(_) => self.judged(self.output_tokens, bytes),
             None => self.judged(None, bytes + thoughts),
@@ -289,19 +291,21 @@ impl Draft {
     }
 
     /// The count that is taken for so many bytes, and whose it is.
-    fn judged(&self, told: Option<u64>, bytes: usize) -> (u64, Judged) {
+    fn judged(&self, told: Option<u64>, bytes: usize) -> (u64, TokenCountTrust) {
         let least = u64::try_from(bytes).unwrap_or(u64::MAX) / TOKEN_MAX_BYTES;
         match told {
-            None => (estimate(bytes), Judged::Missing),
-            Some(told) if told < least && !self.believed => (estimate(bytes).max(told), Judged::Doubted),
-            Some(told) => (told, Judged::Believed),
+            None => (estimate(bytes), TokenCountTrust::Missing),
+            Some(told) if told < least && !self.believed => {
+                (estimate(bytes).max(told), TokenCountTrust::Doubted)
+            }
+            Some(told) => (told, TokenCountTrust::Believed),
         }
     }
 
     /// The finished answer; a fault when it is not whole.
-    pub(crate) fn finish(mut self, context: AnswerContext<'_>) -> Result<Completion, Fault> {
+    pub(crate) fn finish(mut self, context: AnswerContext<'_>) -> Result<ModelCompletion, AttemptFault> {
         let Some(stop) = self.stop else {
-            return Err(Fault::cut());
+            return Err(AttemptFault::cut());
         };
         self.end_text(&|_| {});
         let usage = self.usage(context.request_bytes);
@@ -314,7 +318,7 @@ impl Draft {
         };
         for call in wanted {
             if call.name.is_empty() {
-                return Err(Fault::malformed("a tool call without a name"));
+                return Err(AttemptFault::malformed("a tool call without a name"));
             }
             let id = fresh_id(call.id, &taken);
             taken.push(id.clone());
@@ -335,7 +339,7 @@ impl Draft {
             .model
             .filter(|model| !model.is_empty())
             .unwrap_or_else(|| context.owner.model.to_owned());
-        Ok(Completion {
+        Ok(ModelCompletion {
             text: self.text,
             state: state_of(context, parts, &calls),
             calls,
@@ -366,7 +370,7 @@ fn state_of(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum TokenCountTrust {
     Believed,
     Doubted,
     Missing,
@@ -384,8 +388,8 @@ fn name_of(text: Option<&str>) -> &str {
 
 fn ids_of(request: &InferRequest) -> Vec<String> {
     let calls = request.messages.iter().filter_map(|message| match message {
-        Message::Assistant { calls, .. } => Some(calls),
-        Message::User { .. } | Message::ToolResult { .. } => None,
+        ModelMessage::Assistant { calls, .. } => Some(calls),
+        ModelMessage::User { .. } | ModelMessage::ToolResult { .. } => None,
     });
     calls.flatten().map(|call| call.id.clone()).collect()
 }

@@ -2,14 +2,14 @@
 
 use bytes::{Bytes, BytesMut};
 use clawk_egress::Url;
-use clawk_kernel::ports::{Embedded, Usage};
+use clawk_kernel::ports::{TextEmbeddings, Usage};
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{next, unreadable};
 use crate::endpoint::Endpoint;
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 
 /// The longest vector that is taken.
 const MAX_DIMENSIONS: usize = 16_384;
@@ -18,19 +18,19 @@ const MAX_DIMENSIONS: usize = 16_384;
 const TOKEN_BYTES: usize = 4;
 
 #[derive(Deserialize)]
-struct Answer {
-    data: Vec<One>,
-    usage: Option<Counts>,
+struct EmbeddingsResponse {
+    data: Vec<EmbeddingItem>,
+    usage: Option<EmbeddingsUsage>,
 }
 
 #[derive(Deserialize)]
-struct One {
+struct EmbeddingItem {
     index: usize,
     embedding: Vec<f32>,
 }
 
 #[derive(Deserialize)]
-struct Counts {
+struct EmbeddingsUsage {
     /// Some servers give one of the two.
     prompt_tokens: Option<u64>,
     total_tokens: Option<u64>,
@@ -51,7 +51,7 @@ pub(crate) async fn embed(
     (model, dimensions): (&str, Option<u64>),
     texts: &[String],
     cancel: &CancellationToken,
-) -> Result<Embedded, (Fault, Option<Usage>)> {
+) -> Result<TextEmbeddings, (AttemptFault, Option<Usage>)> {
     let body = json!({ "model": model, "input": texts, "encoding_format": "float" });
     let body = Bytes::from(body.to_string());
     let counted = Usage {
@@ -63,14 +63,14 @@ pub(crate) async fn embed(
         .run_until_cancelled(endpoint.post_to(url(&endpoint.url), body))
         .await;
     let mut response = head
-        .unwrap_or_else(|| Err(Fault::cancelled()))
+        .unwrap_or_else(|| Err(AttemptFault::cancelled()))
         .map_err(|fault| (fault, None))?;
     let spent = |fault| (fault, Some(counted));
     let mut bytes = BytesMut::new();
     while let Some(piece) = next(&mut response, cancel).await.map_err(spent)? {
         bytes.extend_from_slice(&piece);
     }
-    let answer: Answer = serde_json::from_slice(&bytes)
+    let answer: EmbeddingsResponse = serde_json::from_slice(&bytes)
         .map_err(unreadable)
         .map_err(spent)?;
     let told = answer
@@ -81,34 +81,39 @@ pub(crate) async fn embed(
         ..Usage::default()
     });
     let vectors = ordered(answer.data, texts.len(), dimensions).map_err(|fault| (fault, Some(usage)))?;
-    Ok(Embedded { vectors, usage })
+    Ok(TextEmbeddings { vectors, usage })
 }
 
 /// One vector for each text, by its index, all of one length and of length 1.
-fn ordered(data: Vec<One>, count: usize, dimensions: Option<u64>) -> Result<Vec<Vec<f32>>, Fault> {
+fn ordered(
+    data: Vec<EmbeddingItem>,
+    count: usize,
+    dimensions: Option<u64>,
+) -> Result<Vec<Vec<f32>>, AttemptFault> {
     let wanted = dimensions.and_then(|wanted| usize::try_from(wanted).ok());
     let mut found: Vec<Option<Vec<f32>>> = vec![None; count];
     let given = data.len();
     let mut length = wanted;
-    for One { index, embedding } in data {
+    for EmbeddingItem { index, embedding } in data {
         let long = embedding.len();
         if long == 0 || long > MAX_DIMENSIONS || *length.get_or_insert(long) != long {
-            return Err(Fault::malformed(format!(
+            return Err(AttemptFault::malformed(format!(
                 "a vector has {long} numbers where {} are wanted; `embedding.dimensions` of the store says how many the model makes",
                 length.unwrap_or(1)
             )));
         }
         let Some(slot) = found.get_mut(index).filter(|slot| slot.is_none()) else {
-            return Err(Fault::malformed(format!(
+            return Err(AttemptFault::malformed(format!(
                 "it answers a text {index} that was not asked, or twice"
             )));
         };
         let size = embedding.iter().map(|value| value * value).sum::<f32>().sqrt();
         if !size.is_normal() {
-            return Err(Fault::malformed("a vector has no direction"));
+            return Err(AttemptFault::malformed("a vector has no direction"));
         }
         *slot = Some(embedding.into_iter().map(|value| value / size).collect());
     }
     let vectors: Option<Vec<_>> = found.into_iter().collect();
-    vectors.ok_or_else(|| Fault::malformed(format!("{count} texts were asked and {given} vectors came")))
+    vectors
+        .ok_or_else(|| AttemptFault::malformed(format!("{count} texts were asked and {given} vectors came")))
 }

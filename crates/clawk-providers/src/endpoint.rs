@@ -4,17 +4,17 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, Request, Response, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Response, Url};
 use clawk_kernel::ports::{ProviderError, Usage};
-use clawk_secrets::Resolver;
+use clawk_secrets::SecretResolver;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use crate::attempt::unreadable;
-use crate::auth::Auth;
+use crate::auth::EndpointAuth;
 use crate::draft::shorten;
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 
 /// What is read of an error's body, and what is shown of it.
 const ERROR_READ_MAX_BYTES: usize = 64 * 1024;
@@ -28,23 +28,28 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) url: Url,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) auth: Auth,
-    pub(crate) resolver: Resolver,
-    pub(crate) deadlines: Deadlines,
+    pub(crate) auth: EndpointAuth,
+    pub(crate) resolver: SecretResolver,
+    pub(crate) deadlines: ClientDeadlines,
     pub(crate) max_response_bytes: u64,
     /// Made at first use: it may read root certificates.
-    pub(crate) client: OnceLock<Client>,
+    pub(crate) client: OnceLock<EgressClient>,
 }
 
 impl Endpoint {
     /// Posts `body` once (a second time with a fresh token when the first was refused) and returns a success's head.
-    pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, Fault> {
+    pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, AttemptFault> {
         self.post_as(url, HeaderValue::from_static("application/json"), body)
             .await
     }
 
     /// The same with a body of another media type.
-    pub(crate) async fn post_as(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {
+    pub(crate) async fn post_as(
+        &self,
+        url: Url,
+        kind: HeaderValue,
+        body: Bytes,
+    ) -> Result<Response, AttemptFault> {
         let response = self.send(url.clone(), kind.clone(), body.clone()).await?;
         let refused = response.status() == http::StatusCode::UNAUTHORIZED;
         let response = if refused && self.auth.rejected() {
@@ -60,12 +65,12 @@ impl Endpoint {
         let said = response.beginning(ERROR_READ_MAX_BYTES).await;
         // Secrets go before anything is taken apart or cut: what is cut could no longer be recognised.
         let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
-        Err(Fault::of_status(status.as_u16(), &headers, &said))
+        Err(AttemptFault::of_status(status.as_u16(), &headers, &said))
     }
 
     /// Asks for the list of models, without a key: any answer says that the endpoint is there, and none is paid for. `last`: what
     /// stands in the path in its place.
-    pub(crate) async fn reach(&self, last: &str) -> Result<(), Fault> {
+    pub(crate) async fn reach(&self, last: &str) -> Result<(), AttemptFault> {
         let mut url = self.url.clone();
         let base = url.path().strip_suffix(last).unwrap_or_default();
         let path = format!("{base}/models");
@@ -114,7 +119,7 @@ impl Endpoint {
     }
 
     /// Reads a JSON document with the endpoint's own key.
-    pub(crate) async fn get_json(&self, url: Url) -> Result<Value, Fault> {
+    pub(crate) async fn get_json(&self, url: Url) -> Result<Value, AttemptFault> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         for (name, value) in &self.headers {
@@ -132,12 +137,12 @@ impl Endpoint {
         let said = response.beginning(LOOK_UP_MAX_BYTES).await;
         if !status.is_success() {
             let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
-            return Err(Fault::of_status(status.as_u16(), &headers, &said));
+            return Err(AttemptFault::of_status(status.as_u16(), &headers, &said));
         }
         serde_json::from_slice(&said).map_err(unreadable)
     }
 
-    async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, Fault> {
+    async fn send(&self, url: Url, kind: HeaderValue, body: Bytes) -> Result<Response, AttemptFault> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(
@@ -157,17 +162,17 @@ impl Endpoint {
         Ok(self.client()?.send(request).await?)
     }
 
-    fn client(&self) -> Result<&Client, Fault> {
+    fn client(&self) -> Result<&EgressClient, AttemptFault> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
         let env = self.resolver.env();
-        let client = Client::for_provider(&self.url, env, self.deadlines, self.max_response_bytes)?;
+        let client = EgressClient::for_provider(&self.url, env, self.deadlines, self.max_response_bytes)?;
         Ok(self.client.get_or_init(|| client))
     }
 
     /// The fault as the kernel is told: with the provider's name, without secrets, short.
-    pub(crate) fn error(&self, fault: Fault, usage: Option<Usage>) -> ProviderError {
+    pub(crate) fn error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
         let host = self.url.host_str().unwrap_or_default();
         let said = self.resolver.redactor().clean(&fault.message);
         let mut message = format!(
@@ -178,7 +183,7 @@ impl Endpoint {
         if said.len() > ERROR_SHOWN_MAX_BYTES {
             message.push('…');
         }
-        let Fault {
+        let AttemptFault {
             kind,
             status,
             retry_after_ms,

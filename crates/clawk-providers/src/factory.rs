@@ -5,18 +5,18 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use clawk_egress::{Deadlines, Url};
+use clawk_egress::{ClientDeadlines, Url};
 use clawk_kernel::ModelOptions;
-use clawk_kernel::ports::{Effort, Provider, RequestAdaptation};
+use clawk_kernel::ports::{ModelProvider, ReasoningEffort, RequestAdaptation};
 use clawk_manifest::model::{self, AuthType, ProviderProtocol, ProviderTransport};
-use clawk_secrets::Resolver;
+use clawk_secrets::SecretResolver;
 use http::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{Dialect, HttpProvider};
-use crate::auth::{Auth, Key, OAuth2};
+use crate::attempt::{ApiDialect, HttpProvider};
+use crate::auth::{EndpointAuth, LazySecret, OAuth2};
 use crate::endpoint::Endpoint;
-use crate::scripted::{Script, ScriptError, Scripted};
+use crate::scripted::{ModelScript, ScriptError, ScriptedProvider};
 use crate::{anthropic, openai, responses};
 
 /// The form in which an OpenAI-compatible server is asked.
@@ -57,7 +57,7 @@ pub struct ProviderConfig {
     pub retry_time_ms: u64,
     /// How much the model may think before it answers; absent: as its server does by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub effort: Option<Effort>,
+    pub effort: Option<ReasoningEffort>,
     /// The model's window as it is served here, tokens; absent: asked from the server, else from the catalogue of models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
@@ -120,8 +120,8 @@ impl ProviderConfig {
         }
     }
 
-    pub(crate) fn deadlines(&self) -> Deadlines {
-        Deadlines {
+    pub(crate) fn deadlines(&self) -> ClientDeadlines {
+        ClientDeadlines {
             connect_ms: self.connect_timeout_ms,
             first_byte_ms: self.first_byte_timeout_ms,
             idle_ms: self.idle_timeout_ms,
@@ -132,7 +132,7 @@ impl ProviderConfig {
 
 /// Where script files may lie (R9, R3).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scripts {
+pub enum ScriptAccess {
     /// No file may be named: the manifest came over the wire.
     Refused,
     /// Inside this directory, the manifest's.
@@ -177,16 +177,20 @@ pub enum FactoryError {
 /// Makes providers. Nothing is connected and no secret resolved here: an agent whose key is not set yet starts, and the first
 /// request says what is missing.
 #[derive(Debug)]
-pub struct Factory {
-    resolver: Resolver,
+pub struct ProviderFactory {
+    resolver: SecretResolver,
     config: BTreeMap<String, ProviderConfig>,
-    scripts: Scripts,
+    scripts: ScriptAccess,
 }
 
-impl Factory {
+impl ProviderFactory {
     /// A factory over `[providers]` of `clawk.toml`.
     #[must_use]
-    pub fn new(resolver: Resolver, config: BTreeMap<String, ProviderConfig>, scripts: Scripts) -> Self {
+    pub fn new(
+        resolver: SecretResolver,
+        config: BTreeMap<String, ProviderConfig>,
+        scripts: ScriptAccess,
+    ) -> Self {
         Self {
             resolver,
             config,
@@ -198,7 +202,7 @@ impl Factory {
     ///
     /// # Errors
     /// [`FactoryError`]: the endpoint, an option or a script cannot be served.
-    pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn Provider>, FactoryError> {
+    pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn ModelProvider>, FactoryError> {
         let config = self.config.get(&spec.name).cloned().unwrap_or_default();
         if config.max_output_tokens == Some(0) {
             return Err(FactoryError::Config {
@@ -230,10 +234,10 @@ impl Factory {
         let dialect = match (spec.protocol, config.dialect) {
             (ProviderProtocol::Custom, _) => return Ok(None),
             (ProviderProtocol::OpenaiCompatible, None | Some(ProviderDialect::ChatCompletions)) => {
-                Dialect::OpenAi
+                ApiDialect::OpenAi
             }
-            (ProviderProtocol::OpenaiCompatible, Some(ProviderDialect::Responses)) => Dialect::Responses,
-            (ProviderProtocol::AnthropicNative, None) => Dialect::Anthropic,
+            (ProviderProtocol::OpenaiCompatible, Some(ProviderDialect::Responses)) => ApiDialect::Responses,
+            (ProviderProtocol::AnthropicNative, None) => ApiDialect::Anthropic,
             (ProviderProtocol::AnthropicNative, Some(_)) => {
                 return Err(FactoryError::Config {
                     name: spec.name.clone(),
@@ -245,8 +249,8 @@ impl Factory {
         let base = http_url(&spec.endpoint).map_err(|reason| field(spec, "endpoint", reason))?;
         let (url, headers) = match dialect {
             // The address of the other form is made from this one, as those of vectors and speech are.
-            Dialect::OpenAi | Dialect::Responses => (openai::url(&responses::base(base)), Vec::new()),
-            Dialect::Anthropic => {
+            ApiDialect::OpenAi | ApiDialect::Responses => (openai::url(&responses::base(base)), Vec::new()),
+            ApiDialect::Anthropic => {
                 let version = HeaderValue::from_static(anthropic::VERSION);
                 (
                     anthropic::url(&base),
@@ -278,7 +282,7 @@ impl Factory {
         &self,
         spec: &model::Provider,
         config: &ProviderConfig,
-    ) -> Result<Arc<dyn Provider>, FactoryError> {
+    ) -> Result<Arc<dyn ModelProvider>, FactoryError> {
         let path = spec
             .endpoint
             .strip_prefix("script:")
@@ -294,11 +298,11 @@ impl Factory {
         let path = self
             .locate(Path::new(path))
             .map_err(|reason| field(spec, "endpoint", reason))?;
-        let script = Script::load(&path).map_err(|source| FactoryError::Script {
+        let script = ModelScript::load(&path).map_err(|source| FactoryError::Script {
             name: spec.name.clone(),
             source,
         })?;
-        Ok(Arc::new(Scripted::new(
+        Ok(Arc::new(ScriptedProvider::new(
             &spec.name,
             &spec.model,
             spec.streaming,
@@ -309,9 +313,11 @@ impl Factory {
 
     fn locate(&self, path: &Path) -> Result<PathBuf, String> {
         let dir = match &self.scripts {
-            Scripts::Refused => return Err("names a file, which a manifest on the wire may not".to_owned()),
-            Scripts::Anywhere(dir) => return Ok(dir.join(path)),
-            Scripts::Inside(dir) => dir,
+            ScriptAccess::Refused => {
+                return Err("names a file, which a manifest on the wire may not".to_owned());
+            }
+            ScriptAccess::Anywhere(dir) => return Ok(dir.join(path)),
+            ScriptAccess::Inside(dir) => dir,
         };
         let whole = dir.join(path);
         // Links are followed: what counts is where the file really lies. A missing one is reported when it is read.
@@ -332,7 +338,11 @@ impl Factory {
     }
 }
 
-fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Result<Auth, FactoryError> {
+fn auth(
+    spec: &model::Provider,
+    config: &ProviderConfig,
+    dialect: ApiDialect,
+) -> Result<EndpointAuth, FactoryError> {
     let key = || match spec.auth.secret_ref.as_deref() {
         Some(name) if !name.is_empty() => Ok(name),
         _ => Err(field(
@@ -347,18 +357,18 @@ fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Re
         reason,
     };
     match spec.auth.kind {
-        AuthType::None => Ok(Auth::None),
-        AuthType::Bearer => Ok(Auth::Bearer(Key::new(key()?))),
+        AuthType::None => Ok(EndpointAuth::None),
+        AuthType::Bearer => Ok(EndpointAuth::Bearer(LazySecret::new(key()?))),
         AuthType::ApiKeyHeader => {
             let default = match dialect {
-                Dialect::OpenAi | Dialect::Responses => "api-key",
-                Dialect::Anthropic => "x-api-key",
+                ApiDialect::OpenAi | ApiDialect::Responses => "api-key",
+                ApiDialect::Anthropic => "x-api-key",
             };
             let name = config.header.as_deref().unwrap_or(default);
             let header = name
                 .parse()
                 .map_err(|_| wrong("header", format!("`{name}` is not a valid header name")))?;
-            Ok(Auth::Header(header, Key::new(key()?)))
+            Ok(EndpointAuth::Header(header, LazySecret::new(key()?)))
         }
         AuthType::Oauth2 => {
             let Some(url) = &config.token_url else {
@@ -369,7 +379,7 @@ fn auth(spec: &model::Provider, config: &ProviderConfig, dialect: Dialect) -> Re
             };
             let url = http_url(url).map_err(|reason| wrong("token_url", reason))?;
             let oauth2 = OAuth2::new(key()?, url, config.scope.clone(), config.deadlines());
-            Ok(Auth::OAuth2(Box::new(oauth2)))
+            Ok(EndpointAuth::OAuth2(Box::new(oauth2)))
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::sse::TooLarge;
 
 /// A failed attempt in this crate's words; [`crate::endpoint::Endpoint::error`] names the provider, redacts and shortens.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct AttemptFault {
     pub(crate) kind: FaultKind,
     pub(crate) message: String,
     pub(crate) status: Option<u16>,
@@ -19,7 +19,7 @@ pub(crate) struct Fault {
     pub(crate) cause: Option<RefusalCause>,
 }
 
-impl Fault {
+impl AttemptFault {
     pub(crate) fn new(kind: FaultKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -108,13 +108,13 @@ impl Fault {
     }
 }
 
-impl From<TooLarge> for Fault {
+impl From<TooLarge> for AttemptFault {
     fn from(error: TooLarge) -> Self {
         Self::malformed(error.to_string())
     }
 }
 
-impl From<EgressError> for Fault {
+impl From<EgressError> for AttemptFault {
     fn from(error: EgressError) -> Self {
         let kind = match &error {
             EgressError::Refused(_) | EgressError::Setup(_) | EgressError::Onward(_) => FaultKind::Rejected,

@@ -1,7 +1,7 @@
 //! A conversation as every dialect takes it: roles in turn, every call with its result, nothing empty.
 
 use clawk_kernel::join_frame;
-use clawk_kernel::ports::{Image, InferRequest, Message, ProviderState, ToolUse};
+use clawk_kernel::ports::{Image, InferRequest, ModelMessage, ProviderState, ToolUse};
 
 use crate::call_ids::{CallIds, IdRule};
 use crate::state::StateOwner;
@@ -90,12 +90,12 @@ fn history<'a>(
     while let Some(message) = request.messages.get(at) {
         at += 1;
         match message {
-            Message::User {
+            ModelMessage::User {
                 text, images, frame, ..
             } => {
                 add_user(&mut entries, &join_frame(frame, text), images, rules);
             }
-            Message::Assistant { text, calls, state } => {
+            ModelMessage::Assistant { text, calls, state } => {
                 let own = state.as_deref().map(|state| owner.owns(state));
                 let calls: Vec<CallEntry<'a>> = calls
                     .iter()
@@ -114,13 +114,13 @@ fn history<'a>(
                 let behind = request.messages.get(at..).unwrap_or_default();
                 let taken = behind
                     .iter()
-                    .take_while(|next| matches!(next, Message::ToolResult { .. }));
-                let results: Vec<&Message> = taken.collect();
+                    .take_while(|next| matches!(next, ModelMessage::ToolResult { .. }));
+                let results: Vec<&ModelMessage> = taken.collect();
                 at += results.len();
                 add_assistant(&mut entries, entry, &results);
             }
             // A result without its call: the call was cut away with an earlier part of the conversation.
-            Message::ToolResult { .. } => {}
+            ModelMessage::ToolResult { .. } => {}
         }
     }
     if (rules.user_first || rules.alternates)
@@ -160,19 +160,25 @@ fn add_user<'a>(entries: &mut Vec<HistoryEntry<'a>>, words: &str, shown: &'a [Im
     });
 }
 
-fn add_assistant<'a>(entries: &mut Vec<HistoryEntry<'a>>, entry: AssistantEntry<'a>, results: &[&Message]) {
+fn add_assistant<'a>(
+    entries: &mut Vec<HistoryEntry<'a>>,
+    entry: AssistantEntry<'a>,
+    results: &[&ModelMessage],
+) {
     if entry.text.trim().is_empty() && entry.calls.is_empty() {
         return;
     }
     let mut answers = Vec::with_capacity(entry.calls.len());
-    let mut left: Vec<&Message> = results.to_vec();
+    let mut left: Vec<&ModelMessage> = results.to_vec();
     for call in &entry.calls {
         let found = left.iter().position(
-            |result| matches!(result, Message::ToolResult { call_id, .. } if *call_id == call.call.id),
+            |result| matches!(result, ModelMessage::ToolResult { call_id, .. } if *call_id == call.call.id),
         );
         let (text, is_error) = match found.map(|at| left.remove(at)) {
-            Some(Message::ToolResult { text, is_error, .. }) => (text.clone(), *is_error),
-            Some(Message::User { .. } | Message::Assistant { .. }) | None => (NO_RESULT.to_owned(), true),
+            Some(ModelMessage::ToolResult { text, is_error, .. }) => (text.clone(), *is_error),
+            Some(ModelMessage::User { .. } | ModelMessage::Assistant { .. }) | None => {
+                (NO_RESULT.to_owned(), true)
+            }
         };
         answers.push(ResultEntry {
             id: call.id.clone(),

@@ -4,7 +4,7 @@
 //!   tokens, authentication, finding a provider on this machine. One call is one attempt at one endpoint.
 //! * **Depends on:** the kernel's port, manifest types, secrets, egress.
 //! * **Must not know:** tools, channels; retry, fallback, limits and the record, which are the kernel's.
-//! * **Start reading at:** [`Factory`], then `attempt` (one attempt, top to bottom), then `openai`.
+//! * **Start reading at:** [`ProviderFactory`], then `attempt` (one attempt, top to bottom), then `openai`.
 
 mod factory;
 
@@ -58,7 +58,7 @@ mod speech;
 mod discover;
 mod listing;
 
-pub use discover::{Discovered, discover};
-pub use factory::{Factory, FactoryError, ProviderConfig, ProviderDialect, Scripts};
+pub use discover::{DiscoveredProvider, discover};
+pub use factory::{FactoryError, ProviderConfig, ProviderDialect, ProviderFactory, ScriptAccess};
 pub use listing::{ListedModel, ListingError};
-pub use scripted::{Script, ScriptError, Scripted};
+pub use scripted::{ModelScript, ScriptError, ScriptedProvider};

@@ -4,7 +4,7 @@ use clawk_egress::Url;
 use clawk_manifest::model;
 use serde_json::Value;
 
-use crate::factory::{Factory, FactoryError};
+use crate::factory::{FactoryError, ProviderFactory};
 
 /// Models that are listed at most.
 const MODELS_MAX: usize = 5_000;
@@ -60,7 +60,7 @@ pub enum ListingError {
     NotAList(String),
 }
 
-impl Factory {
+impl ProviderFactory {
     /// Asks the provider's own server, with its own key, which models it offers; sorted by name.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 /// A count, or the place of something in a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Number {
+pub(crate) enum WireNumber {
     /// The member is missing or null.
     #[default]
     Absent,
@@ -17,7 +17,7 @@ pub(crate) enum Number {
     Unreadable,
 }
 
-impl Number {
+impl WireNumber {
     fn of(text: &str) -> Self {
         match text.parse::<u64>() {
             Ok(number) if number <= Usage::TOKENS_MAX => Self::Given(number),
@@ -46,7 +46,7 @@ impl Number {
     }
 }
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for WireNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // As text: a number that no type holds (`1e999`) would else make the whole answer unreadable.
         Box::<RawValue>::deserialize(deserializer).map(|raw| Self::of(raw.get()))

@@ -179,7 +179,7 @@ pub(crate) fn cause_of(status: Option<u16>, body: &str) -> Option<RefusalCause> 
     let body = body
         .get(..body.floor_char_boundary(READ_MAX_BYTES))
         .unwrap_or(body);
-    let refusal = Refusal::read(body);
+    let refusal = RefusalText::read(body);
     let too_large_for_a_minute = refusal.says("request too large for");
     match status {
         None | Some(400 | 404 | 413 | 422 | 500) => {}
@@ -237,7 +237,7 @@ pub(crate) fn is_used_up(body: &str) -> bool {
 
 /// A refusal's texts and members, however deep they are packed.
 #[derive(Debug, Default)]
-struct Refusal {
+struct RefusalText {
     /// All texts in lower case, one behind the other.
     words: String,
     /// `param` of OpenAI's errors.
@@ -248,7 +248,7 @@ struct Refusal {
     forbidden: Vec<Vec<String>>,
 }
 
-impl Refusal {
+impl RefusalText {
     fn read(body: &str) -> Self {
         let mut refusal = Self::default();
         refusal.text(body, DEPTH);

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use clawk_egress::Url;
-use clawk_kernel::ports::{Audio, FaultKind, Spoken, Transcribed, Usage, heard, said};
+use clawk_kernel::ports::{AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, heard, said};
 use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::json;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{next, unreadable};
 use crate::endpoint::Endpoint;
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 
 /// The largest recording that these servers take.
 const MAX_BYTES: usize = 25 << 20;
@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 25 << 20;
 const MAX_TRANSCRIPT_BYTES: usize = 64 << 10;
 
 #[derive(Deserialize)]
-struct Answer {
+struct TranscriptionResponse {
     text: String,
 }
 
@@ -35,27 +35,27 @@ fn url(chat: &Url, last: &str) -> Url {
 pub(crate) async fn transcribe(
     endpoint: &Endpoint,
     model: &str,
-    audio: &Audio,
+    audio: &AudioRecording,
     cancel: &CancellationToken,
-) -> Result<Transcribed, (Fault, Option<Usage>)> {
+) -> Result<AudioTranscript, (AttemptFault, Option<Usage>)> {
     let file = file(audio).map_err(|fault| (fault, None))?;
     // The recording can't hold it: it is made of the recording's own digest and of what nobody else knows beforehand.
     let boundary = format!("clawk-{}", audio.digest.to_string().replace(':', "-"));
     let body = form(&boundary, model, &file);
     let kind = HeaderValue::try_from(format!("multipart/form-data; boundary={boundary}"))
-        .map_err(|_invalid| (Fault::malformed("the recording has no digest"), None))?;
+        .map_err(|_invalid| (AttemptFault::malformed("the recording has no digest"), None))?;
     let bytes = answered(endpoint, "transcriptions", (kind, body), cancel).await;
     let usage = heard(audio.length_ms);
     let bytes = bytes.map_err(|(fault, worked)| (fault, worked.then_some(usage)))?;
     let spent = |fault| (fault, Some(usage));
-    let answer: Answer = serde_json::from_slice(&bytes)
+    let answer: TranscriptionResponse = serde_json::from_slice(&bytes)
         .map_err(unreadable)
         .map_err(spent)?;
     if answer.text.len() > MAX_TRANSCRIPT_BYTES {
         let message = format!("the transcript is longer than {MAX_TRANSCRIPT_BYTES} bytes");
-        return Err(spent(Fault::malformed(message)));
+        return Err(spent(AttemptFault::malformed(message)));
     }
-    Ok(Transcribed {
+    Ok(AudioTranscript {
         text: answer.text.trim().to_owned(),
         usage,
     })
@@ -67,7 +67,7 @@ pub(crate) async fn speak(
     (model, voice): (&str, &str),
     text: &str,
     cancel: &CancellationToken,
-) -> Result<Spoken, (Fault, Option<Usage>)> {
+) -> Result<SpokenAudio, (AttemptFault, Option<Usage>)> {
     let body = json!({ "model": model, "input": text, "voice": voice, "response_format": "mp3" });
     let body = Bytes::from(body.to_string());
     let kind = HeaderValue::from_static("application/json");
@@ -76,9 +76,9 @@ pub(crate) async fn speak(
         .await
         .map_err(|(fault, worked)| (fault, worked.then_some(usage)))?;
     if data.is_empty() || data.first() == Some(&b'{') {
-        return Err((Fault::malformed("the answer holds no sound"), Some(usage)));
+        return Err((AttemptFault::malformed("the answer holds no sound"), Some(usage)));
     }
-    Ok(Spoken {
+    Ok(SpokenAudio {
         media_type: "audio/mpeg",
         data: data.to_vec(),
         usage,
@@ -91,11 +91,11 @@ async fn answered(
     last: &str,
     (kind, body): (HeaderValue, Bytes),
     cancel: &CancellationToken,
-) -> Result<Bytes, (Fault, bool)> {
+) -> Result<Bytes, (AttemptFault, bool)> {
     let asked = endpoint.post_as(url(&endpoint.url, last), kind, body);
     let head = cancel.run_until_cancelled(asked).await;
     let mut response = head
-        .unwrap_or_else(|| Err(Fault::cancelled()))
+        .unwrap_or_else(|| Err(AttemptFault::cancelled()))
         .map_err(|fault| (fault, false))?;
     let mut bytes = BytesMut::new();
     while let Some(piece) = next(&mut response, cancel).await.map_err(|fault| (fault, true))? {
@@ -105,7 +105,7 @@ async fn answered(
 }
 
 /// What is sent as a file: servers tell the format by the extension.
-struct File {
+struct AudioUpload {
     extension: &'static str,
     media_type: &'static str,
     head: Vec<u8>,
@@ -113,8 +113,8 @@ struct File {
 }
 
 /// The recording as a file. Samples without a header get one: no server takes them bare.
-fn file(audio: &Audio) -> Result<File, Fault> {
-    let refused = |why: String| Fault::new(FaultKind::Rejected, why);
+fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
+    let refused = |why: String| AttemptFault::new(FaultKind::Rejected, why);
     let mut parts = audio.media_type.split(';').map(str::trim);
     let (kind, mut head) = (parts.next().unwrap_or_default(), Vec::new());
     let (extension, media_type) = match kind {
@@ -146,7 +146,7 @@ fn file(audio: &Audio) -> Result<File, Fault> {
             MAX_BYTES >> 20
         )));
     }
-    Ok(File {
+    Ok(AudioUpload {
         extension,
         media_type,
         head,
@@ -173,7 +173,7 @@ fn wav(rate: u32, size: u32) -> Vec<u8> {
 }
 
 /// The fields `model`, `response_format` and `file` (RFC 7578).
-fn form(boundary: &str, model: &str, file: &File) -> Bytes {
+fn form(boundary: &str, model: &str, file: &AudioUpload) -> Bytes {
     let mut body = BytesMut::with_capacity(file.data.len() + 1024);
     for (name, value) in [("model", model), ("response_format", "json")] {
         let field =

@@ -1,6 +1,6 @@
 //! What the dialects share in writing a request: changes that a refusal asked for (R53), effort, the cache key.
 
-use clawk_kernel::ports::{Effort, InferRequest, Message, RequestAdaptation};
+use clawk_kernel::ports::{InferRequest, ModelMessage, ReasoningEffort, RequestAdaptation};
 use serde_json::Value;
 
 use crate::call_ids::IdRule;
@@ -39,7 +39,7 @@ impl RequestContext<'_> {
             .request
             .messages
             .iter()
-            .any(|message| matches!(message, Message::User { .. }));
+            .any(|message| matches!(message, ModelMessage::User { .. }));
         let stable = self.request.system.strip_suffix(volatile)?;
         (has_words && !volatile.is_empty()).then_some((stable.trim_end(), volatile))
     }
@@ -132,16 +132,16 @@ pub(crate) fn adapt(body: &mut Value, adaptation: &RequestAdaptation) {
 }
 
 /// The effort as OpenAI's dialects write it.
-pub(crate) fn effort_word(effort: Effort, host: &str) -> &'static str {
+pub(crate) fn effort_word(effort: ReasoningEffort, host: &str) -> &'static str {
     match effort {
-        Effort::None => "none",
-        Effort::Minimal => "minimal",
-        Effort::Low => "low",
-        Effort::Medium => "medium",
-        Effort::High => "high",
-        Effort::Max if has_domain(host, "openai.com") || has_domain(host, "azure.com") => "xhigh",
-        Effort::Max if has_domain(host, "deepseek.com") => "max",
-        Effort::Max => "high",
+        ReasoningEffort::None => "none",
+        ReasoningEffort::Minimal => "minimal",
+        ReasoningEffort::Low => "low",
+        ReasoningEffort::Medium => "medium",
+        ReasoningEffort::High => "high",
+        ReasoningEffort::Max if has_domain(host, "openai.com") || has_domain(host, "azure.com") => "xhigh",
+        ReasoningEffort::Max if has_domain(host, "deepseek.com") => "max",
+        ReasoningEffort::Max => "high",
     }
 }
 

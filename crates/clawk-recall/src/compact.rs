@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use clawk_manifest::model::{
-    CompactionStrategy, Consolidation, ForgettingStrategy, SearchStrategy, Store, StoreType,
+    CompactionStrategy, ConsolidationMode, ForgettingStrategy, SearchStrategy, Store, StoreType,
 };
 use clawk_proto::method::NewEntry;
 use serde_json::{Value, json};
 
-use crate::entry::{Hit, Mark, New};
+use crate::entry::{EntryHit, EntryInsertion, EntryProvenance};
 use crate::{table, words};
 
 /// `sliding-window` and `summarize` keep at most so many of a store that has `max_entries`.
@@ -31,7 +31,7 @@ const MANY_SOURCES: &str = "web and others, too many to list";
 
 /// A summary of the oldest entries that a model wrote, and of which entries exactly.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct CompactionSummary {
     /// The entries' ids.
     pub of: Vec<String>,
     /// Its text.
@@ -88,7 +88,7 @@ fn settles(store: &Store) -> bool {
         .and_then(|forgetting| forgetting.strategy);
     matches!(
         consolidation,
-        Some(Consolidation::Summarize | Consolidation::Adaptive)
+        Some(ConsolidationMode::Summarize | ConsolidationMode::Adaptive)
     ) || matches!(
         forgetting,
         Some(ForgettingStrategy::Summarize | ForgettingStrategy::Adaptive)
@@ -101,7 +101,7 @@ fn rests(store: &Store) -> bool {
         .lifecycle
         .as_ref()
         .and_then(|lifecycle| lifecycle.consolidation)
-        == Some(Consolidation::None)
+        == Some(ConsolidationMode::None)
 }
 
 /// Whether compaction comes by itself at so many entries, before retention would have to delete: at nine tenths of `max_entries`.
@@ -161,13 +161,13 @@ pub fn merges(store: &Store) -> bool {
         .lifecycle
         .as_ref()
         .and_then(|lifecycle| lifecycle.consolidation);
-    consolidation == Some(Consolidation::Merge) && !by_key(store.kind)
+    consolidation == Some(ConsolidationMode::Merge) && !by_key(store.kind)
 }
 
 /// Of these entries, the oldest first, those of which a later one says the same: the same words in the same order, whatever their
 /// case, accents and punctuation; of the same conversation, and no less trusted. They are set aside, each for itself.
 #[must_use]
-pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a Hit)>) -> Vec<T> {
+pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHit)>) -> Vec<T> {
     let mut newest: HashMap<(String, &str, bool), T> = HashMap::new();
     let mut again = Vec::new();
     for (name, hit) in entries {
@@ -185,19 +185,19 @@ pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a Hit)>) 
 /// The entry that stands for these, the oldest first: the given summary if it is of exactly them, and else the beginning of
 /// each. It lists what it replaces. `at`: now, RFC 3339.
 #[must_use]
-pub fn summary(old: &[Hit], written: Option<&Summary>, at: &str) -> New {
+pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) -> EntryInsertion {
     let ids: Vec<&str> = old.iter().map(|hit| hit.entry.id.as_str()).collect();
-    let fits = |summary: &&Summary| summary.of.iter().map(String::as_str).eq(ids.iter().copied());
+    let fits = |summary: &&CompactionSummary| summary.of.iter().map(String::as_str).eq(ids.iter().copied());
     let (text, method) = match written.filter(fits) {
         Some(summary) => (summary.text.clone(), "model"),
         None => (extracts(old), "extracts"),
     };
-    let time = |hit: &Hit| hit.entry.timestamp.clone().unwrap_or_default();
+    let time = |hit: &EntryHit| hit.entry.timestamp.clone().unwrap_or_default();
     let about = json!({
         "summary_of": old.len(), "ids": ids.iter().take(SUMMARY_IDS).collect::<Vec<_>>(),
         "from": old.first().map(time), "to": old.last().map(time), "method": method, "compacted_at": at,
     });
-    New {
+    EntryInsertion {
         id: format!("summary-{}", ids.last().copied().unwrap_or_default()),
         entry: NewEntry {
             content: Value::String(text),
@@ -210,7 +210,7 @@ pub fn summary(old: &[Hit], written: Option<&Summary>, at: &str) -> New {
 
 /// The mark of what is made of these: no more trusted than the least of them, and of one conversation only if all are.
 #[must_use]
-pub fn mark_of(old: &[Hit]) -> Mark {
+pub fn mark_of(old: &[EntryHit]) -> EntryProvenance {
     let mut made_from: Vec<String> = Vec::new();
     let origins = old.iter().map(|hit| &hit.mark.origin);
     let sources = old.iter().flat_map(|hit| &hit.mark.made_from);
@@ -234,7 +234,7 @@ pub fn mark_of(old: &[Hit]) -> Mark {
     let one_author = old.iter().all(|hit| hit.mark.author == author);
     let whose = old.first().map(|hit| hit.mark.whose.clone()).unwrap_or_default();
     let one = old.iter().all(|hit| hit.mark.whose == whose);
-    Mark {
+    EntryProvenance {
         origin: "memory".to_owned(),
         untrusted: old.iter().any(|hit| hit.mark.untrusted),
         author: if one_author {
@@ -255,7 +255,7 @@ fn is_others(source: &str) -> bool {
 }
 
 /// The beginning of each, within a bound. No model is asked.
-fn extracts(old: &[Hit]) -> String {
+fn extracts(old: &[EntryHit]) -> String {
     let mut text = String::new();
     for hit in old {
         if text.len() >= SUMMARY_BYTES {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_was_said_again_is_found_and_nothing_else() {
-        let hit = |text: &str, whose: &str, untrusted: bool| Hit {
+        let hit = |text: &str, whose: &str, untrusted: bool| EntryHit {
             entry: clawk_proto::method::MemoryEntry {
                 id: String::new(),
                 key: None,
@@ -293,10 +293,10 @@ mod tests {
                 timestamp: None,
                 score: None,
             },
-            mark: Mark {
+            mark: EntryProvenance {
                 whose: whose.to_owned(),
                 untrusted,
-                ..Mark::default()
+                ..EntryProvenance::default()
             },
         };
         let all = [

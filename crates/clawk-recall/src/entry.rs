@@ -8,7 +8,7 @@ use crate::compact::by_key;
 
 /// Where an entry came from (R46). It is the runtime's word: nothing in an entry's own text or metadata changes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct EntryProvenance {
     /// `user`, `agent`, `tool`, `web URL`, `file PATH`, `peer NAME`, `memory`; empty: not known, of an earlier version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub origin: String,
@@ -34,7 +34,7 @@ const fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-impl Mark {
+impl EntryProvenance {
     /// The kind of the origin: its first word.
     #[must_use]
     pub fn kind(&self) -> &str {
@@ -44,19 +44,19 @@ impl Mark {
 
 /// An entry on its way into a store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct New {
+pub struct EntryInsertion {
     /// Unique within the store; one that is there already is left as it is.
     pub id: String,
     /// What is kept.
     pub entry: NewEntry,
     /// Where it came from.
-    pub mark: Mark,
+    pub mark: EntryProvenance,
 }
 
 /// The largest content and metadata of one entry, bytes of JSON.
 const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
-impl New {
+impl EntryInsertion {
     /// The bytes of JSON of its content and metadata.
     ///
     /// # Errors
@@ -101,17 +101,17 @@ pub fn room(store: &Store, there: u64, more: u64) -> Result<(), String> {
 
 /// An entry that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Hit {
+pub struct EntryHit {
     /// As the wire has it; `score` within 0..1 where it was searched for.
     pub entry: MemoryEntry,
     /// Where it came from.
-    pub mark: Mark,
+    pub mark: EntryProvenance,
 }
 
 /// By what a text was searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Used {
+pub enum SearchMethod {
     /// By meaning alone, with a provider's embeddings.
     Vector,
     /// By words alone.
@@ -122,7 +122,7 @@ pub enum Used {
     Static,
 }
 
-impl Used {
+impl SearchMethod {
     /// Its name: `vector`, `full-text`, `hybrid`, `static`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -137,11 +137,11 @@ impl Used {
 
 /// What a question found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct EntrySearchResult {
     /// The best first; in chronological order for a range of times.
-    pub hits: Vec<Hit>,
+    pub hits: Vec<EntryHit>,
     /// How a text was searched; `None` for keys and times.
-    pub used: Option<Used>,
+    pub used: Option<SearchMethod>,
     /// The server that keeps the store can't compare vectors; all of them were compared by this process, so nothing is missed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub compared_here: bool,
@@ -149,7 +149,7 @@ pub struct Found {
 
 /// Whose entries count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Whose {
+pub enum ConversationFilter {
     /// Everybody's.
     #[default]
     All,
@@ -157,7 +157,7 @@ pub enum Whose {
     Of(Vec<String>),
 }
 
-impl Whose {
+impl ConversationFilter {
     /// Whether entries of this conversation count.
     #[must_use]
     pub fn holds(&self, whose: &str) -> bool {

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// What the scores of a ranking tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scores {
+pub enum ScoreMeaning {
     /// How much of the question an entry answers. Words: an entry that holds one common word of five is near 0, wherever it stands.
     Share,
     /// Only which entry is nearer. Cosines of a model lie in a narrow band, whether the entry fits or not.
@@ -14,13 +14,13 @@ pub enum Scores {
 
 /// A ranking, the best first, and its weight.
 #[derive(Debug, Clone, Copy)]
-pub struct Leg<'a, K> {
+pub struct WeightedRanking<'a, K> {
     /// Scores within 0..1.
     pub ranked: &'a [(K, f64)],
     /// At least 0.
     pub weight: f64,
     /// What the scores tell.
-    pub scores: Scores,
+    pub scores: ScoreMeaning,
 }
 
 /// The constant of reciprocal-rank fusion. The usual 60 is for lists of a thousand; these have some hundred entries, and the first
@@ -32,14 +32,14 @@ const SHARE_POWER: i32 = 3;
 
 /// By places (`reciprocal-rank`): 1 for what is first everywhere and answers the whole question.
 #[must_use]
-pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[Leg<'_, I>]) -> Vec<(I, f64)> {
+pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
     let ranks = std::iter::successors(Some(1.0_f64), |rank| Some(rank + 1.0));
     combined(legs, |leg| {
         let places = leg.ranked.iter().zip(ranks.clone());
         let points = places.map(|((id, score), rank)| {
             let sure = match leg.scores {
-                Scores::Share => score.powi(SHARE_POWER),
-                Scores::Order => 1.0,
+                ScoreMeaning::Share => score.powi(SHARE_POWER),
+                ScoreMeaning::Order => 1.0,
             };
             (*id, sure * (K + 1.0) / (K + rank))
         });
@@ -49,10 +49,10 @@ pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[Leg<'_, I>]) -> Vec<(I, f64)> 
 
 /// By scores (`linear-combination`): their weighted mean. Scores that tell only an order are spread over 0..1 first.
 #[must_use]
-pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[Leg<'_, I>]) -> Vec<(I, f64)> {
+pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
     combined(legs, |leg| match leg.scores {
-        Scores::Share => leg.ranked.to_vec(),
-        Scores::Order => spread(leg.ranked),
+        ScoreMeaning::Share => leg.ranked.to_vec(),
+        ScoreMeaning::Order => spread(leg.ranked),
     })
 }
 
@@ -66,8 +66,8 @@ fn spread<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
 }
 
 fn combined<I: Copy + Eq + Hash + Ord>(
-    legs: &[Leg<'_, I>],
-    points: impl Fn(&Leg<'_, I>) -> Vec<(I, f64)>,
+    legs: &[WeightedRanking<'_, I>],
+    points: impl Fn(&WeightedRanking<'_, I>) -> Vec<(I, f64)>,
 ) -> Vec<(I, f64)> {
     let total: f64 = legs.iter().map(|leg| leg.weight).sum();
     let mut sums: HashMap<I, f64> = HashMap::new();
@@ -92,21 +92,21 @@ mod tests {
     const WORDS: [(i32, f64); 3] = [(1, 0.95), (2, 0.9), (3, 0.2)];
     const MEANING: [(i32, f64); 3] = [(3, 0.89), (2, 0.88), (4, 0.86)];
 
-    fn legs(weight: f64) -> [Leg<'static, i32>; 2] {
+    fn legs(weight: f64) -> [WeightedRanking<'static, i32>; 2] {
         of(&WORDS, &MEANING, weight)
     }
 
-    fn of<'a>(words: &'a [(i32, f64)], near: &'a [(i32, f64)], weight: f64) -> [Leg<'a, i32>; 2] {
+    fn of<'a>(words: &'a [(i32, f64)], near: &'a [(i32, f64)], weight: f64) -> [WeightedRanking<'a, i32>; 2] {
         [
-            Leg {
+            WeightedRanking {
                 ranked: words,
                 weight: 1.0,
-                scores: Scores::Share,
+                scores: ScoreMeaning::Share,
             },
-            Leg {
+            WeightedRanking {
                 ranked: near,
                 weight,
-                scores: Scores::Order,
+                scores: ScoreMeaning::Order,
             },
         ]
     }

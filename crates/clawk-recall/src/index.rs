@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::words::{self, Term};
+use crate::words::{self, QueryTerm};
 
 /// Entries whose text is looked at for one question.
 const MAX_RANKED: usize = 256;
@@ -72,7 +72,7 @@ impl Index {
             {
                 *found.entry(*n).or_default() += weight;
             }
-            terms.push(Term { text, weight });
+            terms.push(QueryTerm { text, weight });
         }
         let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
         likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));

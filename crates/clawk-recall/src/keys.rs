@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use clawk_proto::Digest;
 use sha2::{Digest as _, Sha256};
 
-use crate::seal::{Key, SealError, Vault, is_sealed};
+use crate::seal::{SealError, SealKey, SealKeyring, is_sealed};
 
 /// What the proof of a store says in which every entry is sealed.
 pub const PROOF: &[u8] = b"clawk";
@@ -16,13 +16,13 @@ pub const PROOF: &[u8] = b"clawk";
 pub const BEGUN: &[u8] = b"clawk: not every entry is sealed";
 
 /// Finds the key that a reference names; for whoever opens a state without its configuration.
-pub type Find = fn(reference: &str) -> Result<Key, String>;
+pub type SealKeyLookup = fn(reference: &str) -> Result<SealKey, String>;
 
 /// The key of a state, and for what.
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// Seals and opens.
-    pub vault: Vault,
+    pub vault: SealKeyring,
     /// The reference of the key that seals: written down, so that a verb can ask for it.
     pub reference: String,
     /// The encrypted stores, on whichever back end.
@@ -31,7 +31,7 @@ pub struct Keys {
 
 /// The references of a state's keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct References {
+pub struct SealKeyReferences {
     /// Of the key that seals.
     pub current: String,
     /// Of the key before, until what lies elsewhere is sealed with the current one as well.
@@ -40,7 +40,7 @@ pub struct References {
 
 /// What a state says of one encrypted store.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct EncryptedStore {
     /// Its name.
     pub store: String,
     /// The reference of its key.
@@ -49,12 +49,12 @@ pub struct Known {
     pub proof: Vec<u8>,
 }
 
-impl Known {
+impl EncryptedStore {
     /// This vault has the key that the store was encrypted with.
     ///
     /// # Errors
     /// It has another one.
-    pub fn is_proved_by(&self, vault: &Vault) -> Result<(), String> {
+    pub fn is_proved_by(&self, vault: &SealKeyring) -> Result<(), String> {
         match vault.open(&proof_of(&self.store), &self.proof) {
             Ok(Some(proof)) if proof == PROOF || proof == BEGUN => Ok(()),
             Ok(_) | Err(_) => Err(format!(
@@ -66,7 +66,7 @@ impl Known {
 
     /// Every entry of the store is sealed: one that is not was put there by somebody without the key, who can't make this proof.
     #[must_use]
-    pub fn is_whole(&self, vault: &Vault) -> bool {
+    pub fn is_whole(&self, vault: &SealKeyring) -> bool {
         matches!(vault.open(&proof_of(&self.store), &self.proof), Ok(Some(proof)) if proof == PROOF)
     }
 }
@@ -87,11 +87,11 @@ pub fn place_of(content: Digest) -> String {
 ///
 /// # Errors
 /// It is not given, or can't be found.
-pub fn found(find: Option<Find>, reference: &str) -> Result<Vault, String> {
+pub fn found(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring, String> {
     let missing = || format!("its key is not given: `[memory] encryption_key = \"{reference}\"`");
     let find = find.ok_or_else(missing)?;
     find(reference)
-        .map(Vault::new)
+        .map(SealKeyring::new)
         .map_err(|error| format!("its key is missing: {error}"))
 }
 
@@ -105,9 +105,9 @@ pub fn named(stores: impl IntoIterator<Item = String>) -> String {
 /// Why something can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(pub String);
+pub struct StateKeyError(pub String);
 
-impl From<SealError> for Fault {
+impl From<SealError> for StateKeyError {
     fn from(error: SealError) -> Self {
         Self(error.to_string())
     }
@@ -115,17 +115,17 @@ impl From<SealError> for Fault {
 
 /// What opens and seals in an open state.
 #[derive(Debug, Clone, Default)]
-pub struct Seals {
-    vault: Option<Vault>,
+pub struct StateSealer {
+    vault: Option<SealKeyring>,
     /// Why there is no vault though something is sealed.
     why: String,
     stores: BTreeSet<String>,
 }
 
-impl Seals {
+impl StateSealer {
     /// Of whoever has the key.
     #[must_use]
-    pub fn new(vault: Vault, stores: BTreeSet<String>) -> Self {
+    pub fn new(vault: SealKeyring, stores: BTreeSet<String>) -> Self {
         Self {
             vault: Some(vault),
             why: String::new(),
@@ -135,7 +135,7 @@ impl Seals {
 
     /// For a reader: without the key, everything that is not sealed can be read.
     #[must_use]
-    pub fn of_reader(known: &[Known], find: Option<Find>) -> Self {
+    pub fn of_reader(known: &[EncryptedStore], find: Option<SealKeyLookup>) -> Self {
         let mut seals = Self {
             stores: known.iter().map(|known| known.store.clone()).collect(),
             ..Self::default()
@@ -155,7 +155,7 @@ impl Seals {
 
     /// What seals; `None`: nothing is sealed, or the key is not there.
     #[must_use]
-    pub const fn vault(&self) -> Option<&Vault> {
+    pub const fn vault(&self) -> Option<&SealKeyring> {
         self.vault.as_ref()
     }
 
@@ -181,8 +181,8 @@ impl Seals {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn known(&self) -> Result<&Vault, Fault> {
-        let missing = || Fault(format!("it is encrypted, and {}", self.why));
+    pub fn known(&self) -> Result<&SealKeyring, StateKeyError> {
+        let missing = || StateKeyError(format!("it is encrypted, and {}", self.why));
         self.vault.as_ref().ok_or_else(missing)
     }
 
@@ -207,7 +207,7 @@ impl Seals {
     ///
     /// # Errors
     /// There is no key, it is another one, or the bytes were changed or belong to another content.
-    pub fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    pub fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StateKeyError> {
         // What somebody said may look sealed.
         if !is_sealed(&bytes) || Sha256::digest(&bytes).as_slice() == digest.0 {
             return Ok(bytes);

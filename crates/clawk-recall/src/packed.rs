@@ -39,14 +39,14 @@ fn unpack(bytes: &[u8]) -> Option<(f32, &[u8])> {
 
 /// Vectors of one length, in memory. A row is known by its number; `whose` says whose it is.
 #[derive(Debug, Default)]
-pub struct Matrix {
+pub struct PackedVectors {
     dimensions: usize,
-    rows: Vec<Row>,
+    rows: Vec<PackedVectorRow>,
     bytes: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct PackedVectorRow {
     n: i64,
     whose: i64,
     factor: f32,
@@ -54,23 +54,23 @@ struct Row {
 
 /// A row on its way into the answer: the least near is on top of the heap.
 #[derive(Debug, PartialEq)]
-struct Near(f32, i64);
+struct NearestRow(f32, i64);
 
-impl Eq for Near {}
+impl Eq for NearestRow {}
 
-impl PartialOrd for Near {
+impl PartialOrd for NearestRow {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Near {
+impl Ord for NearestRow {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.0.total_cmp(&self.0).then(self.1.cmp(&other.1).reverse())
     }
 }
 
-impl Matrix {
+impl PackedVectors {
     /// How many vectors.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -93,7 +93,7 @@ impl Matrix {
         }
         if values.len() == self.dimensions && !values.is_empty() {
             self.bytes.extend_from_slice(values);
-            self.rows.push(Row { n, whose, factor });
+            self.rows.push(PackedVectorRow { n, whose, factor });
         }
     }
 
@@ -108,7 +108,7 @@ impl Matrix {
         };
         // Widened once, not for every row.
         let wanted: Vec<i16> = wanted.iter().map(|byte| i16::from(byte.cast_signed())).collect();
-        let mut best: BinaryHeap<Near> = BinaryHeap::with_capacity(limit + 1);
+        let mut best: BinaryHeap<NearestRow> = BinaryHeap::with_capacity(limit + 1);
         if limit == 0 || self.dimensions == 0 {
             return Vec::new();
         }
@@ -121,16 +121,16 @@ impl Matrix {
                 continue;
             }
             if best.len() < limit {
-                best.push(Near(near, row.n));
-            } else if best.peek().is_some_and(|least| Near(near, row.n) < *least) {
+                best.push(NearestRow(near, row.n));
+            } else if best.peek().is_some_and(|least| NearestRow(near, row.n) < *least) {
                 best.pop();
-                best.push(Near(near, row.n));
+                best.push(NearestRow(near, row.n));
             }
         }
         let sorted = best.into_sorted_vec();
         sorted
             .into_iter()
-            .map(|Near(near, n)| (n, f64::from(near).clamp(0.0, 1.0)))
+            .map(|NearestRow(near, n)| (n, f64::from(near).clamp(0.0, 1.0)))
             .collect()
     }
 }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_nearest_come_first() {
-        let mut matrix = Matrix::default();
+        let mut matrix = PackedVectors::default();
         matrix.add(1, 0, &pack(&[1.0, 0.0, 0.0]));
         matrix.add(2, 0, &pack(&[0.7, 0.7, 0.0]));
         matrix.add(3, 7, &pack(&[0.9, 0.1, 0.0]));
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(found(|_| true, 2), [1, 3]);
         assert_eq!(found(|whose| whose == 0, 9), [1, 2]);
         assert!(matrix.nearest(&[1.0], 3, |_| true).is_empty());
-        assert!(Matrix::default().nearest(&[], 3, |_| true).is_empty());
+        assert!(PackedVectors::default().nearest(&[], 3, |_| true).is_empty());
     }
 
     proptest! {
@@ -172,7 +172,7 @@ mod tests {
         fn a_packed_vector_is_nearly_the_vector(values in proptest::collection::vec(-1.0_f32..1.0, 64)) {
             prop_assume!(values.iter().any(|x| x.abs() > 0.01));
             let vector = normal(values).unwrap();
-            let mut matrix = Matrix::default();
+            let mut matrix = PackedVectors::default();
             matrix.add(1, 0, &pack(&vector));
             let found = matrix.nearest(&vector, 1, |_| true);
             prop_assert!(found[0].1 > 0.99, "{found:?}");

@@ -18,7 +18,7 @@ use serde_json::Value;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::entry::Mark;
+use crate::entry::EntryProvenance;
 
 /// The first bytes of every sealed value.
 const MAGIC: [u8; 8] = *b"clawk\0s1";
@@ -66,25 +66,25 @@ pub enum SealError {
 
 /// One key. It cannot be printed.
 #[derive(Clone)]
-pub struct Key {
+pub struct SealKey {
     id: [u8; ID_BYTES],
     cipher: XChaCha20Poly1305,
     names: Zeroizing<[u8; 32]>,
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SealKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", hex::encode(self.id))
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for SealKey {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
     }
 }
 
-impl Key {
+impl SealKey {
     /// A key of 64 hexadecimal digits; blanks around them do not count.
     ///
     /// # Errors
@@ -117,15 +117,15 @@ fn mac(key: &[u8], text: &[u8]) -> [u8; 32] {
 
 /// The key that seals, and another one that opens as well while everything is sealed anew.
 #[derive(Debug, Clone)]
-pub struct Vault {
-    current: Key,
-    older: Option<Key>,
+pub struct SealKeyring {
+    current: SealKey,
+    older: Option<SealKey>,
 }
 
-impl Vault {
+impl SealKeyring {
     /// Seals and opens with this key.
     #[must_use]
-    pub const fn new(key: Key) -> Self {
+    pub const fn new(key: SealKey) -> Self {
         Self {
             current: key,
             older: None,
@@ -134,7 +134,7 @@ impl Vault {
 
     /// Opens what this key sealed, too.
     #[must_use]
-    pub fn with_older(mut self, key: Key) -> Self {
+    pub fn with_older(mut self, key: SealKey) -> Self {
         self.older = Some(key);
         self
     }
@@ -255,7 +255,7 @@ pub fn is_sealed_text(text: &str) -> bool {
 
 /// What of an entry is sealed: everything that somebody said, and who said it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Bundle {
+pub struct SealedEntryFields {
     /// [`NewEntry::key`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -265,13 +265,13 @@ pub struct Bundle {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
     /// Where it came from.
-    pub mark: Mark,
+    pub mark: EntryProvenance,
 }
 
-impl Bundle {
+impl SealedEntryFields {
     /// Of an entry that is to be kept.
     #[must_use]
-    pub fn of(entry: &NewEntry, mark: &Mark) -> Self {
+    pub fn of(entry: &NewEntry, mark: &EntryProvenance) -> Self {
         Self {
             key: entry.key.clone(),
             content: entry.content.clone(),
@@ -288,8 +288,8 @@ impl Bundle {
 
     /// The entry with this id and time, and its mark.
     #[must_use]
-    pub fn into_hit(self, id: String, timestamp: String) -> crate::entry::Hit {
-        crate::entry::Hit {
+    pub fn into_hit(self, id: String, timestamp: String) -> crate::entry::EntryHit {
+        crate::entry::EntryHit {
             entry: MemoryEntry {
                 id,
                 key: self.key,
@@ -307,13 +307,13 @@ impl Bundle {
 mod tests {
     use super::*;
 
-    fn key(digit: &str) -> Key {
-        Key::from_hex(&digit.repeat(64)).unwrap()
+    fn key(digit: &str) -> SealKey {
+        SealKey::from_hex(&digit.repeat(64)).unwrap()
     }
 
     #[test]
     fn what_is_sealed_opens_with_its_key_at_its_place_alone() {
-        let vault = Vault::new(key("a"));
+        let vault = SealKeyring::new(key("a"));
         let sealed = vault.seal("entry 1/x", b"a secret plan").unwrap();
         assert_eq!(sealed.len(), 13 + OVERHEAD);
         assert!(!sealed.windows(6).any(|part| part == b"secret"));
@@ -324,7 +324,7 @@ mod tests {
         );
         assert_eq!(vault.open("entry 2/x", &sealed), Err(SealError::Changed));
         assert_eq!(
-            Vault::new(key("b")).open("entry 1/x", &sealed),
+            SealKeyring::new(key("b")).open("entry 1/x", &sealed),
             Err(SealError::OtherKey)
         );
         let mut changed = sealed.clone();
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(vault.open("entry 1/x", &changed), Err(SealError::Changed));
         assert_eq!(vault.open("entry 1/x", &sealed[..20]), Err(SealError::Changed));
         assert_eq!(vault.open("entry 1/x", b"plain").unwrap(), None);
-        let both = Vault::new(key("b")).with_older(key("a"));
+        let both = SealKeyring::new(key("b")).with_older(key("a"));
         assert_eq!(
             both.open("entry 1/x", &sealed).unwrap().unwrap(),
             b"a secret plan"
@@ -342,18 +342,18 @@ mod tests {
 
     #[test]
     fn text_and_names() {
-        let vault = Vault::new(key("a"));
+        let vault = SealKeyring::new(key("a"));
         let sealed = vault.seal_text("p", "grüße").unwrap();
         assert!(is_sealed_text(&sealed) && sealed.is_ascii());
         assert_eq!(vault.open_text("p", &sealed).unwrap().unwrap(), "grüße");
-        assert!(vault.is_current_text(&sealed) && !Vault::new(key("b")).is_current_text(&sealed));
+        assert!(vault.is_current_text(&sealed) && !SealKeyring::new(key("b")).is_current_text(&sealed));
         assert_eq!(vault.open_text("p", "\"plain\"").unwrap(), None);
         assert_eq!(vault.open_text("p", "~nothing"), Err(SealError::Changed));
         assert_eq!(vault.name("lamp"), vault.name("lamp"));
-        assert_ne!(vault.name("lamp"), Vault::new(key("b")).name("lamp"));
+        assert_ne!(vault.name("lamp"), SealKeyring::new(key("b")).name("lamp"));
         assert_eq!(format!("{:?}", key("a")).len(), "Key(00000000)".len());
         for wrong in ["", "abc", &"g".repeat(64), &"a".repeat(63), &"a".repeat(66)] {
-            assert_eq!(Key::from_hex(wrong), Err(SealError::NotAKey));
+            assert_eq!(SealKey::from_hex(wrong), Err(SealError::NotAKey));
         }
     }
 }

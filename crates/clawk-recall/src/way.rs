@@ -2,11 +2,11 @@
 
 use std::hash::Hash;
 
-use clawk_manifest::model::{Retrieval, SearchFusion, SearchStrategy, Store};
+use clawk_manifest::model::{RetrievalMode, SearchFusion, SearchStrategy, Store};
 
 use crate::compact::model_of;
-use crate::entry::{Used, Vector};
-use crate::fuse::{self, Leg, Scores};
+use crate::entry::{SearchMethod, Vector};
+use crate::fuse::{self, ScoreMeaning, WeightedRanking};
 use crate::table;
 
 /// Candidates that each ranking brings into the fusion, at least.
@@ -23,15 +23,15 @@ pub fn depth(limit: usize) -> usize {
 pub fn strategy(store: &Store) -> SearchStrategy {
     let retrieval = store.lifecycle.as_ref().and_then(|lifecycle| lifecycle.retrieval);
     match (store.search.strategy, retrieval) {
-        (SearchStrategy::Hybrid, Some(Retrieval::Exact)) => SearchStrategy::FtsOnly,
-        (SearchStrategy::Hybrid, Some(Retrieval::Semantic)) => SearchStrategy::VectorOnly,
+        (SearchStrategy::Hybrid, Some(RetrievalMode::Exact)) => SearchStrategy::FtsOnly,
+        (SearchStrategy::Hybrid, Some(RetrievalMode::Semantic)) => SearchStrategy::VectorOnly,
         (strategy, _) => strategy,
     }
 }
 
 /// A question with a vector of its own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Near {
+pub struct VectorQuery {
     /// `static` or `PROVIDER/MODEL`: vectors of this model are compared.
     pub model: String,
     /// The question's vector.
@@ -41,7 +41,7 @@ pub struct Near {
     /// Vectors count alone.
     pub only: bool,
     /// What the answer says of the search.
-    pub used: Used,
+    pub used: SearchMethod,
     weight: f64,
     fusion: SearchFusion,
 }
@@ -49,7 +49,7 @@ pub struct Near {
 /// How this text is searched in the store; `None`: by words alone. `vector` is the question's, by the store's embedding model; one
 /// of another model does not count.
 #[must_use]
-pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<Near> {
+pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<VectorQuery> {
     let model = model_of(store)?;
     let built_in = model == table::NAME;
     let query = match vector {
@@ -59,35 +59,35 @@ pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<Near> 
         None => return None,
     };
     let only = strategy(store) == SearchStrategy::VectorOnly;
-    Some(Near {
+    Some(VectorQuery {
         model,
         query,
         floor: if built_in { table::FLOOR } else { 0.0 },
         only,
         used: match (built_in, only) {
-            (true, _) => Used::Static,
-            (false, true) => Used::Vector,
-            (false, false) => Used::Hybrid,
+            (true, _) => SearchMethod::Static,
+            (false, true) => SearchMethod::Vector,
+            (false, false) => SearchMethod::Hybrid,
         },
         weight: if built_in { table::WEIGHT } else { 1.0 },
         fusion: store.search.fusion,
     })
 }
 
-impl Near {
+impl VectorQuery {
     /// Both rankings as one, the best first.
     #[must_use]
     pub fn fused<I: Copy + Eq + Hash + Ord>(&self, words: &[(I, f64)], near: &[(I, f64)]) -> Vec<(I, f64)> {
         let legs = [
-            Leg {
+            WeightedRanking {
                 ranked: words,
                 weight: 1.0,
-                scores: Scores::Share,
+                scores: ScoreMeaning::Share,
             },
-            Leg {
+            WeightedRanking {
                 ranked: near,
                 weight: self.weight,
-                scores: Scores::Order,
+                scores: ScoreMeaning::Order,
             },
         ];
         match self.fusion {

@@ -86,7 +86,7 @@ fn written(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a word cannot be one of these, by its first letter: most words of a text are told apart without a copy.
-fn is_other(word: &str, terms: &[Term]) -> bool {
+fn is_other(word: &str, terms: &[QueryTerm]) -> bool {
     let first = |text: &str| text.bytes().next().map(|byte| byte.to_ascii_lowercase());
     word.is_ascii() && terms.iter().all(|term| first(&term.text) != first(word))
 }
@@ -112,7 +112,7 @@ pub fn same_word(a: &str, b: &str) -> bool {
 
 /// One word of a question, and what it counts for: the rarer, the more.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Term {
+pub struct QueryTerm {
     /// Lower case.
     pub text: String,
     /// At least 0.
@@ -128,7 +128,7 @@ pub fn rarity(total: f64, held: f64) -> f64 {
 /// The share of the question's weight that a text holds (0..1), a little less for a long text that says it once. `known` is
 /// what an index found already of that weight.
 #[must_use]
-pub fn score(terms: &[Term], text: &str, known: f64) -> f64 {
+pub fn score(terms: &[QueryTerm], text: &str, known: f64) -> f64 {
     let total: f64 = terms.iter().map(|term| term.weight).sum();
     let mut counts = vec![0_i32; terms.len()];
     let mut length = 0_i32;
@@ -160,8 +160,8 @@ mod tests {
 
     use super::*;
 
-    fn term(text: &str) -> Term {
-        Term {
+    fn term(text: &str) -> QueryTerm {
+        QueryTerm {
             text: text.to_owned(),
             weight: 1.0,
         }

@@ -17,6 +17,7 @@ pub mod vm;
 mod wasm;
 
 pub use launch::{
-    Door, Gate, Given, Input, Keep, LaunchError, Launcher, LevelSettings, LimitHit, MinFree, Outcome, Placed,
-    Service, ServiceEnd, Spec, VmSettings, Warm,
+    EgressGate, EgressServerHandle, InMemoryFile, InputDescriptor, LaunchError, LaunchInput, LaunchOutcome,
+    Launcher, LevelSettings, LimitHit, MinFree, SandboxListener, SandboxedService, ServiceEnd, Spec,
+    VmSettings, WarmPoolLimits,
 };

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Where variables come from: this process, or a fixed set (tests, simulation).
 #[derive(Clone, Default)]
-pub enum Env {
+pub enum EnvironmentSource {
     /// The process's own environment.
     #[default]
     Process,
@@ -18,7 +18,7 @@ pub enum Env {
     Fixed(BTreeMap<String, String>),
 }
 
-impl Env {
+impl EnvironmentSource {
     /// A fixed environment.
     pub fn fixed<K: Into<String>, V: Into<String>>(vars: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::Fixed(
@@ -36,7 +36,7 @@ impl Env {
         }
     }
 
-    /// Like [`Env::get`], with an empty value counted as unset: the convention of most switches.
+    /// Like [`EnvironmentSource::get`], with an empty value counted as unset: the convention of most switches.
     pub fn non_empty(&self, name: &str) -> Option<String> {
         self.get(name).filter(|value| !value.is_empty())
     }
@@ -52,7 +52,7 @@ impl Env {
 }
 
 /// Names only: values may be secrets.
-impl fmt::Debug for Env {
+impl fmt::Debug for EnvironmentSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process => f.write_str("Env::Process"),
@@ -61,19 +61,19 @@ impl fmt::Debug for Env {
     }
 }
 
-/// The process's variable `name`: see [`Env::get`].
+/// The process's variable `name`: see [`EnvironmentSource::get`].
 pub fn get(name: &str) -> Option<String> {
-    Env::Process.get(name)
+    EnvironmentSource::Process.get(name)
 }
 
-/// The process's variable `name` unless empty: see [`Env::non_empty`].
+/// The process's variable `name` unless empty: see [`EnvironmentSource::non_empty`].
 pub fn non_empty(name: &str) -> Option<String> {
-    Env::Process.non_empty(name)
+    EnvironmentSource::Process.non_empty(name)
 }
 
-/// The process's variable `name` as a path: see [`Env::path`].
+/// The process's variable `name` as a path: see [`EnvironmentSource::path`].
 pub fn path(name: &str) -> Option<PathBuf> {
-    Env::Process.path(name)
+    EnvironmentSource::Process.path(name)
 }
 
 fn read(name: &str) -> Option<OsString> {

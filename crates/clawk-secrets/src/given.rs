@@ -10,20 +10,20 @@ const KEPT_PER_NAME: usize = 4;
 
 /// Every secret that was resolved so far. Clones share it, and it grows.
 #[derive(Clone, Default)]
-pub struct Given(Arc<Mutex<Inner>>);
+pub struct ResolvedSecrets(Arc<Mutex<ResolvedSecretsInner>>);
 
 #[derive(Default)]
-struct Inner {
+struct ResolvedSecretsInner {
     secrets: Vec<Secret>,
     generation: u64,
 }
 
-impl Given {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl ResolvedSecrets {
+    fn lock(&self) -> MutexGuard<'_, ResolvedSecretsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that changes when a secret is added. Then a copy of [`Given::secrets`] is out of date.
+    /// A number that changes when a secret is added. Then a copy of [`ResolvedSecrets::secrets`] is out of date.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lock().generation
@@ -56,7 +56,7 @@ impl Given {
     }
 }
 
-impl fmt::Debug for Given {
+impl fmt::Debug for ResolvedSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Given({} secrets)", self.lock().secrets.len())
     }

@@ -1,10 +1,10 @@
 //! Secrets by reference, never printable.
 //!
 //! * **Owns:** turning a `secret_ref` into a [`Secret`] (runtime profile §7); every read of the environment and of
-//!   secret files; removing secrets from text that came from outside ([`Redactor`]).
+//!   secret files; removing secrets from text that came from outside ([`SecretRedactor`]).
 //! * **Depends on:** what a name looks like.
 //! * **Must not know:** who uses a secret, and for what.
-//! * **Start reading at:** [`Resolver::resolve`].
+//! * **Start reading at:** [`SecretResolver::resolve`].
 
 mod given;
 mod secret;
@@ -19,9 +19,9 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-pub use env::Env;
-pub use given::Given;
-pub use redact::{RedactStream, Redactor};
-pub use resolve::{ResolveError, Resolver};
+pub use env::EnvironmentSource;
+pub use given::ResolvedSecrets;
+pub use redact::{RedactStream, SecretRedactor};
+pub use resolve::{ResolveError, SecretResolver};
 pub use secret::Secret;
 pub use store::{StoreConfig, StoreError};

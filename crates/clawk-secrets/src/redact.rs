@@ -18,14 +18,14 @@ const ENCODED_MIN_CHARS: usize = 6;
 
 /// Replaces secrets in text by `[secret NAME]`: raw, JSON-escaped, URL-encoded, hexadecimal, and in base64 at whatever offset inside a
 /// longer encoded text. Longest form first, in one pass, so a replacement is never searched again.
-pub struct Redactor {
+pub struct SecretRedactor {
     search: Option<AhoCorasick>,
     /// The mark for each pattern, by pattern index.
     marks: Vec<String>,
     forms: Vec<Zeroizing<String>>,
 }
 
-impl Redactor {
+impl SecretRedactor {
     /// A redactor for `secrets`. Empty values are passed over.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let (mut patterns, mut marks): (Vec<Zeroizing<String>>, Vec<String>) = Default::default();
@@ -56,7 +56,7 @@ impl Redactor {
     }
 }
 
-impl fmt::Debug for Redactor {
+impl fmt::Debug for SecretRedactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redactor({} forms)", self.marks.len())
     }

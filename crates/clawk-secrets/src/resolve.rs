@@ -4,8 +4,8 @@ use std::path::{Component, Path};
 
 use zeroize::Zeroizing;
 
-use crate::store::{Answer, Store, read_file};
-use crate::{Env, Given, Redactor, Secret, StoreConfig, StoreError};
+use crate::store::{SecretLookup, Store, read_file};
+use crate::{EnvironmentSource, ResolvedSecrets, Secret, SecretRedactor, StoreConfig, StoreError};
 
 /// Why a reference has no value. Never holds one.
 #[derive(Debug, thiserror::Error)]
@@ -36,43 +36,43 @@ pub enum ResolveError {
     },
 }
 
-/// Resolves references, and remembers what it gave out so that [`Resolver::redactor`] can take it out of text again.
+/// Resolves references, and remembers what it gave out so that [`SecretResolver::redactor`] can take it out of text again.
 /// Clones share that memory.
 #[derive(Debug, Clone)]
-pub struct Resolver {
-    env: Env,
+pub struct SecretResolver {
+    env: EnvironmentSource,
     store: Option<Store>,
     max_bytes: usize,
-    given: Given,
+    given: ResolvedSecrets,
 }
 
-impl Resolver {
+impl SecretResolver {
     /// A resolver over `config`; a relative `file` lies under `base`.
     ///
     /// # Errors
     /// When `config` contradicts itself. No store is contacted yet.
-    pub fn new(config: &StoreConfig, base: &Path, env: Env) -> Result<Self, StoreError> {
+    pub fn new(config: &StoreConfig, base: &Path, env: EnvironmentSource) -> Result<Self, StoreError> {
         let store = Store::new(config, base)?;
         Ok(Self {
             env,
             store,
             max_bytes: config.max_bytes,
-            given: Given::default(),
+            given: ResolvedSecrets::default(),
         })
     }
 
     /// A resolver without a configured store: environment, then `$CLAW_SECRETS_DIR`.
-    pub fn without_store(env: Env) -> Self {
+    pub fn without_store(env: EnvironmentSource) -> Self {
         Self {
             env,
             store: None,
             max_bytes: StoreConfig::default().max_bytes,
-            given: Given::default(),
+            given: ResolvedSecrets::default(),
         }
     }
 
     /// The environment it reads, for questions that are not about secrets.
-    pub fn env(&self) -> &Env {
+    pub fn env(&self) -> &EnvironmentSource {
         &self.env
     }
 
@@ -86,11 +86,13 @@ impl Resolver {
         let mut looked = Vec::new();
         for place in [Self::in_store, Self::in_environment, Self::in_directory] {
             match place(self, name) {
-                Ok(Answer::Value(value)) if !bare(&value).is_empty() => {
+                Ok(SecretLookup::Value(value)) if !bare(&value).is_empty() => {
                     return Ok(self.remember(name, bare(&value)));
                 }
-                Ok(Answer::Value(_)) => looked.push(format!("{} (empty)", self.describe(looked.len(), name))),
-                Ok(Answer::Absent(words)) => looked.push(words),
+                Ok(SecretLookup::Value(_)) => {
+                    looked.push(format!("{} (empty)", self.describe(looked.len(), name)))
+                }
+                Ok(SecretLookup::Absent(words)) => looked.push(words),
                 Err(source) => {
                     return Err(ResolveError::Store {
                         name: name.to_owned(),
@@ -107,16 +109,16 @@ impl Resolver {
     }
 
     /// Takes every secret resolved so far out of text.
-    pub fn redactor(&self) -> Redactor {
-        Redactor::new(&self.given.secrets())
+    pub fn redactor(&self) -> SecretRedactor {
+        SecretRedactor::new(&self.given.secrets())
     }
 
     /// Everything that was given out, also from now on.
-    pub fn given(&self) -> Given {
+    pub fn given(&self) -> ResolvedSecrets {
         self.given.clone()
     }
 
-    /// Adds a value derived from a secret (a token, one half of a pair) to what [`Resolver::redactor`] takes out. Of one name the
+    /// Adds a value derived from a secret (a token, one half of a pair) to what [`SecretResolver::redactor`] takes out. Of one name the
     /// last few values are kept: a token is replaced every hour, and an old one may still be quoted.
     pub fn guard(&self, secret: &Secret) {
         self.given.add(secret);
@@ -128,32 +130,34 @@ impl Resolver {
         secret
     }
 
-    fn in_store(&self, name: &str) -> Result<Answer, StoreError> {
+    fn in_store(&self, name: &str) -> Result<SecretLookup, StoreError> {
         match &self.store {
             Some(store) => store.look(name, self.max_bytes),
-            None => Ok(Answer::Absent(String::new())),
+            None => Ok(SecretLookup::Absent(String::new())),
         }
     }
 
-    fn in_environment(&self, name: &str) -> Result<Answer, StoreError> {
+    fn in_environment(&self, name: &str) -> Result<SecretLookup, StoreError> {
         let place = format!("environment variable `{name}`");
         match self.env.get(name) {
             Some(value) if value.len() > self.max_bytes => Err(StoreError::TooLarge {
                 place,
                 max_bytes: self.max_bytes,
             }),
-            Some(value) => Ok(Answer::Value(Zeroizing::new(value))),
-            None => Ok(Answer::Absent(format!("{place} (not set)"))),
+            Some(value) => Ok(SecretLookup::Value(Zeroizing::new(value))),
+            None => Ok(SecretLookup::Absent(format!("{place} (not set)"))),
         }
     }
 
-    fn in_directory(&self, name: &str) -> Result<Answer, StoreError> {
+    fn in_directory(&self, name: &str) -> Result<SecretLookup, StoreError> {
         let place = format!("file `$CLAW_SECRETS_DIR/{name}`");
         let Some(dir) = self.env.path("CLAW_SECRETS_DIR") else {
-            return Ok(Answer::Absent(format!("{place} (CLAW_SECRETS_DIR is not set)")));
+            return Ok(SecretLookup::Absent(format!(
+                "{place} (CLAW_SECRETS_DIR is not set)"
+            )));
         };
         if !is_file_name(name) {
-            return Ok(Answer::Absent(
+            return Ok(SecretLookup::Absent(
                 "`$CLAW_SECRETS_DIR` (not asked: the reference is not a plain file name)".to_owned(),
             ));
         }

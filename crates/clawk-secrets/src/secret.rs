@@ -24,7 +24,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// A secret named `name`. Use [`crate::Resolver`] wherever a reference exists; this is for values that are derived
+    /// A secret named `name`. Use [`crate::SecretResolver`] wherever a reference exists; this is for values that are derived
     /// from another secret (an access token, one half of `id:secret`).
     pub fn new(name: impl Into<Arc<str>>, value: impl Into<String>) -> Self {
         Self {

@@ -102,7 +102,7 @@ pub enum StoreError {
 }
 
 /// What a place said of a reference.
-pub(crate) enum Answer {
+pub(crate) enum SecretLookup {
     Value(Zeroizing<String>),
     /// Not known there; the words join "looked in …".
     Absent(String),
@@ -145,7 +145,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn look(&self, name: &str, max_bytes: usize) -> Result<Answer, StoreError> {
+    pub(crate) fn look(&self, name: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
         match self {
             Self::Command { argv, deadline } => ask_command(argv, name, *deadline, max_bytes),
             Self::File(path) => look_in_table(path, name, max_bytes),
@@ -161,8 +161,8 @@ fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads `path` as one value, trailing newline removed. A missing file is [`Answer::Absent`].
-pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<Answer, StoreError> {
+/// Reads `path` as one value, trailing newline removed. A missing file is [`SecretLookup::Absent`].
+pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
     let failed = |source| StoreError::File {
         path: path.to_owned(),
         source,
@@ -170,15 +170,17 @@ pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<An
     let file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Answer::Absent(format!("{place} (no such file)")));
+            return Ok(SecretLookup::Absent(format!("{place} (no such file)")));
         }
         Err(error) => return Err(failed(error)),
     };
     let bytes = read_bounded(file, max_bytes).map_err(failed)?;
-    Ok(Answer::Value(without_newline(text(bytes, place, max_bytes)?)))
+    Ok(SecretLookup::Value(without_newline(text(
+        bytes, place, max_bytes,
+    )?)))
 }
 
-fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<Answer, StoreError> {
+fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
     let failed = |source| StoreError::File {
         path: path.to_owned(),
         source,
@@ -208,8 +210,8 @@ fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<Answer, St
         .collect();
     match table.remove(name) {
         Some(value) if value.len() > max_bytes => Err(StoreError::TooLarge { place, max_bytes }),
-        Some(value) => Ok(Answer::Value(value)),
-        None => Ok(Answer::Absent(format!("{place} (no such key)"))),
+        Some(value) => Ok(SecretLookup::Value(value)),
+        None => Ok(SecretLookup::Absent(format!("{place} (no such key)"))),
     }
 }
 
@@ -218,7 +220,7 @@ fn ask_command(
     name: &str,
     deadline: Duration,
     max_bytes: usize,
-) -> Result<Answer, StoreError> {
+) -> Result<SecretLookup, StoreError> {
     let Some((program, args)) = argv.split_first() else {
         return Err(StoreError::Config(
             "`command` must start with the name of a program",
@@ -249,10 +251,10 @@ fn ask_command(
     let outcome = outcome.inspect_err(|_| kill(&mut child));
     match outcome {
         Ok((_, bytes)) if bytes.len() > max_bytes => Err(StoreError::TooLarge { place, max_bytes }),
-        Ok((status, bytes)) if status.success() => {
-            Ok(Answer::Value(without_newline(text(bytes, &place, max_bytes)?)))
-        }
-        Ok((status, _)) => Ok(Answer::Absent(format!("{place} ({status})"))),
+        Ok((status, bytes)) if status.success() => Ok(SecretLookup::Value(without_newline(text(
+            bytes, &place, max_bytes,
+        )?))),
+        Ok((status, _)) => Ok(SecretLookup::Absent(format!("{place} ({status})"))),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
             Err(StoreError::Deadline {

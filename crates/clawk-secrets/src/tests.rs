@@ -14,12 +14,12 @@ fn config(toml: &str) -> StoreConfig {
     toml::from_str(toml).unwrap()
 }
 
-fn resolver(toml: &str, base: &Path, env: Env) -> Resolver {
-    Resolver::new(&config(toml), base, env).unwrap()
+fn resolver(toml: &str, base: &Path, env: EnvironmentSource) -> SecretResolver {
+    SecretResolver::new(&config(toml), base, env).unwrap()
 }
 
-fn no_env() -> Env {
-    Env::fixed([("PATH", "/bin")])
+fn no_env() -> EnvironmentSource {
+    EnvironmentSource::fixed([("PATH", "/bin")])
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn places_are_asked_in_the_profiles_order() {
     let table = dir.path().join("s.toml");
     fs::write(&table, "A = 'store-A'").unwrap();
     fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
-    let env = Env::fixed([
+    let env = EnvironmentSource::fixed([
         ("A", "env-A"),
         ("B", "env-B"),
         ("CLAW_SECRETS_DIR", secrets.to_str().unwrap()),
@@ -46,7 +46,7 @@ fn places_are_asked_in_the_profiles_order() {
 
 #[test]
 fn a_missing_secret_names_itself_and_every_place() {
-    let missing = Resolver::without_store(Env::fixed([("KEY", "")]))
+    let missing = SecretResolver::without_store(EnvironmentSource::fixed([("KEY", "")]))
         .resolve("KEY")
         .unwrap_err()
         .to_string();
@@ -62,7 +62,7 @@ fn references_do_not_leave_the_secrets_directory() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("in")).unwrap();
     fs::write(dir.path().join("out"), "outside").unwrap();
-    let env = Env::fixed([("CLAW_SECRETS_DIR", dir.path().join("in").to_str().unwrap())]);
+    let env = EnvironmentSource::fixed([("CLAW_SECRETS_DIR", dir.path().join("in").to_str().unwrap())]);
     for name in [
         "../out",
         "..",
@@ -76,7 +76,7 @@ fn references_do_not_leave_the_secrets_directory() {
         "a\nb",
     ] {
         assert!(
-            Resolver::without_store(env.clone()).resolve(name).is_err(),
+            SecretResolver::without_store(env.clone()).resolve(name).is_err(),
             "{name:?}"
         );
     }
@@ -85,7 +85,7 @@ fn references_do_not_leave_the_secrets_directory() {
 #[test]
 fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
     let dir = tempfile::tempdir().unwrap();
-    let env = Env::fixed([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
+    let env = EnvironmentSource::fixed([("CLAW_SECRETS_DIR", dir.path().to_str().unwrap())]);
     for (written, read) in [
         ("v", "v"),
         ("v\n", "v"),
@@ -100,11 +100,13 @@ fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
         ("\"v\"", "\"v\""),
     ] {
         fs::write(dir.path().join("K"), written).unwrap();
-        let by_environment = Env::fixed([("K", written)]);
-        let resolved = Resolver::without_store(by_environment).resolve("K").unwrap();
+        let by_environment = EnvironmentSource::fixed([("K", written)]);
+        let resolved = SecretResolver::without_store(by_environment)
+            .resolve("K")
+            .unwrap();
         assert_eq!(resolved.expose(), read, "environment: {written:?}");
         assert_eq!(
-            Resolver::without_store(env.clone())
+            SecretResolver::without_store(env.clone())
                 .resolve("K")
                 .unwrap()
                 .expose(),
@@ -113,7 +115,7 @@ fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
     }
     fs::write(dir.path().join("K"), [0xff, 0xfe]).unwrap();
     assert!(matches!(
-        Resolver::without_store(env).resolve("K"),
+        SecretResolver::without_store(env).resolve("K"),
         Err(ResolveError::Store { .. })
     ));
 }
@@ -121,7 +123,7 @@ fn what_stands_around_a_value_goes_in_a_file_and_in_the_environment() {
 #[test]
 fn blanks_alone_are_no_value() {
     for value in ["", " ", "\n", "\r\n\t"] {
-        let resolved = Resolver::without_store(Env::fixed([("K", value)])).resolve("K");
+        let resolved = SecretResolver::without_store(EnvironmentSource::fixed([("K", value)])).resolve("K");
         assert!(
             matches!(resolved, Err(ResolveError::NotFound { .. })),
             "{value:?}"
@@ -131,7 +133,7 @@ fn blanks_alone_are_no_value() {
 
 #[test]
 fn a_key_in_the_place_of_its_name_is_refused_and_not_repeated() {
-    let error = Resolver::without_store(Env::fixed([("x", "y")]))
+    let error = SecretResolver::without_store(EnvironmentSource::fixed([("x", "y")]))
         .resolve("sk-proj-0123456789abcdef")
         .unwrap_err()
         .to_string();
@@ -156,7 +158,12 @@ fn a_store_file_others_may_touch_is_refused() {
     ] {
         fs::set_permissions(&table, fs::Permissions::from_mode(mode)).unwrap();
         // Not even when the environment knows the name: a broken store is not a reason to go on.
-        let answer = resolver("file = 's.toml'", dir.path(), Env::fixed([("K", "env")])).resolve("K");
+        let answer = resolver(
+            "file = 's.toml'",
+            dir.path(),
+            EnvironmentSource::fixed([("K", "env")]),
+        )
+        .resolve("K");
         assert_eq!(answer.is_ok(), fine, "{mode:o}");
     }
     fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
@@ -184,7 +191,7 @@ fn a_store_command_gets_the_name_as_one_argument() {
 #[test]
 fn a_store_command_that_fails_is_passed_over_and_said() {
     let dir = tempfile::tempdir().unwrap();
-    let env = Env::fixed([("B", "env-B")]);
+    let env = EnvironmentSource::fixed([("B", "env-B")]);
     let found = resolver(
         "command = ['sh', '-c', 'echo canary-out; echo canary-err >&2; exit 3']",
         dir.path(),
@@ -230,7 +237,7 @@ fn a_store_command_is_bounded_in_time_and_size() {
     let absent = resolver(
         "command = ['/no/such/program']",
         dir.path(),
-        Env::fixed([("K", "v")]),
+        EnvironmentSource::fixed([("K", "v")]),
     );
     assert!(matches!(
         absent.resolve("K"),
@@ -251,7 +258,7 @@ fn a_contradictory_configuration_is_refused() {
         "deadline_ms = 0",
     ] {
         assert!(
-            Resolver::new(&config(toml), Path::new("."), no_env()).is_err(),
+            SecretResolver::new(&config(toml), Path::new("."), no_env()).is_err(),
             "{toml}"
         );
     }
@@ -260,8 +267,8 @@ fn a_contradictory_configuration_is_refused() {
 
 #[test]
 fn nothing_prints_a_value() {
-    let env = Env::fixed([("K", CANARY)]);
-    let resolver = Resolver::without_store(env.clone());
+    let env = EnvironmentSource::fixed([("K", CANARY)]);
+    let resolver = SecretResolver::without_store(env.clone());
     let secret = resolver.resolve("K").unwrap();
     let shown = format!("{secret:?} {resolver:?} {env:?} {:?}", resolver.redactor());
     assert!(!shown.contains("canary"), "{shown}");
@@ -270,7 +277,7 @@ fn nothing_prints_a_value() {
 
 #[test]
 fn every_usual_spelling_is_redacted() {
-    let resolver = Resolver::without_store(Env::fixed([("K", CANARY)]));
+    let resolver = SecretResolver::without_store(EnvironmentSource::fixed([("K", CANARY)]));
     resolver.resolve("K").unwrap();
     let redactor = resolver.redactor();
     let mut spellings = vec![
@@ -301,7 +308,7 @@ fn overlapping_secrets_leave_no_tail() {
         Secret::new("SHORT", "abcdef"),
         Secret::new("LONG", "abcdef-ghijkl"),
     );
-    let redactor = Redactor::new([&short, &long]);
+    let redactor = SecretRedactor::new([&short, &long]);
     assert_eq!(
         redactor.clean("abcdef-ghijkl abcdef SHORT"),
         "[secret LONG] [secret SHORT] SHORT"
@@ -310,7 +317,7 @@ fn overlapping_secrets_leave_no_tail() {
 
 #[test]
 fn many_tokens_do_not_push_the_key_out() {
-    let resolver = Resolver::without_store(Env::fixed([("K", CANARY)]));
+    let resolver = SecretResolver::without_store(EnvironmentSource::fixed([("K", CANARY)]));
     resolver.resolve("K").unwrap();
     for n in 0..100 {
         resolver.guard(&Secret::new("K (token)", format!("token-number-{n:03}")));
@@ -327,7 +334,7 @@ fn many_tokens_do_not_push_the_key_out() {
 #[test]
 fn a_secret_cut_anywhere_is_found_in_a_stream() {
     let secret = Secret::new("KEY", "s3cr3t/va lue+9");
-    let redactor = Redactor::new([&secret]);
+    let redactor = SecretRedactor::new([&secret]);
     let base64 = "a8Pp".to_owned() + "czNjcjN0L3ZhIGx1ZSs5" + "zz";
     for text in [
         "before s3cr3t/va lue+9 after",

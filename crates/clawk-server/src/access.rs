@@ -104,8 +104,8 @@ impl Token {
     }
 
     /// What it may do.
-    pub(crate) fn rights(&self) -> Rights {
-        Rights {
+    pub(crate) fn rights(&self) -> ClientRights {
+        ClientRights {
             name: Arc::clone(&self.name),
             scopes: self.scopes.clone(),
             owner: false,
@@ -148,7 +148,7 @@ impl Tokens {
 
 /// The rights of a client and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rights {
+pub struct ClientRights {
     name: Arc<str>,
     scopes: Vec<Scope>,
     /// It owns the agent.
@@ -159,7 +159,7 @@ pub struct Rights {
     by_queue: bool,
 }
 
-impl Rights {
+impl ClientRights {
     /// The process that launched the host, on standard input: its connection owns the agent (R38).
     #[must_use]
     pub fn launcher() -> Self {

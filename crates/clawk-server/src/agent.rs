@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clawk_kernel::Kernel;
 use clawk_kernel::StartError;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -18,14 +18,14 @@ pub trait AgentFactory: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The manifest is invalid or can't be had.
-    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>>;
+    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>>;
 
     /// Starts a run, INIT to READY, of the launched agent, or of `wire`'s where none was launched. The run before it has
     /// been shut down.
     ///
     /// # Errors
     /// The manifest is invalid, or the agent can't be served here.
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>>;
+    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>>;
 }
 
 /// One thing that is wrong with a manifest, as `clawk validate --format json` prints it.
@@ -73,9 +73,9 @@ fn faults(faults: &[ManifestFault]) -> String {
 
 /// The run that is served now, shared between the RPC and the control socket: a new `claw.initialize` replaces it.
 #[derive(Debug, Clone, Default)]
-pub struct Current(Arc<watch::Sender<Option<Kernel>>>);
+pub struct CurrentKernel(Arc<watch::Sender<Option<Kernel>>>);
 
-impl Current {
+impl CurrentKernel {
     /// The run, if an agent was started; it may be stopped by now.
     #[must_use]
     pub fn get(&self) -> Option<Kernel> {

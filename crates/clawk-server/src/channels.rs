@@ -3,7 +3,7 @@
 use std::fmt;
 
 use axum::body::Bytes;
-use clawk_kernel::ports::{Frame, Later};
+use clawk_kernel::ports::{BoxFuture, SocketFrame};
 use http::{Request, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -27,16 +27,16 @@ pub struct HookSocket {
     /// The longest frame that is taken, bytes.
     pub max_frame_bytes: usize,
     /// What the client says; dropped when the client is gone.
-    pub heard: mpsc::Sender<Frame>,
+    pub heard: mpsc::Sender<SocketFrame>,
     /// What it is told, until the channel drops its sender.
-    pub said: mpsc::Receiver<Frame>,
+    pub said: mpsc::Receiver<SocketFrame>,
 }
 
 /// The channels of a host's agent.
 pub trait Channels: Send + Sync + fmt::Debug {
     /// A request to `/channels/NAME`. It has passed the listener's Host, Origin, rate and size checks and no other: whether it is
     /// genuine is the channel's to say, by the platform's signature.
-    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> Later<'a, Response<HookBody>>;
+    fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> BoxFuture<'a, Response<HookBody>>;
 
     /// An order of the state directory's owner, `clawk.channels.…`; `by` is who gave it. `None`: there is no such order.
     ///
@@ -47,5 +47,5 @@ pub trait Channels: Send + Sync + fmt::Debug {
         method: &'a str,
         params: &'a Value,
         by: &'a str,
-    ) -> Later<'a, Option<Result<Value, String>>>;
+    ) -> BoxFuture<'a, Option<Result<Value, String>>>;
 }

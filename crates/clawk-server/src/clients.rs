@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::Rights;
-use crate::host::Host;
-use crate::rpc::Connection;
-use crate::transport::converse::{End, IDLE, Source, converse};
-use crate::transport::outbox::{Outbox, Queue};
+use crate::access::ClientRights;
+use crate::host::AgentHost;
+use crate::rpc::RpcConnection;
+use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
+use crate::transport::outbox::{Outbox, OutgoingMessages};
 
 /// A client that says nothing for so long is forgotten: its CKP session ends.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3_600);
@@ -24,7 +24,7 @@ const WAITING: usize = 64;
 
 /// One message and where its answer goes.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) struct AddressedMessage {
     /// One JSON-RPC message or batch.
     pub(crate) message: Bytes,
     /// Takes the answer and what is told on the way to it; dropped when nothing more will come.
@@ -33,7 +33,7 @@ pub(crate) struct Letter {
 
 /// When a client's connection ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub(crate) enum ClientEndPolicy {
     /// [`SILENCE`] passed without a message and without a listener.
     Silent,
     /// So, and with `claw.shutdown`.
@@ -42,7 +42,7 @@ pub(crate) enum Ends {
 
 /// How a client's session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum ClientSessionEnd {
     /// By `claw.shutdown`.
     ShutDown,
     /// It was silent, or the agent ends.
@@ -51,31 +51,31 @@ pub(crate) enum How {
 
 /// A client's connection, from outside.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
-    letters: mpsc::Sender<Letter>,
+pub(crate) struct ClientConnection {
+    letters: mpsc::Sender<AddressedMessage>,
     /// Heartbeats, questions: what answers no letter.
-    pub(crate) notices: Arc<Queue>,
+    pub(crate) notices: Arc<OutgoingMessages>,
     end: CancellationToken,
 }
 
-impl Client {
+impl ClientConnection {
     /// A new client's connection. `tasks` holds it until it has ended, which `over` asks for; then `gone` is called.
     pub(crate) fn open(
-        host: Host,
-        rights: Rights,
-        ends: Ends,
+        host: AgentHost,
+        rights: ClientRights,
+        ends: ClientEndPolicy,
         (tasks, over): (&TaskTracker, &CancellationToken),
-        gone: impl FnOnce(How) + Send + 'static,
+        gone: impl FnOnce(ClientSessionEnd) + Send + 'static,
     ) -> Self {
         let (letters, incoming) = mpsc::channel(WAITING);
-        let connection = Connection::new(host, rights);
+        let connection = RpcConnection::new(host, rights);
         let notices = connection.0.outbox().outlet();
         notices.set_heard(false);
         let end = over.child_token();
         let (finished, cancel) = (Arc::clone(&notices), end.clone());
         let shut_down = Arc::<AtomicBool>::default();
         tasks.spawn(async move {
-            let source = Letters {
+            let source = AddressedMessageSource {
                 incoming,
                 ends,
                 notices: Arc::clone(&finished),
@@ -88,9 +88,9 @@ impl Client {
             let ended = converse(connection, source, writing, cancel).await;
             tracing::debug!(by = ?ended.by, "a client's session has ended");
             gone(if shut_down.load(Ordering::SeqCst) {
-                How::ShutDown
+                ClientSessionEnd::ShutDown
             } else {
-                How::Silent
+                ClientSessionEnd::Silent
             });
         });
         Self {
@@ -102,7 +102,7 @@ impl Client {
 
     /// Hands a message over; waits while the queue is full. Returns `false` if the session has ended and the message was not
     /// read.
-    pub(crate) async fn send(&self, letter: Letter) -> bool {
+    pub(crate) async fn send(&self, letter: AddressedMessage) -> bool {
         self.letters.send(letter).await.is_ok()
     }
 
@@ -117,26 +117,26 @@ impl Client {
     }
 }
 
-struct Letters {
-    incoming: mpsc::Receiver<Letter>,
-    ends: Ends,
-    notices: Arc<Queue>,
+struct AddressedMessageSource {
+    incoming: mpsc::Receiver<AddressedMessage>,
+    ends: ClientEndPolicy,
+    notices: Arc<OutgoingMessages>,
     shut_down: Arc<AtomicBool>,
 }
 
-impl Source for Letters {
-    async fn read(&mut self, connection: &mut Connection) -> End {
+impl MessageSource for AddressedMessageSource {
+    async fn read(&mut self, connection: &mut RpcConnection) -> ConnectionEndCause {
         loop {
             let patience = if connection.may_idle() { SILENCE } else { IDLE };
             let letter = match timeout(patience, self.incoming.recv()).await {
                 Ok(Some(letter)) => letter,
-                Ok(None) => return End::Input,
+                Ok(None) => return ConnectionEndCause::Input,
                 // silent-ok: its answers are under way, or somebody listens
                 Err(_) if connection.is_busy() || self.notices.is_heard() => continue,
-                Err(_) => return End::Input, // silent-ok: who says nothing for so long wants nothing
+                Err(_) => return ConnectionEndCause::Input, // silent-ok: who says nothing for so long wants nothing
             };
             connection.take_to(&letter.message, letter.reply).await;
-            let over = self.ends == Ends::SilentOrShutDown && connection.is_over();
+            let over = self.ends == ClientEndPolicy::SilentOrShutDown && connection.is_over();
             if over && self.incoming.is_empty() {
                 self.shut_down.store(true, Ordering::SeqCst);
                 self.incoming.close();
@@ -144,7 +144,7 @@ impl Source for Letters {
                 while let Ok(letter) = self.incoming.try_recv() {
                     connection.take_to(&letter.message, letter.reply).await;
                 }
-                return End::Input;
+                return ConnectionEndCause::Input;
             }
         }
     }

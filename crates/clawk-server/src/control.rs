@@ -20,12 +20,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::Rights;
-use crate::host::Host;
+use crate::access::ClientRights;
+use crate::host::AgentHost;
 use crate::transport::lines;
-use crate::transport::stalling::Stalling;
+use crate::transport::stalling::StallTimeout;
 
-pub use client::{Client, ControlError};
+pub use client::{ControlClient, ControlError};
 
 /// The socket's name in the state directory.
 pub const SOCKET: &str = "control.sock";
@@ -38,18 +38,18 @@ const MAX_ADDRESS: usize = 107;
 
 /// The listening side. Dropped, its socket file goes.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    host: Host,
+    host: AgentHost,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens on `control.sock` (mode 0600) in the state directory. Replaces the file of a process that has ended.
     ///
     /// # Errors
     /// Another process answers there (`AddrInUse`), or the socket can't be made.
-    pub fn bind(state_dir: &Path, host: Host) -> io::Result<Self> {
+    pub fn bind(state_dir: &Path, host: AgentHost) -> io::Result<Self> {
         let path = state_dir.join(SOCKET);
         let dir = File::open(state_dir)?;
         if std::os::unix::net::UnixStream::connect(address(&dir, &path)).is_ok() {
@@ -106,7 +106,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         // silent-ok: a file that stays is replaced by the next start
         let _left = fs::remove_file(&self.path);
@@ -131,10 +131,10 @@ fn address(dir: &File, path: &Path) -> PathBuf {
 }
 
 /// One client, until it goes or the host ends.
-async fn converse(stream: UnixStream, host: Host, over: CancellationToken) -> io::Result<()> {
-    let rights = Rights::local_user(stream.peer_cred()?.uid());
+async fn converse(stream: UnixStream, host: AgentHost, over: CancellationToken) -> io::Result<()> {
+    let rights = ClientRights::local_user(stream.peer_cred()?.uid());
     let (reader, writer) = stream.into_split();
-    let ended = lines::serve(reader, Stalling::new(writer, WRITE), host, rights, over).await;
+    let ended = lines::serve(reader, StallTimeout::new(writer, WRITE), host, rights, over).await;
     tracing::debug!(by = ?ended.by, "a control connection has ended");
     Ok(())
 }

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_client::folder::{ARCHIVE, BAD, INBOX, OUTBOX, Unreadable, Watch, list, name, put, read};
+use clawk_client::folder::{
+    ARCHIVE, BAD, FolderWatcher, INBOX, MessageFileError, OUTBOX, list, name, put, read,
+};
 use clawk_kernel::Role;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{ErrorCode, RpcError};
@@ -20,9 +22,9 @@ use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::guests::{Guests, Kind, is_answer, no_id};
-use crate::host::Host;
-use crate::transport::outbox::Queue;
+use crate::guests::{GuestClients, Kind, is_answer, no_id};
+use crate::host::AgentHost;
+use crate::transport::outbox::OutgoingMessages;
 
 /// Files that are being answered at a time; more wait in the inbox.
 const IN_FLIGHT: usize = 8_192;
@@ -49,7 +51,7 @@ pub struct FolderOptions {
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
     /// Seals the answers that are kept, where the agent's stores are encrypted.
-    pub vault: Option<clawk_recall::seal::Vault>,
+    pub vault: Option<clawk_recall::seal::SealKeyring>,
     /// Files that the archive holds at most; the oldest go. 0: none is kept.
     pub archived_files: usize,
 }
@@ -72,14 +74,14 @@ pub enum FolderError {
 
 /// The door, ready to serve.
 #[derive(Debug)]
-pub struct Folder(Arc<Inner>);
+pub struct FolderDoor(Arc<FolderDoorInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct FolderDoorInner {
     inbox: PathBuf,
     outbox: PathBuf,
     archive: PathBuf,
-    guests: Guests,
+    guests: GuestClients,
     options: FolderOptions,
     places: Arc<Semaphore>,
     /// A file has left the inbox.
@@ -87,12 +89,12 @@ struct Inner {
     archived: Mutex<usize>,
 }
 
-impl Folder {
+impl FolderDoor {
     /// Makes what is missing of `inbox`, `outbox` and `archive`, for the owner alone.
     ///
     /// # Errors
     /// The folder can't be used, or everybody may write into it.
-    pub fn bind(folder: &Path, host: Host, options: FolderOptions) -> Result<Self, FolderError> {
+    pub fn bind(folder: &Path, host: AgentHost, options: FolderOptions) -> Result<Self, FolderError> {
         let failed = |cause| FolderError::Io {
             folder: folder.to_owned(),
             cause,
@@ -114,14 +116,14 @@ impl Folder {
                 return Err(FolderError::Open(part));
             }
         }
-        let guests = Guests::new(
+        let guests = GuestClients::new(
             host,
             "dir",
             options.role,
             (options.kept.clone(), options.vault.clone()),
         )
         .map_err(failed)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(FolderDoorInner {
             inbox: folder.join(INBOX),
             outbox: folder.join(OUTBOX),
             archive,
@@ -136,7 +138,7 @@ impl Folder {
     /// Serves until `cancel`; then what is in flight may end, and what has no answer stays in the inbox.
     pub async fn serve(self, cancel: CancellationToken) {
         let inner = self.0;
-        let watch = Watch::new(&inner.inbox);
+        let watch = FolderWatcher::new(&inner.inbox);
         inner.prune();
         inner.take_again().await;
         while !cancel.is_cancelled() {
@@ -161,7 +163,7 @@ fn with_ending(file: &Path) -> PathBuf {
     taken.into()
 }
 
-impl Inner {
+impl FolderDoorInner {
     fn is_full(&self) -> bool {
         self.places.available_permits() == 0
     }
@@ -232,7 +234,7 @@ impl Inner {
         let most = self.guests.host().options().max_message_bytes;
         let message = match read(file, most) {
             Ok(message) => message,
-            Err(Unreadable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(MessageFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
                 let refusal = RpcError::new(ErrorCode::InvalidRequest, error.to_string())
                     .with(json!({"reason": "unreadable", "max_message_bytes": most}));
@@ -276,7 +278,7 @@ impl Inner {
         file: &Path,
         name: &OsStr,
         (kind, message): (&Kind, &[u8]),
-        (order, outlet): (u64, &Queue),
+        (order, outlet): (u64, &OutgoingMessages),
     ) {
         let mut answered = *kind == Kind::Tells;
         while let Some(batch) = outlet.next().await {
@@ -302,7 +304,7 @@ impl Inner {
     }
 
     /// What answers nothing. A client that does not read is told nothing more.
-    async fn tell(self: &Arc<Self>, notices: &Queue) {
+    async fn tell(self: &Arc<Self>, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
             for line in batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use clawk_kernel::Role;
-use clawk_kernel::time::{Steady, Timestamp};
+use clawk_kernel::time::{SteadyClock, Timestamp};
 use clawk_proto::method::Method;
-use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
+use clawk_proto::rpc::{InboundRpc, RpcId, RpcMessage, parse, write_error};
 use clawk_proto::{ErrorCode, RpcError};
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use answers::{Act, Answers, Known};
+use answers::{AnswerLog, GuestRequest, GuestRequestLookup};
 
-use crate::access::Rights;
-use crate::clients::{Client, Ends, How, Letter, SILENCE};
-use crate::host::Host;
-use crate::transport::outbox::{Outbox, Queue};
+use crate::access::ClientRights;
+use crate::clients::{AddressedMessage, ClientConnection, ClientEndPolicy, ClientSessionEnd, SILENCE};
+use crate::host::AgentHost;
+use crate::transport::outbox::{Outbox, OutgoingMessages};
 
 /// Clients of one door at a time.
 const MOST: usize = 1_024;
@@ -42,7 +42,7 @@ const MAX_HELLO: usize = 1 << 20;
 const TOUCH: Duration = Duration::from_secs(60);
 
 /// How long the kernel surely keeps the answer to a call (R19), less the time that a delivery may take: also of one whose answer
-/// a crash kept from [`Answers`].
+/// a crash kept from [`AnswerLog`].
 const ANSWER_KEPT: Duration = Duration::from_secs(290);
 
 /// What a message wants.
@@ -51,9 +51,9 @@ pub(crate) enum Kind {
     /// `claw.initialize`.
     Hello,
     /// `claw.shutdown`. Delivered again, it ends no later session of its client.
-    Bye(Act),
+    Bye(GuestRequest),
     /// An answer, after something was done.
-    Acts(Act),
+    Acts(GuestRequest),
     /// Another answer; the same message twice does no more than once.
     Asks,
     /// None.
@@ -64,81 +64,83 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn of(message: &[u8]) -> Self {
-        let wants = |message: &Message<'_>| match message {
-            Message::Request(request) => request.id.is_some(),
-            Message::Refused(_) => true,
-            Message::Ignored => false,
+        let wants = |message: &RpcMessage<'_>| match message {
+            RpcMessage::Request(request) => request.id.is_some(),
+            RpcMessage::Refused(_) => true,
+            RpcMessage::Ignored => false,
         };
         match parse(message) {
-            Inbound::One(Message::Refused(refused)) if refused.id == Id::NULL => Self::Bad(refused.error),
-            Inbound::One(Message::Request(request)) if request.id.is_some() => {
+            InboundRpc::One(RpcMessage::Refused(refused)) if refused.id == RpcId::NULL => {
+                Self::Bad(refused.error)
+            }
+            InboundRpc::One(RpcMessage::Request(request)) if request.id.is_some() => {
                 let id = || {
                     let id = request.id.as_ref().map(|id| id.as_json().to_owned());
                     id.unwrap_or_default()
                 };
                 match Method::from_name(&request.method) {
                     Some(Method::Initialize) => Self::Hello,
-                    Some(Method::Shutdown) => Self::Bye(Act::of_message(id(), message)),
+                    Some(Method::Shutdown) => Self::Bye(GuestRequest::of_message(id(), message)),
                     Some(Method::ToolCall | Method::MemoryStore | Method::SwarmDelegate) => {
-                        Self::Acts(Act::new(id(), &request.method, request.params))
+                        Self::Acts(GuestRequest::new(id(), &request.method, request.params))
                     }
                     Some(_) | None => Self::Asks,
                 }
             }
-            Inbound::One(message) if wants(&message) => Self::Asks,
-            Inbound::Batch(messages) if messages.iter().any(wants) => Self::Asks,
-            Inbound::One(_) | Inbound::Batch(_) => Self::Tells,
+            InboundRpc::One(message) if wants(&message) => Self::Asks,
+            InboundRpc::Batch(messages) if messages.iter().any(wants) => Self::Asks,
+            InboundRpc::One(_) | InboundRpc::Batch(_) => Self::Tells,
         }
     }
 }
 
 /// A message that was handed over.
 #[derive(Debug)]
-pub(crate) struct Delivered {
+pub(crate) struct GuestDelivery {
     /// Its answer, and what is told on the way to it.
-    pub(crate) outlet: Arc<Queue>,
+    pub(crate) outlet: Arc<OutgoingMessages>,
     /// What answers nothing; only with a client's first message.
-    pub(crate) notices: Option<Arc<Queue>>,
+    pub(crate) notices: Option<Arc<OutgoingMessages>>,
     /// Its place among all messages of the door.
     pub(crate) order: u64,
 }
 
 /// All clients of one door.
 #[derive(Debug, Clone)]
-pub(crate) struct Guests(Arc<Inner>);
+pub(crate) struct GuestClients(Arc<GuestClientsInner>);
 
 #[derive(Debug)]
-struct Inner {
-    host: Host,
+struct GuestClientsInner {
+    host: AgentHost,
     door: &'static str,
     role: Role,
     kept: PathBuf,
-    answers: Answers,
+    answers: AnswerLog,
     tasks: TaskTracker,
     over: CancellationToken,
-    open: Mutex<HashMap<String, (u64, Client)>>,
+    open: Mutex<HashMap<String, (u64, ClientConnection)>>,
     serial: AtomicU64,
     /// By client: the place of the latest `claw.initialize` or `claw.shutdown` that was answered.
     latest: Mutex<HashMap<String, u64>>,
-    steady: Steady,
+    steady: SteadyClock,
 }
 
-impl Guests {
+impl GuestClients {
     /// Nobody yet. `kept` is a folder below the state directory; it is made.
     ///
     /// # Errors
     /// The folder can't be made.
     pub(crate) fn new(
-        host: Host,
+        host: AgentHost,
         door: &'static str,
         role: Role,
-        (kept, vault): (PathBuf, Option<Vault>),
+        (kept, vault): (PathBuf, Option<SealKeyring>),
     ) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
-        let steady = Steady::new(Arc::clone(&host.options().clock));
+        let steady = SteadyClock::new(Arc::clone(&host.options().clock));
         present(&kept, door, steady.now());
-        let answers = Answers::open(kept.join(format!("{door}-answers")), steady.now(), vault)?;
-        Ok(Self(Arc::new(Inner {
+        let answers = AnswerLog::open(kept.join(format!("{door}-answers")), steady.now(), vault)?;
+        Ok(Self(Arc::new(GuestClientsInner {
             answers,
             host,
             door,
@@ -154,11 +156,11 @@ impl Guests {
     }
 
     /// The host that they are guests of.
-    pub(crate) fn host(&self) -> &Host {
+    pub(crate) fn host(&self) -> &AgentHost {
         &self.0.host
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, Client)>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, ClientConnection)>> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +173,7 @@ impl Guests {
         name: &str,
         kind: &Kind,
         message: Bytes,
-    ) -> Result<Delivered, RpcError> {
+    ) -> Result<GuestDelivery, RpcError> {
         let plain = name.chars().count() <= MAX_NAME && !name.chars().any(char::is_control);
         if !plain {
             let message =
@@ -187,13 +189,13 @@ impl Guests {
             let order = self.0.serial.fetch_add(1, Ordering::Relaxed);
             let reply = Arc::new(Outbox::default());
             let outlet = reply.outlet();
-            let letter = Letter {
+            let letter = AddressedMessage {
                 message: message.clone(),
                 reply,
             };
             if client.send(letter).await {
                 self.touch(name);
-                return Ok(Delivered {
+                return Ok(GuestDelivery {
                     outlet,
                     notices: fresh.then(|| Arc::clone(&client.notices)),
                     order,
@@ -205,7 +207,7 @@ impl Guests {
     }
 
     /// The client's connection, and whether it is new.
-    fn client(&self, name: &str) -> Result<(Client, bool), RpcError> {
+    fn client(&self, name: &str) -> Result<(ClientConnection, bool), RpcError> {
         let mut open = self.open();
         if let Some((_, client)) = open.get(name)
             && !client.is_gone()
@@ -217,12 +219,12 @@ impl Guests {
             return Err(refusal(&message, "too_many_clients"));
         }
         let serial = self.0.serial.fetch_add(1, Ordering::Relaxed);
-        let rights = Rights::by_role(format!("{} {name}", self.0.door).trim_end(), self.0.role);
+        let rights = ClientRights::by_role(format!("{} {name}", self.0.door).trim_end(), self.0.role);
         let (inner, gone) = (Arc::downgrade(&self.0), name.to_owned());
-        let client = Client::open(
+        let client = ClientConnection::open(
             self.0.host.clone(),
             rights,
-            Ends::SilentOrShutDown,
+            ClientEndPolicy::SilentOrShutDown,
             (&self.0.tasks, &self.0.over),
             move |how| leave(&inner, &gone, serial, how),
         );
@@ -231,7 +233,7 @@ impl Guests {
     }
 
     /// Initializes for a client that did so before this process began.
-    async fn greet_for(&self, name: &str, client: &Client) {
+    async fn greet_for(&self, name: &str, client: &ClientConnection) {
         let path = self.0.path(name);
         let fresh = fs::metadata(&path)
             .and_then(|kept| kept.modified())
@@ -239,7 +241,7 @@ impl Guests {
         let Some(hello) = fs::read(&path).ok().filter(|_| fresh) else {
             return; // silent-ok: a client that is not known initializes itself
         };
-        let letter = Letter {
+        let letter = AddressedMessage {
             message: hello.into(),
             reply: Arc::default(),
         };
@@ -297,8 +299,8 @@ impl Guests {
             Kind::Hello | Kind::Bye(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => return None,
         };
         match self.0.answers.find(name, act, self.0.steady.now()) {
-            Some(Known::Answer(answer)) => Some(answer.line(&act.id)),
-            Some(Known::Reused) => {
+            Some(GuestRequestLookup::Answer(answer)) => Some(answer.line(&act.id)),
+            Some(GuestRequestLookup::Reused) => {
                 let message = "this request id was used with other arguments";
                 let error = RpcError::new(ErrorCode::InvalidParams, message)
                     .with(json!({"reason": "request_id_reused"}));
@@ -326,7 +328,7 @@ impl Guests {
         }
     }
 
-    /// Runs something until [`Guests::close`].
+    /// Runs something until [`GuestClients::close`].
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.tasks.spawn(work);
     }
@@ -377,18 +379,18 @@ fn present(kept: &Path, door: &str, now: Timestamp) {
 
 /// A client's connection has ended. Where the host ends, its session goes on after the next start. What `claw.shutdown` ends was
 /// forgotten with its answer: the client may have initialized again since.
-fn leave(inner: &Weak<Inner>, name: &str, serial: u64, how: How) {
+fn leave(inner: &Weak<GuestClientsInner>, name: &str, serial: u64, how: ClientSessionEnd) {
     let Some(inner) = inner.upgrade() else { return };
     let mut open = inner.open.lock().unwrap_or_else(PoisonError::into_inner);
     if open.get(name).is_some_and(|(known, _)| *known == serial) {
         open.remove(name);
-        if how == How::Silent && !inner.over.is_cancelled() {
+        if how == ClientSessionEnd::Silent && !inner.over.is_cancelled() {
             inner.forget(name);
         }
     }
 }
 
-impl Inner {
+impl GuestClientsInner {
     fn path(&self, name: &str) -> PathBuf {
         let digest = Sha256::digest(name.as_bytes());
         let half = digest.first_chunk::<16>().copied().unwrap_or_default();
@@ -444,14 +446,14 @@ fn unknown_outcome(kind: &Kind, again: bool, age: Duration) -> Option<Vec<u8>> {
 
 fn with_id(id: &str, error: &RpcError) -> Vec<u8> {
     let mut answer = Vec::new();
-    write_error(&mut answer, &Id::of_json(id).unwrap_or(Id::NULL), error);
+    write_error(&mut answer, &RpcId::of_json(id).unwrap_or(RpcId::NULL), error);
     answer
 }
 
 /// An error that answers no id, as text.
 pub(crate) fn no_id(error: &RpcError) -> Vec<u8> {
     let mut answer = Vec::new();
-    write_error(&mut answer, &Id::NULL, error);
+    write_error(&mut answer, &RpcId::NULL, error);
     answer
 }
 

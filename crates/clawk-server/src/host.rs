@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::a2a::tasks::Tasks;
-use crate::agent::{AgentFactory, Current, InitFailure};
+use crate::a2a::tasks::AgentTasks;
+use crate::agent::{AgentFactory, CurrentKernel, InitFailure};
 use crate::channels::Channels;
 
 /// How long the end of a host waits for what connections left behind, once the agent has ended.
@@ -32,7 +32,7 @@ pub struct Options {
     pub drain_timeout_ms: u64,
     /// For the timestamps of heartbeats.
     pub clock: Arc<dyn Clock>,
-    /// Why the host can't be started again by itself; `None`: whoever runs it does so when [`Host::is_restarting`].
+    /// Why the host can't be started again by itself; `None`: whoever runs it does so when [`AgentHost::is_restarting`].
     pub cant_restart: Option<&'static str>,
 }
 
@@ -50,12 +50,12 @@ impl Default for Options {
 
 /// One agent with any number of doors; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Host(Arc<Inner>);
+pub struct AgentHost(Arc<AgentHostInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct AgentHostInner {
     factory: Arc<dyn AgentFactory>,
-    current: Current,
+    current: CurrentKernel,
     options: Options,
     /// Held by whoever starts or ends the agent.
     moving: Mutex<()>,
@@ -63,7 +63,7 @@ struct Inner {
     over: CancellationToken,
     /// Work that goes on after its connection.
     left: TaskTracker,
-    tasks: Tasks,
+    tasks: AgentTasks,
     /// An A2A endpoint is on (R23).
     serves_tasks: AtomicBool,
     channels: Held<Option<Arc<dyn Channels>>>,
@@ -73,28 +73,28 @@ struct Inner {
     restarts: AtomicBool,
 }
 
-impl Host {
+impl AgentHost {
     /// A host whose agents come from `factory`; none runs yet.
     #[must_use]
     pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
         let run = options.clock.uuid();
-        Self(Arc::new(Inner {
+        Self(Arc::new(AgentHostInner {
             run,
             restarts: AtomicBool::new(false),
             factory,
-            current: Current::default(),
+            current: CurrentKernel::default(),
             options,
             moving: Mutex::default(),
             over: CancellationToken::new(),
             left: TaskTracker::new(),
-            tasks: Tasks::default(),
+            tasks: AgentTasks::default(),
             serves_tasks: AtomicBool::new(false),
             channels: Held::default(),
         }))
     }
 
     /// The tasks of other agents.
-    pub(crate) fn tasks(&self) -> &Tasks {
+    pub(crate) fn tasks(&self) -> &AgentTasks {
         &self.0.tasks
     }
 
@@ -110,7 +110,7 @@ impl Host {
 
     /// The run that is served now.
     #[must_use]
-    pub fn current(&self) -> &Current {
+    pub fn current(&self) -> &CurrentKernel {
         &self.0.current
     }
 

@@ -4,7 +4,7 @@
 //! *Owns:* the host, its doors, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire codes.
 //! *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names; peers over it), kernel.
 //! *Must not know:* adapters (stores, providers, tools); the binary brings them through [`agent::AgentFactory`].
-//! *Start reading at:* [`host::Host`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then `error/mod.rs`.
+//! *Start reading at:* [`host::AgentHost`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then `error/mod.rs`.
 
 mod a2a;
 pub mod access;
@@ -31,14 +31,14 @@ mod rpc;
 mod telling;
 pub mod transport;
 
-pub use a2a::push::{BookError, Push, PushError};
-pub use access::Rights;
+pub use a2a::push::{BookError, PushError, PushNotifier};
+pub use access::ClientRights;
 pub use acp::serve_acp;
-pub use agent::{AgentFactory, Current, InitFailure, ManifestFault};
+pub use agent::{AgentFactory, CurrentKernel, InitFailure, ManifestFault};
 pub use channels::{Channels, HookBody, HookSocket};
-pub use control::{Client, Control, ControlError};
-pub use host::{Host, Options};
+pub use control::{ControlClient, ControlError, ControlSocket};
+pub use host::{AgentHost, Options};
 pub use mcp::serve_mcp;
-pub use transport::converse::{End, Ended};
+pub use transport::converse::{ConnectionEnd, ConnectionEndCause};
 pub use transport::lines::serve;
 pub use transport::standard::standard;

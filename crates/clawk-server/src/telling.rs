@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::{KernelError, Notice, Told};
+use clawk_kernel::{KernelError, SessionNotice, TurnResult};
 use tokio::sync::Notify;
 
 /// Where protocols have room for members of others, the record of a turn stands under this name.
@@ -13,13 +13,13 @@ const BETWEEN: &str = "\n\n";
 
 /// The words of one turn as they come, and its end.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
-    said: Mutex<Said>,
+pub(crate) struct TurnTextBuffer {
+    said: Mutex<TurnTextState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct TurnTextState {
     /// Everything that may be told so far.
     text: String,
     /// Where the text of the model's present answer begins.
@@ -28,32 +28,32 @@ struct Said {
     gap: bool,
     /// The present answer is told whole; what comes is another one.
     whole: bool,
-    end: Option<Arc<Result<Told, KernelError>>>,
+    end: Option<Arc<Result<TurnResult, KernelError>>>,
 }
 
 /// What comes next.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum TurnTextStep {
     /// More text.
     Text(String),
     /// The end of the turn; everything was told.
-    End(Arc<Result<Told, KernelError>>),
+    End(Arc<Result<TurnResult, KernelError>>),
 }
 
-impl Telling {
-    fn lock(&self) -> MutexGuard<'_, Said> {
+impl TurnTextBuffer {
+    fn lock(&self) -> MutexGuard<'_, TurnTextState> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what happened; does not block.
-    pub(crate) fn tell(&self, notice: &Notice) {
+    pub(crate) fn tell(&self, notice: &SessionNotice) {
         {
             let mut said = self.lock();
             match notice {
-                Notice::Delta(piece) => said.piece(piece),
-                Notice::Said(text) => said.answer(text),
+                SessionNotice::Delta(piece) => said.piece(piece),
+                SessionNotice::Said(text) => said.answer(text),
                 // What comes now may repeat what was told, or lacks a part.
-                Notice::Missed(_) | Notice::Retrying { .. } => said.gap = true,
+                SessionNotice::Missed(_) | SessionNotice::Retrying { .. } => said.gap = true,
                 _ => return,
             }
         }
@@ -61,7 +61,7 @@ impl Telling {
     }
 
     /// The turn is over.
-    pub(crate) fn end(&self, outcome: Result<Told, KernelError>) {
+    pub(crate) fn end(&self, outcome: Result<TurnResult, KernelError>) {
         {
             let mut said = self.lock();
             // The answer to a request that was made before: nothing was told of its turn.
@@ -74,7 +74,7 @@ impl Telling {
     }
 
     /// What comes behind the first `told` bytes; waits for it.
-    pub(crate) async fn next(&self, told: usize) -> Next {
+    pub(crate) async fn next(&self, told: usize) -> TurnTextStep {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -99,11 +99,11 @@ impl Telling {
     }
 }
 
-impl Said {
-    fn behind(&self, told: usize) -> Option<Next> {
+impl TurnTextState {
+    fn behind(&self, told: usize) -> Option<TurnTextStep> {
         match self.text.get(told..) {
-            Some(more) if !more.is_empty() => Some(Next::Text(more.to_owned())),
-            Some(_) | None => self.end.clone().map(Next::End),
+            Some(more) if !more.is_empty() => Some(TurnTextStep::Text(more.to_owned())),
+            Some(_) | None => self.end.clone().map(TurnTextStep::End),
         }
     }
 
@@ -142,22 +142,22 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use clawk_kernel::Notice;
+    use clawk_kernel::SessionNotice;
 
-    use super::Telling;
+    use super::TurnTextBuffer;
 
-    fn told(notices: &[Notice]) -> String {
-        let telling = Telling::default();
+    fn told(notices: &[SessionNotice]) -> String {
+        let telling = TurnTextBuffer::default();
         notices.iter().for_each(|notice| telling.tell(notice));
         telling.text()
     }
 
-    fn delta(text: &str) -> Notice {
-        Notice::Delta(text.to_owned())
+    fn delta(text: &str) -> SessionNotice {
+        SessionNotice::Delta(text.to_owned())
     }
 
-    fn said(text: &str) -> Notice {
-        Notice::Said(text.to_owned())
+    fn said(text: &str) -> SessionNotice {
+        SessionNotice::Said(text.to_owned())
     }
 
     #[test]
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn what_was_missed_is_made_up_for_by_the_whole_text() {
         assert_eq!(
-            told(&[delta("he"), Notice::Missed(2), delta("o"), said("hello")]),
+            told(&[delta("he"), SessionNotice::Missed(2), delta("o"), said("hello")]),
             "hello"
         );
-        let again = Notice::Retrying {
+        let again = SessionNotice::Retrying {
             provider: "a".into(),
             reason: "cut".into(),
             wait_ms: 0,

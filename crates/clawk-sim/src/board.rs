@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
+use clawk_kernel::ports::{BoxFuture, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver};
 use clawk_proto::RequestId;
 use clawk_trace::checkpoint::PublicKey;
 
@@ -18,7 +18,7 @@ const LOOKS: usize = 60;
 const LOOK: Duration = Duration::from_millis(40);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SimBusState {
     now_ms: u64,
     cut: BTreeSet<usize>,
     /// By task: who holds it, and when the last sign was heard.
@@ -28,10 +28,10 @@ struct Inner {
 
 /// The bus's own state; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<Inner>>);
+pub(crate) struct SimBus(Arc<Mutex<SimBusState>>);
 
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl SimBus {
+    fn lock(&self) -> MutexGuard<'_, SimBusState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,13 +106,13 @@ impl Board {
 
 /// A worker's side of the bus.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct SimBusWorker {
     pub(crate) host: usize,
-    pub(crate) board: Board,
+    pub(crate) board: SimBus,
 }
 
-impl Elsewhere for Seat {
-    fn place(&self, _identity: &str) -> Option<Place> {
+impl RemoteWorkers for SimBusWorker {
+    fn place(&self, _identity: &str) -> Option<MemberRoute> {
         None
     }
 
@@ -136,11 +136,15 @@ impl Elsewhere for Seat {
         None
     }
 
-    fn work<'a>(&'a self, _errand: Errand, _reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+    fn work<'a>(
+        &'a self,
+        _errand: RemoteTask,
+        _reports: Arc<dyn ReportReceiver>,
+    ) -> BoxFuture<'a, RemoteResult> {
         Box::pin(std::future::pending())
     }
 
-    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>> {
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             for _ in 0..LOOKS {
                 if let Some(said) = self.board.may_begin(run.as_str(), self.host) {

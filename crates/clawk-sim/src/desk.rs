@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::stop::Level;
-use clawk_kernel::{Answer, CallError, Door, Kernel, Person, Talk};
+use clawk_kernel::{ApprovalAnswer, CallError, EntryPoint, Kernel, KnownPerson, TalkRequest};
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};
 use serde_json::{Map, json};
 
-use crate::host::{DANGER, Host, LOOK, PAID};
-use crate::judge::Invariant;
-use crate::rng::Rng;
+use crate::host::{DANGER, LOOK, PAID, SwarmHost};
+use crate::judge::SimInvariant;
+use crate::rng::SeededRng;
 use crate::world::id;
 
 /// What the client calls, in turn.
@@ -29,7 +29,7 @@ const TOOLS: [&str; 8] = [
 
 /// What is known outside of the host, whatever becomes of it.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct HostUserFacts {
     /// Requests of [`DANGER`] to which a person's last answer was yes.
     approved: BTreeSet<String>,
     /// A stop was confirmed, and nobody has lifted it.
@@ -38,7 +38,7 @@ pub(crate) struct Known {
     told: BTreeMap<String, String>,
     /// Told again since the faults ended.
     last: BTreeSet<String>,
-    wrong: Vec<(Invariant, String)>,
+    wrong: Vec<(SimInvariant, String)>,
     /// Requests that were made again.
     pub(crate) again: usize,
     /// Questions that a person answered.
@@ -49,10 +49,10 @@ pub(crate) struct Known {
 
 /// Shared with the host's runner, which is told of every effect that begins.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Facts(Arc<Mutex<Known>>);
+pub(crate) struct SharedHostUserFacts(Arc<Mutex<HostUserFacts>>);
 
-impl Facts {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+impl SharedHostUserFacts {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HostUserFacts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,15 +61,15 @@ impl Facts {
         let mut known = self.lock();
         let what = format!("{tool} of {request}");
         if known.stopped {
-            known.wrong.push((Invariant::StopHolds, what.clone()));
+            known.wrong.push((SimInvariant::StopHolds, what.clone()));
         }
         if tool == DANGER && !known.approved.contains(request.as_str()) {
-            known.wrong.push((Invariant::AskedFirst, what));
+            known.wrong.push((SimInvariant::AskedFirst, what));
         }
     }
 
     /// Something did not hold.
-    pub(crate) fn broken(&self, invariant: Invariant, what: String) {
+    pub(crate) fn broken(&self, invariant: SimInvariant, what: String) {
         self.lock().wrong.push((invariant, what));
     }
 
@@ -91,7 +91,7 @@ impl Facts {
         told.map(|request| format!("{request} was told once, and is not told again"))
     }
 
-    pub(crate) fn wrong(&self) -> Option<(Invariant, String)> {
+    pub(crate) fn wrong(&self) -> Option<(SimInvariant, String)> {
         self.lock().wrong.first().cloned()
     }
 
@@ -109,7 +109,7 @@ impl Facts {
             Some(before) if *before == said => known.again += 1,
             Some(before) => {
                 let seen = format!("{request} was told `{before}` and then `{said}`");
-                known.wrong.push((Invariant::SameAnswer, seen));
+                known.wrong.push((SimInvariant::SameAnswer, seen));
             }
         }
     }
@@ -117,11 +117,11 @@ impl Facts {
 
 /// A host's client, person and operator.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct HostUser {
     number: usize,
     calls: usize,
     messages: usize,
-    pub(crate) facts: Facts,
+    pub(crate) facts: SharedHostUserFacts,
     /// Requests that are under way in the host's present life.
     open: Arc<Mutex<Vec<String>>>,
 }
@@ -156,15 +156,15 @@ pub(crate) fn tool_call(request: &RequestId, who: &str, n: usize) -> ToolCallPar
 /// Says something in one of two conversations, and tells what was answered.
 pub(crate) fn talk(
     kernel: Kernel,
-    facts: &Facts,
+    facts: &SharedHostUserFacts,
     (request, who, n): (&RequestId, &str, usize),
     quiet: bool,
 ) -> impl Future<Output = ()> + Send + use<> {
     let text = format!("chat {who} {n}");
-    let asked = Talk::new("client", Some(format!("talk {}", n % 2)), text, request.clone());
+    let asked = TalkRequest::new("client", Some(format!("talk {}", n % 2)), text, request.clone());
     let (facts, key) = (facts.clone(), request.clone());
     async move {
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: "client".to_owned(),
             role: clawk_kernel::Role::Admin,
         };
@@ -175,13 +175,13 @@ pub(crate) fn talk(
     }
 }
 
-impl Desk {
+impl HostUser {
     pub(crate) fn new(number: usize, calls: usize, messages: usize) -> Self {
         Self {
             number,
             calls,
             messages,
-            facts: Facts::default(),
+            facts: SharedHostUserFacts::default(),
             open: Arc::default(),
         }
     }
@@ -221,7 +221,7 @@ impl Desk {
     }
 
     /// They do something, maybe.
-    pub(crate) fn act(&self, host: &Host, rng: &mut Rng, quiet: bool) {
+    pub(crate) fn act(&self, host: &SwarmHost, rng: &mut SeededRng, quiet: bool) {
         let Some(running) = host.running() else { return };
         let kernel = &running.kernel;
         if self.calls > 0 && rng.one_in(3) {
@@ -240,7 +240,7 @@ impl Desk {
         }
     }
 
-    fn call(&self, host: &Host, (kernel, session): (&Kernel, SessionId), n: usize, quiet: bool) {
+    fn call(&self, host: &SwarmHost, (kernel, session): (&Kernel, SessionId), n: usize, quiet: bool) {
         let request = self.call_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
@@ -254,7 +254,7 @@ impl Desk {
         });
     }
 
-    fn talk(&self, host: &Host, kernel: &Kernel, n: usize, quiet: bool) {
+    fn talk(&self, host: &SwarmHost, kernel: &Kernel, n: usize, quiet: bool) {
         let request = self.message_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
@@ -269,7 +269,12 @@ impl Desk {
     }
 
     /// Lets it run in the host; it is open until it ends.
-    fn under_way(&self, host: &Host, request: RequestId, what: impl Future<Output = ()> + Send + 'static) {
+    fn under_way(
+        &self,
+        host: &SwarmHost,
+        request: RequestId,
+        what: impl Future<Output = ()> + Send + 'static,
+    ) {
         let Some(running) = host.running() else { return };
         let open = Arc::clone(&self.open);
         let lock = |open: &Mutex<Vec<String>>, add: bool, key: &str| {
@@ -289,7 +294,7 @@ impl Desk {
     }
 
     /// A person answers a question, sometimes twice and differently; the first answer that is taken counts.
-    fn person(&self, host: &Host, kernel: &Kernel, rng: &mut Rng, quiet: bool) {
+    fn person(&self, host: &SwarmHost, kernel: &Kernel, rng: &mut SeededRng, quiet: bool) {
         let pending = kernel.pending();
         if pending.is_empty() {
             return;
@@ -307,7 +312,11 @@ impl Desk {
                 self.facts.lock().approved.insert(key.clone());
             }
             let (kernel, asked) = (kernel.clone(), request.clone());
-            let answer = if yes { Answer::Approve } else { Answer::Deny };
+            let answer = if yes {
+                ApprovalAnswer::Approve
+            } else {
+                ApprovalAnswer::Deny
+            };
             let taken = host.ask(async move { kernel.answer(&asked, answer, None, "ann").await });
             let mut known = self.facts.lock();
             match (taken, yes) {
@@ -326,8 +335,8 @@ impl Desk {
     }
 
     /// The operator stops the agent, or lets it go on.
-    fn operator(&self, host: &Host, kernel: &Kernel, quiet: bool) {
-        let (by, stopped) = (Person::admin("control", "ann"), !kernel.stops().is_empty());
+    fn operator(&self, host: &SwarmHost, kernel: &Kernel, quiet: bool) {
+        let (by, stopped) = (KnownPerson::admin("control", "ann"), !kernel.stops().is_empty());
         let kernel = kernel.clone();
         if stopped {
             self.facts.lock().stopped = false;

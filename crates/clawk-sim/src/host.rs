@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Completion, Elsewhere, FaultKind, InferRequest, Message, ProviderError, TokenKey};
-use clawk_kernel::purse::{Allowance, Named};
+use clawk_kernel::ports::{
+    FaultKind, InferRequest, ModelCompletion, ModelMessage, ProviderError, RemoteWorkers, TokenKey,
+};
+use clawk_kernel::purse::{BudgetAllowance, NamedBudget};
 use clawk_kernel::testing::{Behaviour, MemJournal, Rig, ScriptedModel, calls, manifest, says};
-use clawk_kernel::{Door, Kernel, Role, kind};
+use clawk_kernel::{EntryPoint, Kernel, Role, kind};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::desk::Facts;
+use crate::desk::SharedHostUserFacts;
 
 /// Tokens that an inference uses here.
 const OUTPUT_TOKENS: u64 = 2_400;
@@ -34,32 +36,32 @@ const SLOW_MS: u64 = 60;
 
 /// How fast a host's disk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Disk {
+pub(crate) enum DiskSpeed {
     Fast,
     /// What is written is durable only later, and lost by a crash before.
     Slow,
 }
 
 /// A host. Its journal, its tools' memory of what was done and its clock outlive crashes.
-pub(crate) struct Host {
+pub(crate) struct SwarmHost {
     pub(crate) rig: Rig,
     number: u8,
-    disk: Disk,
+    disk: DiskSpeed,
     /// Its clock runs so many thousandths faster or slower.
     drift: i64,
-    running: Option<Running>,
+    running: Option<RunningKernel>,
     /// Where effects are looked up when they begin.
     journal: Arc<Mutex<Arc<MemJournal>>>,
     /// Effects that began before their decision was durable.
     early: Arc<Mutex<Vec<String>>>,
-    used: Used,
+    used: RunTokenUsage,
 }
 
 /// Tokens that models of a host used, by run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Used(Arc<Mutex<BTreeMap<String, u64>>>);
+pub(crate) struct RunTokenUsage(Arc<Mutex<BTreeMap<String, u64>>>);
 
-impl Used {
+impl RunTokenUsage {
     /// Tokens by run. Messages of clients are left out: they belong to no run.
     pub(crate) fn by_run(&self) -> BTreeMap<String, u64> {
         let mut used = lock(&self.0).clone();
@@ -68,7 +70,7 @@ impl Used {
     }
 }
 
-pub(crate) struct Running {
+pub(crate) struct RunningKernel {
     pub(crate) runtime: Runtime,
     pub(crate) kernel: Kernel,
     /// Where the client calls tools.
@@ -98,7 +100,7 @@ fn spec(run_tokens: u64) -> Value {
     })
 }
 
-fn costly(mut completion: Completion, request: &InferRequest) -> Completion {
+fn costly(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompletion {
     // As a vendor does: no more than was asked for.
     completion.usage.output_tokens = OUTPUT_TOKENS.min(request.max_output_tokens);
     completion
@@ -106,28 +108,28 @@ fn costly(mut completion: Completion, request: &InferRequest) -> Completion {
 
 /// The head gives a `team` task to its workers in parts. A worker tries what is forbidden, writes once, with its task as argument,
 /// and then says so.
-fn answer(request: &InferRequest, used: &Used) -> Completion {
+fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
     let task = request.messages.iter().rev().find_map(|message| match message {
-        Message::User { text, .. } => Some(text.clone()),
-        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+        ModelMessage::User { text, .. } => Some(text.clone()),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     });
     let task = task.unwrap_or_default();
     let latest = request.messages.iter().rev();
     let results = latest
-        .take_while(|message| !matches!(message, Message::User { .. }))
-        .filter(|message| matches!(message, Message::ToolResult { .. }));
+        .take_while(|message| !matches!(message, ModelMessage::User { .. }))
+        .filter(|message| matches!(message, ModelMessage::ToolResult { .. }));
     let run: Vec<&str> = task.split(' ').take(2).collect();
     let is_head = task.starts_with("team") && !task.contains("part");
     // Once: what is asked for again after a stop is a new effect of the model's own.
     let noted = request.messages.iter().any(|message| match message {
-        Message::Assistant { calls, .. } => calls.iter().any(|call| {
+        ModelMessage::Assistant { calls, .. } => calls.iter().any(|call| {
             call.name == "note"
                 && call
                     .arguments
                     .as_ref()
                     .is_ok_and(|said| said.get("task").and_then(Value::as_str) == Some(task.as_str()))
         }),
-        Message::User { .. } | Message::ToolResult { .. } => false,
+        ModelMessage::User { .. } | ModelMessage::ToolResult { .. } => false,
     });
     let twice = !noted && task.bytes().last().is_some_and(|last| last % 2 == 0);
     let completion = match (is_head, results.count()) {
@@ -157,9 +159,9 @@ fn answer(request: &InferRequest, used: &Used) -> Completion {
 
 /// What a host is made of.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Make {
+pub(crate) struct SwarmHostParameters {
     pub(crate) number: u8,
-    pub(crate) disk: Disk,
+    pub(crate) disk: DiskSpeed,
     pub(crate) drift: i64,
     /// Tokens that one run may use.
     pub(crate) run_tokens: u64,
@@ -167,24 +169,24 @@ pub(crate) struct Make {
     pub(crate) faulty_model: Option<usize>,
 }
 
-fn paid() -> Named {
-    Named {
-        day: Allowance {
+fn paid() -> NamedBudget {
+    NamedBudget {
+        day: BudgetAllowance {
             calls: Some(PAID_A_DAY),
-            ..Allowance::default()
+            ..BudgetAllowance::default()
         },
-        ..Named::default()
+        ..NamedBudget::default()
     }
 }
 
 /// The parts of a host, and what its models use. `may_ask`: a model may be asked now.
 pub(crate) fn rig(
-    make: Make,
+    make: SwarmHostParameters,
     may_ask: impl Fn() -> Result<(), ProviderError> + Send + Sync + 'static,
-) -> (Rig, Used) {
+) -> (Rig, RunTokenUsage) {
     let mut rig = Rig::new(manifest(spec(make.run_tokens)));
     rig.clock.without_threads();
-    let used = Used::default();
+    let used = RunTokenUsage::default();
     let counted = used.clone();
     let model = ScriptedModel::new(move |request, count| {
         may_ask()?;
@@ -201,9 +203,13 @@ pub(crate) fn rig(
     (rig, used)
 }
 
-impl Host {
-    pub(crate) fn new(make: Make, elsewhere: Arc<dyn Elsewhere>, facts: Facts) -> Self {
-        let Make {
+impl SwarmHost {
+    pub(crate) fn new(
+        make: SwarmHostParameters,
+        elsewhere: Arc<dyn RemoteWorkers>,
+        facts: SharedHostUserFacts,
+    ) -> Self {
+        let SwarmHostParameters {
             number, disk, drift, ..
         } = make;
         let (mut rig, used) = rig(make, || Ok(()));
@@ -238,7 +244,7 @@ impl Host {
         }
     }
 
-    pub(crate) const fn running(&self) -> Option<&Running> {
+    pub(crate) const fn running(&self) -> Option<&RunningKernel> {
         self.running.as_ref()
     }
 
@@ -282,10 +288,10 @@ impl Host {
             .build()
             .expect("a runtime");
         let door = if self.number == 0 {
-            Door::launcher("sim")
+            EntryPoint::launcher("sim")
         } else {
             // As the bus opens it.
-            Door::Peer {
+            EntryPoint::Peer {
                 identity: "swarm team".to_owned(),
                 task_id: "team".to_owned(),
                 role: Role::Admin,
@@ -297,16 +303,16 @@ impl Host {
             let kernel = self.rig.start().await;
             let session = kernel.open(door).await.expect("a session opens");
             let desk = kernel
-                .open(Door::launcher("desk"))
+                .open(EntryPoint::launcher("desk"))
                 .await
                 .expect("a session opens");
             (kernel, session.id, desk.id)
         });
         // A start writes as fast as it can: it is not what is looked at.
-        if self.disk == Disk::Slow {
+        if self.disk == DiskSpeed::Slow {
             self.rig.journal.slow();
         }
-        self.running = Some(Running {
+        self.running = Some(RunningKernel {
             runtime,
             kernel,
             session,

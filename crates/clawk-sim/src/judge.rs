@@ -7,13 +7,13 @@ use clawk_kernel::kind;
 use clawk_kernel::testing::MemJournal;
 use serde_json::Value;
 
-use crate::desk::Desk;
-use crate::host::{FORBIDDEN, Host, LOOK, PAID, PAID_A_DAY};
-use crate::world::{FORGED, World};
+use crate::desk::HostUser;
+use crate::host::{FORBIDDEN, LOOK, PAID, PAID_A_DAY, SwarmHost};
+use crate::world::{FORGED, SwarmWorld};
 
 /// What must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Invariant {
+pub enum SimInvariant {
     /// Every task that was given ends.
     EveryTaskEnds,
     /// A task is reported once, and a run ends once.
@@ -52,22 +52,22 @@ pub enum Invariant {
 
 /// An invariant that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
+pub struct BrokenInvariant {
     /// Which.
-    pub invariant: Invariant,
+    pub invariant: SimInvariant,
     /// What was seen.
     pub seen: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenInvariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.invariant, self.seen)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for BrokenInvariant {}
 
-impl Broken {
+impl BrokenInvariant {
     fn at(self, host: usize) -> Self {
         Self {
             seen: format!("host {host}: {}", self.seen),
@@ -76,8 +76,8 @@ impl Broken {
     }
 }
 
-pub(crate) fn broken<T>(invariant: Invariant, seen: String) -> Result<T, Broken> {
-    Err(Broken { invariant, seen })
+pub(crate) fn broken<T>(invariant: SimInvariant, seen: String) -> Result<T, BrokenInvariant> {
+    Err(BrokenInvariant { invariant, seen })
 }
 
 /// Payloads of some types of events.
@@ -106,7 +106,7 @@ pub(crate) fn ended(journal: &MemJournal) -> BTreeMap<String, usize> {
 }
 
 /// The same of the leader.
-fn ended_at_leader(world: &World) -> BTreeMap<String, usize> {
+fn ended_at_leader(world: &SwarmWorld) -> BTreeMap<String, usize> {
     let leader = world.hosts.first();
     leader
         .map(|leader| ended(&leader.rig.journal))
@@ -114,12 +114,12 @@ fn ended_at_leader(world: &World) -> BTreeMap<String, usize> {
 }
 
 /// Every task has ended at the leader.
-pub(crate) fn all_ended(world: &World) -> bool {
+pub(crate) fn all_ended(world: &SwarmWorld) -> bool {
     let ended = ended_at_leader(world);
-    let closed = |host: &Host| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
+    let closed = |host: &SwarmHost| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
     let tasks = world.tasks.iter();
     world.hosts.iter().all(closed)
-        && world.desks.iter().all(Desk::is_done)
+        && world.desks.iter().all(HostUser::is_done)
         && tasks
             .map(|(task, _)| task)
             .all(|task| ended.contains_key(task.as_str()))
@@ -127,21 +127,24 @@ pub(crate) fn all_ended(world: &World) -> bool {
 
 /// Every chain verifies. A journal only grows, so what is verified late was as true before: this is looked at seldom, because it
 /// takes longer than everything else here.
-pub(crate) fn chains(world: &World) -> Result<(), Broken> {
+pub(crate) fn chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     for (at, host) in world.hosts.iter().enumerate() {
         let verified = host
             .rig
             .journal
             .look(|_, sealed| clawk_trace::verify_events(sealed));
         if !verified.valid {
-            return broken(Invariant::ChainsValid, format!("host {at}: {:?}", verified.fault));
+            return broken(
+                SimInvariant::ChainsValid,
+                format!("host {at}: {:?}", verified.fault),
+            );
         }
     }
     Ok(())
 }
 
 /// What holds at any time.
-pub(crate) fn always(world: &World) -> Result<(), Broken> {
+pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     once(world)?;
     for (at, host) in world.hosts.iter().enumerate() {
         reported_once(&host.rig.journal, world.run_tokens).map_err(|broken| broken.at(at))?;
@@ -150,11 +153,11 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
             return broken(invariant, format!("host {at}: {seen}"));
         }
         if let Some(what) = host.early().first() {
-            return broken(Invariant::DecidedFirst, format!("host {at}: {what}"));
+            return broken(SimInvariant::DecidedFirst, format!("host {at}: {what}"));
         }
         if let Some((run, tokens)) = host.most_used().filter(|(_, tokens)| *tokens > world.run_tokens) {
             return broken(
-                Invariant::PurseHolds,
+                SimInvariant::PurseHolds,
                 format!("host {at}: models used {tokens} tokens for `{run}`"),
             );
         }
@@ -165,7 +168,7 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
         });
         if forged {
             return broken(
-                Invariant::OwnReportsOnly,
+                SimInvariant::OwnReportsOnly,
                 format!("host {at} took a forged report"),
             );
         }
@@ -174,7 +177,7 @@ pub(crate) fn always(world: &World) -> Result<(), Broken> {
 }
 
 /// Every task is reported once, every run ends once, and within its tokens.
-pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(), Broken> {
+pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(), BrokenInvariant> {
     let mut reported: BTreeMap<String, usize> = BTreeMap::new();
     for (name, payload) in payloads(journal, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
         if payload.get("orphan") != Some(&Value::Bool(true)) {
@@ -184,36 +187,39 @@ pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(),
         }
         let tokens = payload.get("run_tokens").and_then(Value::as_u64).unwrap_or(0);
         if tokens > run_tokens {
-            return broken(Invariant::PurseHolds, format!("{tokens} tokens"));
+            return broken(SimInvariant::PurseHolds, format!("{tokens} tokens"));
         }
     }
     match reported.iter().find(|(_, times)| **times > 1) {
-        Some((what, times)) => broken(Invariant::ReportedOnce, format!("{what} {times} times")),
+        Some((what, times)) => broken(SimInvariant::ReportedOnce, format!("{what} {times} times")),
         None => Ok(()),
     }
 }
 
 /// No message has two answers.
-pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), Broken> {
+pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), BrokenInvariant> {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for (_, payload) in payloads(journal, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
         *ends.entry(word(&payload, "message_id").to_owned()).or_default() += 1;
     }
     match ends.iter().find(|(_, times)| **times > 1) {
-        Some((message, times)) => broken(Invariant::AnsweredOnce, format!("{message} ended {times} times")),
+        Some((message, times)) => broken(
+            SimInvariant::AnsweredOnce,
+            format!("{message} ended {times} times"),
+        ),
         None => Ok(()),
     }
 }
 
 /// What no two runs of tools may be, on all hosts together.
-fn once(world: &World) -> Result<(), Broken> {
+fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let mut effects: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut hands: BTreeMap<String, usize> = BTreeMap::new();
     for (at, host) in world.hosts.iter().enumerate() {
         let mut paid = 0;
         for (tool, arguments) in host.rig.runner.runs() {
             if tool == FORBIDDEN {
-                return broken(Invariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
+                return broken(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
             // Without side effects, or failed before any: as often as wanted.
             if tool == LOOK || tool == "flaky" {
@@ -225,7 +231,7 @@ fn once(world: &World) -> Result<(), Broken> {
                 let first = *hands.entry(task.to_owned()).or_insert(at);
                 if first != at {
                     let seen = format!("effects of `{task}` on the hosts {first} and {at}");
-                    return broken(Invariant::OneHost, seen);
+                    return broken(SimInvariant::OneHost, seen);
                 }
             }
             let arguments = Value::Object(arguments).to_string();
@@ -233,30 +239,30 @@ fn once(world: &World) -> Result<(), Broken> {
         }
         if paid > PAID_A_DAY {
             let seen = format!("host {at}: `{PAID}` ran {paid} times, {PAID_A_DAY} are allowed");
-            return broken(Invariant::BudgetHolds, seen);
+            return broken(SimInvariant::BudgetHolds, seen);
         }
     }
     match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
-        Some((what, hosts)) => broken(Invariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
+        Some((what, hosts)) => broken(SimInvariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
         None => Ok(()),
     }
 }
 
 /// What holds once the faults are over and there was time enough.
-pub(crate) fn at_the_end(world: &World) -> Result<(), Broken> {
+pub(crate) fn at_the_end(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let ended = ended_at_leader(world);
     for (task, text) in &world.tasks {
         if !ended.contains_key(task.as_str()) {
-            return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
+            return broken(SimInvariant::EveryTaskEnds, format!("`{text}` has not"));
         }
     }
     for (at, host) in world.hosts.iter().enumerate() {
         if let Some(seen) = world.desks.get(at).and_then(|desk| desk.facts.missing()) {
-            return broken(Invariant::SameAnswer, format!("host {at}: {seen}"));
+            return broken(SimInvariant::SameAnswer, format!("host {at}: {seen}"));
         }
         if let Some((message, _)) = host.rig.journal.inbox().iter().find(|(_, end)| end.is_none()) {
             return broken(
-                Invariant::EveryMessageEnds,
+                SimInvariant::EveryMessageEnds,
                 format!("host {at}: {message} is open"),
             );
         }

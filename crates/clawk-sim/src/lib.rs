@@ -4,7 +4,7 @@
 //! *Owns:* the simulated world and what must hold in it.
 //! *Depends on:* the kernel with its testing parts, manifest, proto, trace.
 //! *Must not know:* the binary, files, sockets, real clocks.
-//! *Start reading at:* [`run`], then [`World`], then [`Invariant`].
+//! *Start reading at:* [`run`], then [`SwarmWorld`], then [`SimInvariant`].
 //!
 //! What is not simulated: SQLite and PostgreSQL (the journal is the testing one, and what hosts share is a model of the SQL), brokers
 //! (the network behaves as one that delivers at least once and gives a task away after a silence), HTTP and the sandbox. A crash loses
@@ -25,6 +25,6 @@ mod state;
 mod total;
 mod world;
 
-pub use judge::{Broken, Invariant};
-pub use total::{Fault, Total, Wanted, play};
-pub use world::{Kind, Report, World, run, tell};
+pub use judge::{BrokenInvariant, SimInvariant};
+pub use total::{SeedFault, SeedRunOptions, SeedTotals, play};
+pub use world::{Kind, SeedReport, SwarmWorld, run, tell};

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clawk_sim::{Kind, Wanted};
+use clawk_sim::{Kind, SeedRunOptions};
 
 /// A value that stands after a word.
 fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
@@ -41,7 +41,7 @@ fn kinds(args: &[String]) -> Result<&'static [Kind], String> {
     )
 }
 
-fn wanted(args: &[String]) -> Result<Wanted, String> {
+fn wanted(args: &[String]) -> Result<SeedRunOptions, String> {
     let time = match value::<f64>(args, "--hours")? {
         None => None,
         Some(hours) => Some(
@@ -51,7 +51,7 @@ fn wanted(args: &[String]) -> Result<Wanted, String> {
     };
     let usual = if time.is_some() { u64::MAX } else { 100 };
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(Wanted {
+    Ok(SeedRunOptions {
         from: value(args, "--from")?.unwrap_or(0),
         seeds: value(args, "--seeds")?.unwrap_or(usual),
         kinds: kinds(args)?,

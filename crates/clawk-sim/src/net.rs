@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
+use clawk_kernel::ports::{BoxFuture, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver};
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateParams, ReportParams};
 use clawk_trace::checkpoint::PublicKey;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// A message on its way.
 #[derive(Debug, Clone)]
-pub(crate) enum Packet {
+pub(crate) enum SimPacket {
     /// From the leader to a worker.
     Task(Box<DelegateParams>),
     /// From a worker to the leader.
@@ -21,20 +21,20 @@ pub(crate) enum Packet {
 
 /// All that is on its way, in the order in which it was sent. A message stays until it is told done.
 #[derive(Clone, Default)]
-pub(crate) struct Net(Arc<Mutex<VecDeque<Packet>>>);
+pub(crate) struct SimNetwork(Arc<Mutex<VecDeque<SimPacket>>>);
 
-impl fmt::Debug for Net {
+impl fmt::Debug for SimNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Net({})", self.lock().len())
     }
 }
 
-impl Net {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Packet>> {
+impl SimNetwork {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<SimPacket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn send(&self, packet: Packet) {
+    pub(crate) fn send(&self, packet: SimPacket) {
         self.lock().push_back(packet);
     }
 
@@ -43,17 +43,17 @@ impl Net {
     }
 
     /// A copy of one of them.
-    pub(crate) fn look(&self, at: usize) -> Option<Packet> {
+    pub(crate) fn look(&self, at: usize) -> Option<SimPacket> {
         self.lock().get(at).cloned()
     }
 
     /// Takes one of them out.
-    pub(crate) fn take(&self, at: usize) -> Option<Packet> {
+    pub(crate) fn take(&self, at: usize) -> Option<SimPacket> {
         self.lock().remove(at)
     }
 
     /// Takes the oldest one out.
-    pub(crate) fn first(&self) -> Option<Packet> {
+    pub(crate) fn first(&self) -> Option<SimPacket> {
         self.lock().pop_front()
     }
 
@@ -63,7 +63,7 @@ impl Net {
     }
 
     /// Puts it back where it was, or last.
-    pub(crate) fn put_back(&self, at: usize, packet: Packet) {
+    pub(crate) fn put_back(&self, at: usize, packet: SimPacket) {
         let mut packets = self.lock();
         let at = at.min(packets.len());
         packets.insert(at, packet);
@@ -77,11 +77,11 @@ impl Net {
 
 /// The leader's side of the bus: every identity but its own is elsewhere.
 #[derive(Debug)]
-pub(crate) struct Bus(pub(crate) Net);
+pub(crate) struct Bus(pub(crate) SimNetwork);
 
-impl Elsewhere for Bus {
-    fn place(&self, identity: &str) -> Option<Place> {
-        (identity == "hand").then_some(Place::Bus)
+impl RemoteWorkers for Bus {
+    fn place(&self, identity: &str) -> Option<MemberRoute> {
+        (identity == "hand").then_some(MemberRoute::Bus)
     }
 
     fn is_gone(&self, _identity: &str) -> bool {
@@ -104,7 +104,11 @@ impl Elsewhere for Bus {
         None
     }
 
-    fn work<'a>(&'a self, errand: Errand, _reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+    fn work<'a>(
+        &'a self,
+        errand: RemoteTask,
+        _reports: Arc<dyn ReportReceiver>,
+    ) -> BoxFuture<'a, RemoteResult> {
         Box::pin(async move {
             let params = json!({
                 "task_id": errand.id, "task": {"description": errand.text},
@@ -112,12 +116,12 @@ impl Elsewhere for Bus {
                     "report_token": errand.report_token, "limits": errand.limits},
             });
             let params = serde_json::from_value(params).expect("what is sent can be read");
-            self.0.send(Packet::Task(Box::new(params)));
+            self.0.send(SimPacket::Task(Box::new(params)));
             std::future::pending().await
         })
     }
 
-    fn may_begin<'a>(&'a self, _run: &'a RequestId) -> Later<'a, Result<(), String>> {
+    fn may_begin<'a>(&'a self, _run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

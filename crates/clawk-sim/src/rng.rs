@@ -2,9 +2,9 @@
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) struct SeededRng(u64);
 
-impl Rng {
+impl SeededRng {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

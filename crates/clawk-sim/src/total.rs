@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::{Broken, Kind, Report, run};
+use crate::{BrokenInvariant, Kind, SeedReport, run};
 
 /// Outcomes that wait to be counted.
 const WAITING: usize = 64;
 
 /// Which seeds are played, and by how many threads.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct SeedRunOptions {
     /// The first seed.
     pub from: u64,
     /// How many; fewer if the time is over before.
@@ -32,14 +32,14 @@ pub struct Wanted {
 
 /// What was wrong with a seed.
 #[derive(Debug)]
-pub enum Fault {
+pub enum SeedFault {
     /// What must hold did not.
-    Broken(Broken),
+    Broken(BrokenInvariant),
     /// The second play was different.
-    Differs(Box<Report>, Result<Box<Report>, Broken>),
+    Differs(Box<SeedReport>, Result<Box<SeedReport>, BrokenInvariant>),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SeedFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(broken) => write!(f, "{broken}"),
@@ -50,17 +50,17 @@ impl fmt::Display for Fault {
 
 /// The sums of all seeds that were played.
 #[derive(Debug, Default)]
-pub struct Total {
+pub struct SeedTotals {
     /// Seeds that were played, each twice.
     pub seeds: u64,
     sums: BTreeMap<&'static str, usize>,
     /// Seeds that broke something.
-    pub failed: Vec<(u64, Fault)>,
+    pub failed: Vec<(u64, SeedFault)>,
 }
 
-impl Total {
-    fn add(&mut self, report: &Report) {
-        let Report {
+impl SeedTotals {
+    fn add(&mut self, report: &SeedReport) {
+        let SeedReport {
             digest: _,
             crashes,
             repeated,
@@ -104,7 +104,7 @@ impl Total {
     }
 }
 
-impl fmt::Display for Total {
+impl fmt::Display for SeedTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} seeds, each twice: ", self.seeds)?;
         for (name, sum) in &self.sums {
@@ -115,22 +115,22 @@ impl fmt::Display for Total {
 }
 
 /// How a seed went in one world.
-type Played = (Kind, Result<Report, Fault>);
+type PlayedSeed = (Kind, Result<SeedReport, SeedFault>);
 
 /// Plays a seed twice.
-fn twice(kind: Kind, seed: u64) -> Result<Report, Fault> {
-    let first = run(kind, seed).map_err(Fault::Broken)?;
+fn twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
+    let first = run(kind, seed).map_err(SeedFault::Broken)?;
     match run(kind, seed) {
         Ok(second) if first == second => Ok(first),
-        second => Err(Fault::Differs(Box::new(first), second.map(Box::new))),
+        second => Err(SeedFault::Differs(Box::new(first), second.map(Box::new))),
     }
 }
 
 /// Plays all that is wanted. `tell` is told at intervals how far it is, and of each seed that broke something.
-pub fn play(wanted: Wanted, mut tell: impl FnMut(&str)) -> Total {
+pub fn play(wanted: SeedRunOptions, mut tell: impl FnMut(&str)) -> SeedTotals {
     let (next, ended) = (AtomicU64::new(wanted.from), AtomicBool::new(false));
     let (began, last) = (Instant::now(), wanted.from.saturating_add(wanted.seeds));
-    let worker = |told: SyncSender<(u64, Vec<Played>)>| {
+    let worker = |told: SyncSender<(u64, Vec<PlayedSeed>)>| {
         let in_time = || wanted.time.is_none_or(|time| began.elapsed() < time);
         while !ended.load(Ordering::SeqCst) && in_time() {
             let seed = next.fetch_add(1, Ordering::SeqCst);
@@ -143,7 +143,7 @@ pub fn play(wanted: Wanted, mut tell: impl FnMut(&str)) -> Total {
             }
         }
     };
-    let mut total = Total::default();
+    let mut total = SeedTotals::default();
     std::thread::scope(|scope| {
         let (told, outcomes) = sync_channel(WAITING);
         for _ in 0..wanted.jobs.max(1) {

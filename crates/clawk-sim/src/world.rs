@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Elsewhere, Known};
+use clawk_kernel::ports::{RemoteWorkers, ReportedTryState};
 use clawk_kernel::testing::MemJournal;
 use clawk_proto::RequestId;
-use clawk_proto::method::{DelegateContext, DelegateParams, ReportParams, Task, TaskStatus};
+use clawk_proto::method::{DelegateContext, DelegateParams, DelegateTask, ReportParams, TaskStatus};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::board::{Board, Seat};
-use crate::desk::Desk;
-use crate::host::{Disk, Host, Make};
-use crate::judge::{self, Broken};
-use crate::net::{Bus, Net, Packet};
-use crate::rng::Rng;
+use crate::board::{SimBus, SimBusWorker};
+use crate::desk::HostUser;
+use crate::host::{DiskSpeed, SwarmHost, SwarmHostParameters};
+use crate::judge::{self, BrokenInvariant};
+use crate::net::{Bus, SimNetwork, SimPacket};
+use crate::rng::SeededRng;
 
 /// Steps before the faults end, and before everything must have ended.
 const FAULTY: usize = 400;
@@ -27,7 +27,7 @@ pub(crate) const FORGED: &str = "forged";
 
 /// How a seed went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SeedReport {
     /// SHA-256 over every host's journal, hexadecimal.
     pub digest: String,
     /// Crashes that happened.
@@ -67,16 +67,16 @@ pub struct Report {
 }
 
 /// Hosts and what is between them. The first is the leader.
-pub struct World {
-    rng: Rng,
-    pub(crate) hosts: Vec<Host>,
-    net: Net,
-    board: Board,
+pub struct SwarmWorld {
+    rng: SeededRng,
+    pub(crate) hosts: Vec<SwarmHost>,
+    net: SimNetwork,
+    board: SimBus,
     /// Reports that a worker has not put into the bus yet; a crash loses them.
-    leaving: Vec<Net>,
+    leaving: Vec<SimNetwork>,
     pub(crate) tasks: Vec<(RequestId, String)>,
     given: BTreeMap<usize, bool>,
-    pub(crate) desks: Vec<Desk>,
+    pub(crate) desks: Vec<HostUser>,
     /// Tokens that a run may use.
     pub(crate) run_tokens: u64,
     /// The bus delivers nothing before this step.
@@ -93,7 +93,7 @@ pub struct World {
     slow: usize,
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for SwarmWorld {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "World({} hosts, {:?})", self.hosts.len(), self.net)
     }
@@ -115,7 +115,7 @@ pub(crate) fn delegation(task: &RequestId, request: &RequestId, text: &str) -> D
             limits: None,
             proof: None,
         },
-        task: Task {
+        task: DelegateTask {
             description: text.to_owned(),
             input: None,
         },
@@ -140,21 +140,21 @@ impl Kind {
 ///
 /// # Errors
 /// What must hold did not.
-pub fn run(kind: Kind, seed: u64) -> Result<Report, Broken> {
+pub fn run(kind: Kind, seed: u64) -> Result<SeedReport, BrokenInvariant> {
     if kind == Kind::State {
         return crate::state::run(seed);
     }
-    let mut world = World::new(seed);
+    let mut world = SwarmWorld::new(seed);
     world.play()?;
     Ok(world.report())
 }
 
 /// Plays one seed, and tells every journal's events, a line each: whose it is, the type, the payload.
-pub fn tell(kind: Kind, seed: u64) -> (Result<(), Broken>, Vec<String>) {
+pub fn tell(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
     if kind == Kind::State {
         return crate::state::tell(seed);
     }
-    let mut world = World::new(seed);
+    let mut world = SwarmWorld::new(seed);
     let played = world.play();
     let mut lines = Vec::new();
     for (at, host) in world.hosts.iter().enumerate() {
@@ -179,10 +179,10 @@ pub(crate) fn lines(whose: &str, journal: &MemJournal) -> Vec<String> {
     lines.collect()
 }
 
-impl World {
+impl SwarmWorld {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let (net, board) = (Net::default(), Board::default());
+        let mut rng = SeededRng::new(seed);
+        let (net, board) = (SimNetwork::default(), SimBus::default());
         let workers = 1 + rng.below(3);
         let tasks = 1 + rng.below(4);
         // Small worlds are quick: not every seed has everything.
@@ -193,37 +193,43 @@ impl World {
             _ => 12_000,
         };
         let mut slow = 0;
-        let desks: Vec<Desk> = (0..=workers).map(|at| Desk::new(at, calls, messages)).collect();
+        let desks: Vec<HostUser> = (0..=workers)
+            .map(|at| HostUser::new(at, calls, messages))
+            .collect();
         let facts = |at: usize| desks.get(at).map(|desk| desk.facts.clone()).unwrap_or_default();
-        let hosts: Vec<Host> = (0..=workers)
+        let hosts: Vec<SwarmHost> = (0..=workers)
             .map(|at| {
-                let disk = if rng.one_in(2) { Disk::Slow } else { Disk::Fast };
-                slow += usize::from(disk == Disk::Slow);
-                let make = Make {
+                let disk = if rng.one_in(2) {
+                    DiskSpeed::Slow
+                } else {
+                    DiskSpeed::Fast
+                };
+                slow += usize::from(disk == DiskSpeed::Slow);
+                let make = SwarmHostParameters {
                     number: u8::try_from(at).unwrap_or(1),
                     disk,
                     drift: i64::try_from(rng.below(400)).unwrap_or(0) - 200,
                     run_tokens,
                     faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
                 };
-                let side: Arc<dyn Elsewhere> = match at {
+                let side: Arc<dyn RemoteWorkers> = match at {
                     0 => Arc::new(Bus(net.clone())),
-                    host => Arc::new(Seat {
+                    host => Arc::new(SimBusWorker {
                         host,
                         board: board.clone(),
                     }),
                 };
-                Host::new(make, side, facts(at))
+                SwarmHost::new(make, side, facts(at))
             })
             .collect();
-        let named = |rng: &mut Rng, n: usize| {
+        let named = |rng: &mut SeededRng, n: usize| {
             // Some are for the whole swarm: the head gives them to its workers in parts.
             let word = if rng.one_in(3) { "team" } else { "task" };
             (id(1, n), format!("{word} {n}"))
         };
         Self {
             tasks: (0..tasks).map(|n| named(&mut rng, n)).collect(),
-            leaving: hosts.iter().map(|_| Net::default()).collect(),
+            leaving: hosts.iter().map(|_| SimNetwork::default()).collect(),
             full: hosts.iter().map(|_| false).collect(),
             desks,
             run_tokens,
@@ -245,7 +251,7 @@ impl World {
         }
     }
 
-    fn play(&mut self) -> Result<(), Broken> {
+    fn play(&mut self) -> Result<(), BrokenInvariant> {
         for host in &mut self.hosts {
             host.start();
         }
@@ -308,7 +314,7 @@ impl World {
         if faulty && self.rng.one_in(80) {
             self.jumps += 1;
             // An answer is kept for five minutes of the wall clock (R19): where clients call again, no clock is set by more.
-            let most = if self.desks.iter().any(Desk::calls) {
+            let most = if self.desks.iter().any(HostUser::calls) {
                 120_000
             } else {
                 3_600_000
@@ -421,8 +427,8 @@ impl World {
         let kept = packet.clone();
         let again = faulty && self.rng.one_in(4);
         let arrived = match packet {
-            Packet::Task(params) => self.give_worker(*params, faulty),
-            Packet::Report(params) => {
+            SimPacket::Task(params) => self.give_worker(*params, faulty),
+            SimPacket::Report(params) => {
                 if faulty && self.rng.one_in(8) {
                     self.forge(&params);
                 }
@@ -470,7 +476,7 @@ impl World {
             let Some(result) = kernel.swarm_result(&task).await else {
                 return;
             };
-            leaving.send(Packet::Report(Box::new(ReportParams {
+            leaving.send(SimPacket::Report(Box::new(ReportParams {
                 task_id: task,
                 status: result.status,
                 result: json!({"text": result.text}),
@@ -498,7 +504,7 @@ impl World {
         };
         let (task, token) = (params.task_id.clone(), params.report_token.clone());
         let reports = running.kernel.reports();
-        if reports.knows(&task, token.as_deref()) != Known::Sent {
+        if reports.knows(&task, token.as_deref()) != ReportedTryState::Sent {
             return false;
         }
         let told = leader.ask(async move { reports.report(None, params).await });
@@ -514,12 +520,12 @@ impl World {
         let mut at = 0;
         while let Some(packet) = self.net.look(at) {
             match packet {
-                Packet::Task(params)
+                SimPacket::Task(params)
                     if params.task_id == *task && params.context.report_token.as_deref() == token =>
                 {
                     self.net.drop_at(at)
                 }
-                Packet::Task(_) | Packet::Report(_) => at += 1,
+                SimPacket::Task(_) | SimPacket::Report(_) => at += 1,
             }
         }
     }
@@ -543,7 +549,7 @@ impl World {
         let _refused = leader.ask(async move { reports.report(None, forged).await });
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> SeedReport {
         let mut hash = Sha256::new();
         let mut events = 0;
         for host in &self.hosts {
@@ -555,7 +561,7 @@ impl World {
             });
         }
         let digest = hash.finalize();
-        Report {
+        SeedReport {
             digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             crashes: self.crashes,
             repeated: self.repeated,

@@ -9,25 +9,25 @@
 use std::time::Instant;
 
 use clawk_kernel::ports::{
-    AnswerKey, Batch, Content, Entry, Journal as _, Memory as _, Scope, StoreQuery, Ticket,
+    AnswerKey, Batch, EventContent, Journal as _, JournalEntry, JournalTicket, Memory as _, Scope, StoreQuery,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::SessionId;
 use clawk_proto::method::NewEntry;
-use clawk_store::{Durability, Filter, Options, Reader, StateDir};
+use clawk_store::{Filter, Options, StateDir, StateDirReader, WriteDurability};
 use clawk_trace::canonical::payload_of;
 use clawk_trace::chain::digest_of;
 use serde_json::json;
 use uuid::Uuid;
 
-fn entry(session: u128, n: u64, content: bool, answers: bool) -> Entry {
+fn entry(session: u128, n: u64, content: bool, answers: bool) -> JournalEntry {
     let payload = payload_of(&json!({
         "action_id": "echo", "args_digest": "ab".repeat(32), "duration_us": n, "execution_id": Uuid::from_u128(n.into()),
         "level": "none", "outcome": "success", "result_digest": "cd".repeat(32),
     }));
     let bytes = format!("{{\"text\":\"result number {n}\"}}").into_bytes();
-    Entry {
+    JournalEntry {
         session: SessionId(Uuid::from_u128(session)),
         event_id: Uuid::from_u128(u128::from(n) << 64 | session),
         span: Uuid::from_u128(1),
@@ -35,7 +35,7 @@ fn entry(session: u128, n: u64, content: bool, answers: bool) -> Entry {
         at: Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap() * 10),
         kind: "action.executed",
         payload: payload.unwrap(),
-        content: content.then(|| Content {
+        content: content.then(|| EventContent {
             digest: digest_of(&bytes),
             bytes,
         }),
@@ -49,7 +49,7 @@ fn entry(session: u128, n: u64, content: bool, answers: bool) -> Entry {
     }
 }
 
-async fn journal(name: &str, durability: Durability, count: u64, content: bool, answers: bool) {
+async fn journal(name: &str, durability: WriteDurability, count: u64, content: bool, answers: bool) {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(
         dir.path(),
@@ -61,7 +61,7 @@ async fn journal(name: &str, durability: Durability, count: u64, content: bool, 
     .unwrap();
     let journal = state.journal();
     // Entries are made beforehand: what is measured is the journal.
-    let entries: Vec<Entry> = (0..count)
+    let entries: Vec<JournalEntry> = (0..count)
         .map(|n| entry(u128::from(n % 16), n, content, answers))
         .collect();
     let (start, cpu_before) = (Instant::now(), cpu());
@@ -77,7 +77,7 @@ async fn journal(name: &str, durability: Durability, count: u64, content: bool, 
         if n % 16_384 == 0
             && let Some(earlier) = ticket.replace(next)
         {
-            Ticket::durable(earlier).await.unwrap();
+            JournalTicket::durable(earlier).await.unwrap();
         }
     }
     journal.flush().await.unwrap();
@@ -93,7 +93,7 @@ async fn journal(name: &str, durability: Durability, count: u64, content: bool, 
 }
 
 fn verify(state: &StateDir, count: u64) {
-    let reader = Reader::open(state.path()).unwrap();
+    let reader = StateDirReader::open(state.path()).unwrap();
     let start = Instant::now();
     assert!(reader.verify(None).unwrap().valid);
     println!(
@@ -145,8 +145,8 @@ fn cpu() -> f64 {
 }
 
 fn link() {
-    let mut chain = clawk_trace::Chain::new(SessionId(Uuid::nil()), Uuid::nil());
-    let mut scratch = clawk_trace::Scratch::default();
+    let mut chain = clawk_trace::SessionChain::new(SessionId(Uuid::nil()), Uuid::nil());
+    let mut scratch = clawk_trace::HashBuffer::default();
     let entry = entry(1, 1, false, false);
     let draft = clawk_trace::Draft {
         event_id: entry.event_id,
@@ -187,7 +187,7 @@ fn text(n: usize) -> String {
 async fn memory() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
-        durability: Durability::Relaxed,
+        durability: WriteDurability::Relaxed,
         ..Options::default()
     };
     let state = StateDir::open(dir.path(), options).unwrap();
@@ -239,16 +239,16 @@ async fn memory() {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     link();
-    journal("relaxed", Durability::Relaxed, 500_000, false, false).await;
-    journal("relaxed, content", Durability::Relaxed, 300_000, true, false).await;
+    journal("relaxed", WriteDurability::Relaxed, 500_000, false, false).await;
+    journal("relaxed, content", WriteDurability::Relaxed, 300_000, true, false).await;
     journal(
         "relaxed, content and answer",
-        Durability::Relaxed,
+        WriteDurability::Relaxed,
         300_000,
         true,
         true,
     )
     .await;
-    journal("durable", Durability::Durable, 200_000, false, false).await;
+    journal("durable", WriteDurability::Durable, 200_000, false, false).await;
     memory().await;
 }

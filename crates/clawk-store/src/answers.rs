@@ -21,7 +21,7 @@ const FILTER_BITS: u64 = 1 << 25;
 const PROBES: u64 = 6;
 
 #[derive(Debug, Clone, Copy)]
-struct Bucket {
+struct AnswerBucket {
     number: i64,
     /// The time of its newest answer.
     last: Timestamp,
@@ -30,7 +30,7 @@ struct Bucket {
 #[derive(Debug)]
 struct State {
     /// Oldest first; the last one is being filled.
-    buckets: Vec<Bucket>,
+    buckets: Vec<AnswerBucket>,
     in_last: u32,
     /// This generation's filter, and the one before.
     filter: Vec<u64>,
@@ -40,9 +40,9 @@ struct State {
 
 /// The index of stored answers; shared by the writer and the readers.
 #[derive(Debug)]
-pub(crate) struct Answers(Mutex<State>);
+pub(crate) struct AnswerIndex(Mutex<State>);
 
-impl Answers {
+impl AnswerIndex {
     /// Loads what a former run left.
     pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let words = usize::try_from(FILTER_BITS / 64).unwrap_or(0);
@@ -56,7 +56,7 @@ impl Answers {
         let mut select = connection.prepare("SELECT bucket FROM answer_buckets ORDER BY bucket")?;
         let rows = select.query_map([], |row| {
             // How long ago that was is not known: the machine may have been off, or its clock set.
-            Ok(Bucket {
+            Ok(AnswerBucket {
                 number: row.get(0)?,
                 last: Timestamp(i64::MAX),
             })
@@ -100,7 +100,7 @@ impl Answers {
         set(&mut state.filter, &key);
         if state.in_last >= BUCKET {
             let number = state.buckets.last().map_or(0, |bucket| bucket.number + 1);
-            state.buckets.push(Bucket { number, last: at });
+            state.buckets.push(AnswerBucket { number, last: at });
             state.in_last = 0;
             forget_old(connection, &mut state.buckets, at)?;
             let sql = "INSERT OR REPLACE INTO answer_buckets (bucket, last) VALUES (?1, ?2)";
@@ -157,9 +157,14 @@ impl Answers {
 }
 
 /// Removes buckets whose newest answer is older than answers are kept. A bucket of an earlier run counts from now.
-fn forget_old(connection: &Connection, buckets: &mut Vec<Bucket>, now: Timestamp) -> rusqlite::Result<()> {
+fn forget_old(
+    connection: &Connection,
+    buckets: &mut Vec<AnswerBucket>,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     let oldest = now.plus_millis(-ANSWER_KEPT_MS);
-    let (old, kept): (Vec<Bucket>, Vec<Bucket>) = buckets.iter().partition(|bucket| bucket.last < oldest);
+    let (old, kept): (Vec<AnswerBucket>, Vec<AnswerBucket>) =
+        buckets.iter().partition(|bucket| bucket.last < oldest);
     for bucket in &old {
         connection
             .prepare_cached("DELETE FROM answers WHERE bucket = ?1")?

@@ -8,17 +8,17 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Batch, EffectChange, Entry, InboxChange};
-use clawk_kernel::purse::Amount;
+use clawk_kernel::ports::{Batch, EffectChange, InboxChange, JournalEntry};
+use clawk_kernel::purse::BudgetAmount;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 use rusqlite::types::Type;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
 use uuid::Uuid;
 
-use crate::answers::Answers;
-use crate::blobs::{Blobs, INLINE_BYTES};
+use crate::answers::AnswerIndex;
+use crate::blobs::{BlobStore, INLINE_BYTES};
 use crate::boxes;
 
 /// Chains whose tip is kept in memory between transactions.
@@ -30,9 +30,9 @@ const INSERT: &str = "INSERT INTO events \
 
 /// A session's chain as the writer knows it.
 #[derive(Debug)]
-struct Tip {
+struct SqliteChainTip {
     id: i64,
-    chain: Chain,
+    chain: SessionChain,
     started: Timestamp,
     last: Timestamp,
     changed: bool,
@@ -42,22 +42,22 @@ struct Tip {
 
 /// The tips of the chains that still grow. INVARIANT: equal to the database between transactions; [`Self::forget`] after a rollback.
 #[derive(Debug, Default)]
-pub(crate) struct Tips {
-    tips: HashMap<SessionId, Tip>,
+pub(crate) struct SqliteChainTips {
+    tips: HashMap<SessionId, SqliteChainTip>,
     changed: Vec<SessionId>,
     /// What this group spent: one row per hour and purse, however many calls there were.
-    spent: BTreeMap<(i64, Arc<str>), Amount>,
+    spent: BTreeMap<(i64, Arc<str>), BudgetAmount>,
     /// What was assumed to be spent and was not, by the same.
-    unspent: BTreeMap<(i64, Arc<str>), Amount>,
-    scratch: Scratch,
+    unspent: BTreeMap<(i64, Arc<str>), BudgetAmount>,
+    scratch: HashBuffer,
     time: String,
 }
 
 /// Where the parts of an event that are not in its row go.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
-    pub(crate) blobs: &'a Blobs,
-    pub(crate) answers: &'a Answers,
+pub(crate) struct EventPartStores<'a> {
+    pub(crate) blobs: &'a BlobStore,
+    pub(crate) answers: &'a AnswerIndex,
     /// Files are synced before the commit.
     pub(crate) durable: bool,
 }
@@ -73,12 +73,12 @@ pub(crate) enum AppendError {
     Seal(#[from] clawk_recall::seal::SealError),
 }
 
-impl Tips {
+impl SqliteChainTips {
     /// Links and inserts a batch. The connection is inside a transaction.
     pub(crate) fn append(
         &mut self,
         connection: &Connection,
-        places: &Places<'_>,
+        places: &EventPartStores<'_>,
         batch: &Batch,
     ) -> Result<(), AppendError> {
         let mut insert = connection.prepare_cached(INSERT)?;
@@ -134,7 +134,7 @@ impl Tips {
         &mut self,
         connection: &Connection,
         insert: &mut CachedStatement<'_>,
-        entry: &Entry,
+        entry: &JournalEntry,
         inline: Option<&[u8]>,
     ) -> rusqlite::Result<()> {
         let Self {
@@ -230,18 +230,22 @@ impl Tips {
     }
 }
 
-fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> rusqlite::Result<Tip> {
+fn load_or_begin(
+    connection: &Connection,
+    session: SessionId,
+    at: Timestamp,
+) -> rusqlite::Result<SqliteChainTip> {
     let mut select = connection
         .prepare_cached("SELECT id, trace_id, events, head, started FROM sessions WHERE session = ?1")?;
     let found = select
         .query_row([session.0.as_bytes()], |row| {
-            let chain = Chain {
+            let chain = SessionChain {
                 session,
                 trace_id: uuid_at(row, 1)?,
                 next_sequence: unsigned_at(row, 2)?,
                 head: digest_at(row, 3)?,
             };
-            Ok(Tip {
+            Ok(SqliteChainTip {
                 id: row.get(0)?,
                 chain,
                 started: Timestamp(row.get(4)?),
@@ -255,7 +259,7 @@ fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> 
         return Ok(tip);
     }
     // One trace per session: its id is the session's, so that everyone can tell it without asking.
-    let chain = Chain::new(session, session.0);
+    let chain = SessionChain::new(session, session.0);
     let mut insert = connection.prepare_cached(
         "INSERT INTO sessions (session, trace_id, events, head, started, last) VALUES (?1, ?2, 0, ?3, ?4, ?4)",
     )?;
@@ -265,7 +269,7 @@ fn load_or_begin(connection: &Connection, session: SessionId, at: Timestamp) -> 
         chain.head.0,
         at.0
     ])?;
-    Ok(Tip {
+    Ok(SqliteChainTip {
         id: connection.last_insert_rowid(),
         chain,
         started: at,
@@ -309,7 +313,7 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
     Ok(())
 }
 
-fn add_spent(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -> rusqlite::Result<()> {
+fn add_spent(connection: &Connection, hour: i64, purse: &str, amount: &BudgetAmount) -> rusqlite::Result<()> {
     let sql = "INSERT INTO spent (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
         ON CONFLICT (hour, purse) DO UPDATE SET tokens = tokens + excluded.tokens, cost_microusd = cost_microusd + excluded.cost_microusd, \
         busy_ms = busy_ms + excluded.busy_ms, calls = calls + excluded.calls, bytes_out = bytes_out + excluded.bytes_out";
@@ -325,7 +329,7 @@ fn add_spent(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -
     Ok(())
 }
 
-fn take_back(connection: &Connection, hour: i64, purse: &str, amount: &Amount) -> rusqlite::Result<()> {
+fn take_back(connection: &Connection, hour: i64, purse: &str, amount: &BudgetAmount) -> rusqlite::Result<()> {
     let sql = "UPDATE spent SET tokens = max(tokens - ?3, 0), cost_microusd = max(cost_microusd - ?4, 0), busy_ms = max(busy_ms - ?5, 0), \
         calls = max(calls - ?6, 0), bytes_out = max(bytes_out - ?7, 0) WHERE hour = ?1 AND purse = ?2";
     connection.prepare_cached(sql)?.execute(params![

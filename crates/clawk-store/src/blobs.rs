@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use clawk_proto::Digest;
 
-use clawk_recall::keys::Seals;
+use clawk_recall::keys::StateSealer;
 
 /// Up to so many bytes, content lies in its event's row.
 pub(crate) const INLINE_BYTES: usize = 16 * 1024;
 
 /// The directory of content files.
 #[derive(Debug, Clone)]
-pub(crate) struct Blobs {
+pub(crate) struct BlobStore {
     root: PathBuf,
-    seals: Arc<Seals>,
+    seals: Arc<StateSealer>,
 }
 
-impl Blobs {
+impl BlobStore {
     pub(crate) fn new(state: &Path) -> Self {
         Self {
             root: state.join("blobs"),
@@ -29,11 +29,11 @@ impl Blobs {
     }
 
     /// What is written from now on is sealed, and what is read is opened.
-    pub(crate) fn sealed_by(self, seals: Arc<Seals>) -> Self {
+    pub(crate) fn sealed_by(self, seals: Arc<StateSealer>) -> Self {
         Self { seals, ..self }
     }
 
-    pub(crate) fn seals(&self) -> &Arc<Seals> {
+    pub(crate) fn seals(&self) -> &Arc<StateSealer> {
         &self.seals
     }
 

@@ -1,13 +1,15 @@
 //! Conversations, platforms' ids of messages, and the outbox (C1, C2, C5): projections of the journal, changed in its commits.
 
-use clawk_kernel::ports::{Arrival, Arrived, ConversationKey, OutboxChange, OutboxRow, Owed};
+use clawk_kernel::ports::{
+    ConversationKey, EarlierArrival, InboxArrival, OutboxChange, OutboxRow, OwedAnswer,
+};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{MessageId, SessionId};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::append::{digest_at, integer, uuid_at};
 use crate::error::StateError;
-use crate::reader::Reader;
+use crate::reader::StateDirReader;
 
 /// Ids whose time is over that go with each message that comes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
@@ -28,7 +30,7 @@ pub(crate) fn arrive(
     connection: &Connection,
     session: SessionId,
     message: MessageId,
-    arrival: &Arrival,
+    arrival: &InboxArrival,
 ) -> rusqlite::Result<()> {
     let key = &arrival.key;
     connection
@@ -63,7 +65,7 @@ pub(crate) fn arrive(
 /// An answer is owed from here on.
 pub(crate) fn owe(
     connection: &Connection,
-    owed: &Owed,
+    owed: &OwedAnswer,
     at: Timestamp,
     reason: Option<&str>,
 ) -> rusqlite::Result<()> {
@@ -119,7 +121,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
         _ => Some(digest_at(row, 6)?),
     };
     Ok(OutboxRow {
-        owed: Owed {
+        owed: OwedAnswer {
             message: MessageId(uuid_at(row, 0)?),
             session: SessionId(uuid_at(row, 1)?),
             channel: row.get(2)?,
@@ -144,19 +146,19 @@ fn bound(limit: usize) -> i64 {
     integer(u64::try_from(limit).unwrap_or(u64::MAX))
 }
 
-impl Reader {
+impl StateDirReader {
     pub(crate) fn arrived(
         &self,
         channel: &str,
         id: &str,
         now: Timestamp,
-    ) -> Result<Option<Arrived>, StateError> {
+    ) -> Result<Option<EarlierArrival>, StateError> {
         let sql = "SELECT message, session FROM platform_ids WHERE channel = ?1 AND id = ?2 AND until > ?3";
         self.with(|connection| {
             connection
                 .prepare_cached(sql)?
                 .query_row(params![channel, id, now.0], |row| {
-                    Ok(Arrived {
+                    Ok(EarlierArrival {
                         message: MessageId(uuid_at(row, 0)?),
                         session: SessionId(uuid_at(row, 1)?),
                     })

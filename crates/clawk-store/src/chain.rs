@@ -2,15 +2,15 @@
 
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
-use clawk_trace::Report;
+use clawk_trace::VerificationReport;
 use rusqlite::types::ToSql;
 
 use crate::append::{integer, unsigned_at};
 use crate::dir::StateDir;
 use crate::error::StateError;
-use crate::reader::{Reader, stored};
+use crate::reader::{StateDirReader, stored};
 
-impl Reader {
+impl StateDirReader {
     /// Events of a chain from sequence `since` on, in order, at most `limit`; only of these types, if any are given. The
     /// index on chain and sequence finds the first of them.
     ///
@@ -47,7 +47,7 @@ impl Reader {
     }
 }
 
-impl Reader {
+impl StateDirReader {
     /// How many events a chain has; only of these types, if any are given.
     ///
     /// # Errors
@@ -77,16 +77,16 @@ impl Reader {
 }
 
 impl StateDir {
-    /// As [`Reader::count`], off the async threads.
+    /// As [`StateDirReader::count`], off the async threads.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.
     pub async fn count(&self, session: SessionId, kinds: Vec<String>) -> Result<u64, String> {
-        let read = move |reader: &Reader| reader.count(session, &kinds);
+        let read = move |reader: &StateDirReader| reader.count(session, &kinds);
         self.inner.readers.run(read).await
     }
 
-    /// As [`Reader::chain`], off the async threads.
+    /// As [`StateDirReader::chain`], off the async threads.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.
@@ -97,15 +97,15 @@ impl StateDir {
         kinds: Vec<String>,
         limit: usize,
     ) -> Result<Vec<SealedEvent>, String> {
-        let read = move |reader: &Reader| reader.chain(session, since, &kinds, limit);
+        let read = move |reader: &StateDirReader| reader.chain(session, since, &kinds, limit);
         self.inner.readers.run(read).await
     }
 
-    /// As [`Reader::verify`] of one chain, off the async threads.
+    /// As [`StateDirReader::verify`] of one chain, off the async threads.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.
-    pub async fn verify(&self, session: SessionId) -> Result<Report, String> {
+    pub async fn verify(&self, session: SessionId) -> Result<VerificationReport, String> {
         self.inner
             .readers
             .run(move |reader| reader.verify(Some(session)))

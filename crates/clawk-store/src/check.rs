@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
-use clawk_trace::{Chain, Draft, FaultKind, Scratch};
+use clawk_trace::{Draft, FaultKind, HashBuffer, SessionChain};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
@@ -17,7 +17,7 @@ use crate::error::StateError;
 /// So many chains without new events have their mark looked at.
 const RECENT: i64 = 256;
 
-struct Chained {
+struct SqliteChainRow {
     id: i64,
     session: SessionId,
     trace_id: uuid::Uuid,
@@ -28,19 +28,19 @@ struct Chained {
 }
 
 /// The first fault of a chain.
-struct Found {
+struct SqliteChainFault {
     sequence: u64,
     kind: FaultKind,
     detail: &'static str,
 }
 
 /// The first fault that a start finds in a chain.
-pub(crate) struct Broken {
+pub(crate) struct BrokenChain {
     session: SessionId,
-    found: Found,
+    found: SqliteChainFault,
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for BrokenChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { session, found } = self;
         let (sequence, code, detail) = (found.sequence, found.kind.code(), found.detail);
@@ -55,7 +55,7 @@ pub(crate) fn verify_chains(
     database: &Path,
 ) -> Result<(), StateError> {
     let broken = first_broken(connection).map_err(StateError::database(database))?;
-    if let Some(Broken { session, found }) = broken {
+    if let Some(BrokenChain { session, found }) = broken {
         return Err(StateError::Broken {
             path: state.display().to_string(),
             session,
@@ -74,12 +74,12 @@ pub(crate) fn verify_chains(
 }
 
 /// The first chain whose new events don't hold, or whose mark doesn't fit.
-pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<Broken>> {
-    let mut scratch = Scratch::default();
+pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<BrokenChain>> {
+    let mut scratch = HashBuffer::default();
     for chain in &to_verify(connection)? {
         if let Some(found) = walk(connection, chain, &mut scratch)? {
             let session = chain.session;
-            return Ok(Some(Broken { session, found }));
+            return Ok(Some(BrokenChain { session, found }));
         }
     }
     Ok(None)
@@ -106,7 +106,7 @@ pub(crate) fn mark_all(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<Chained>> {
+fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<SqliteChainRow>> {
     const COLUMNS: &str = "id, session, trace_id, events, head, verified, verified_hash";
     let mut chains = Vec::new();
     for sql in [
@@ -121,7 +121,7 @@ fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<Chained>> {
                 rusqlite::types::ValueRef::Null => None,
                 _ => Some(digest_at(row, 6)?),
             };
-            Ok(Chained {
+            Ok(SqliteChainRow {
                 id: row.get(0)?,
                 session: SessionId(uuid_at(row, 1)?),
                 trace_id: uuid_at(row, 2)?,
@@ -139,9 +139,13 @@ fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<Chained>> {
 }
 
 /// From the marked row on: every row hashes, follows the one before, and the last one is the head.
-fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusqlite::Result<Option<Found>> {
+fn walk(
+    connection: &Connection,
+    known: &SqliteChainRow,
+    scratch: &mut HashBuffer,
+) -> rusqlite::Result<Option<SqliteChainFault>> {
     let fault = |sequence, kind, detail| {
-        Ok(Some(Found {
+        Ok(Some(SqliteChainFault {
             sequence,
             kind,
             detail,
@@ -156,7 +160,7 @@ fn walk(connection: &Connection, known: &Chained, scratch: &mut Scratch) -> rusq
     let Some(before) = before else {
         return fault(from, FaultKind::Gap, "the event before it is missing");
     };
-    let mut chain = Chain {
+    let mut chain = SessionChain {
         session: known.session,
         trace_id: known.trace_id,
         next_sequence: from,
@@ -211,16 +215,16 @@ fn hash_before(connection: &Connection, session: i64, sequence: u64) -> rusqlite
 }
 
 /// Whether the chain as found ends where the session says it does.
-fn wrong_end(known: &Chained, found: &Chain) -> Option<Found> {
+fn wrong_end(known: &SqliteChainRow, found: &SessionChain) -> Option<SqliteChainFault> {
     if found.next_sequence != known.events {
         let detail = "events at the end are missing, or more than were recorded";
-        return Some(Found {
+        return Some(SqliteChainFault {
             sequence: found.next_sequence.min(known.events),
             kind: FaultKind::Gap,
             detail,
         });
     }
-    (found.head != known.head).then_some(Found {
+    (found.head != known.head).then_some(SqliteChainFault {
         sequence: known.events.saturating_sub(1),
         kind: FaultKind::BrokenLink,
         detail: "it is not the head that was recorded",

@@ -11,14 +11,14 @@ use serde::Serialize;
 use crate::append::{digest_at, unsigned_at};
 use crate::erase::REDACTED;
 use crate::error::StateError;
-use crate::reader::Reader;
+use crate::reader::StateDirReader;
 
 /// Lost contents that are named one by one.
 const NAMED: usize = 64;
 
 /// The state of the contents that the events of a journal refer to. Each digest counts once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Contents {
+pub struct ContentInventory {
     /// There, with the bytes that were hashed.
     pub present: u64,
     /// Erased, and a `ckp.content.redacted` event says so.
@@ -28,7 +28,7 @@ pub struct Contents {
     /// There, with other bytes.
     pub corrupt: u64,
     /// The first 64 of the latter two.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostContent>,
     /// Records of erasures that can't be read: what they cover counts as missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<UnreadableRecord>,
@@ -47,7 +47,7 @@ pub struct UnreadableRecord {
 
 /// A content that should be there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct LostContent {
     /// Its digest.
     pub digest: Digest,
     /// `missing` or `corrupt`.
@@ -58,7 +58,7 @@ pub struct Lost {
     pub sequence: u64,
 }
 
-impl Contents {
+impl ContentInventory {
     /// Nothing was lost that should be there.
     #[must_use]
     pub const fn whole(&self) -> bool {
@@ -67,7 +67,7 @@ impl Contents {
 
     fn lose(&mut self, digest: Digest, how: &'static str, (session_id, sequence): (SessionId, u64)) {
         if self.lost.len() < NAMED {
-            self.lost.push(Lost {
+            self.lost.push(LostContent {
                 digest,
                 how,
                 session_id,
@@ -77,16 +77,16 @@ impl Contents {
     }
 }
 
-impl Reader {
+impl StateDirReader {
     /// Looks at every content, of one session or of all: reads and hashes it.
     ///
     /// # Errors
     /// The database or a file can't be read.
-    pub fn contents(&self, session: Option<SessionId>) -> Result<Contents, StateError> {
+    pub fn contents(&self, session: Option<SessionId>) -> Result<ContentInventory, StateError> {
         let (erased, unreadable) = self.redacted()?;
-        let mut found = Contents {
+        let mut found = ContentInventory {
             unreadable,
-            ..Contents::default()
+            ..ContentInventory::default()
         };
         for (digest, place) in self.referred(session)? {
             match self.stored_content(digest)? {

@@ -10,21 +10,21 @@ use std::thread::JoinHandle;
 
 use clawk_recall::keys::Keys;
 
-use crate::answers::Answers;
-use crate::append::Tips;
-use crate::blobs::Blobs;
+use crate::answers::AnswerIndex;
+use crate::append::SqliteChainTips;
+use crate::blobs::BlobStore;
 use crate::error::StateError;
 use crate::journal::SqliteJournal;
 use crate::memory::SqliteMemory;
-use crate::queue::{Bounds, Queue};
-use crate::reader::Readers;
+use crate::queue::{Bounds, SqliteWriterQueue};
+use crate::reader::StateReaderPool;
 use crate::seal;
-use crate::writer::{Counters, Writer, limit_size};
+use crate::writer::{SqliteWriterCounters, Writer, limit_size};
 use crate::{check, schema};
 
 /// When a write counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
+pub enum WriteDurability {
     /// It survives a power cut: one sync of the disk per group.
     #[default]
     Durable,
@@ -32,7 +32,7 @@ pub enum Durability {
     Relaxed,
 }
 
-impl Durability {
+impl WriteDurability {
     pub(crate) const fn synchronous(self) -> &'static str {
         match self {
             Self::Durable => "FULL",
@@ -45,7 +45,7 @@ impl Durability {
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// What "written" means.
-    pub durability: Durability,
+    pub durability: WriteDurability,
     /// Entries that may wait for the disk; beyond, work is refused.
     pub queue_entries: usize,
     /// Bytes that may wait.
@@ -57,7 +57,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            durability: Durability::Durable,
+            durability: WriteDurability::Durable,
             queue_entries: 65_536,
             queue_bytes: 64 * 1024 * 1024,
             max_bytes: None,
@@ -67,7 +67,7 @@ impl Default for Options {
 
 /// Counters of the writer since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
+pub struct WriterStats {
     /// Transactions.
     pub commits: u64,
     /// Events in them.
@@ -77,17 +77,17 @@ pub struct Stats {
 /// An owned state directory. One process owns it at a time; dropping the last handle closes it.
 #[derive(Debug, Clone)]
 pub struct StateDir {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<StateDirInner>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct StateDirInner {
     path: PathBuf,
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) readers: Readers,
-    pub(crate) blobs: Blobs,
-    pub(crate) answers: Arc<Answers>,
+    pub(crate) queue: Arc<SqliteWriterQueue>,
+    pub(crate) counters: Arc<SqliteWriterCounters>,
+    pub(crate) readers: StateReaderPool,
+    pub(crate) blobs: BlobStore,
+    pub(crate) answers: Arc<AnswerIndex>,
     thread: Mutex<Option<JoinHandle<()>>>,
     lock: Mutex<Option<File>>,
 }
@@ -124,22 +124,22 @@ impl StateDir {
         fs::set_permissions(&database, Permissions::from_mode(0o600))
             .map_err(StateError::io("can't protect", &database))?;
         check::verify_chains(&connection, &path, &database)?;
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(SqliteWriterCounters::default());
         counters
             .max_bytes
             .store(options.max_bytes.unwrap_or(0), Ordering::Relaxed);
         limit_size(&connection, options.max_bytes.unwrap_or(0)).map_err(StateError::database(&database))?;
-        let queue = Arc::new(Queue::new(Bounds {
+        let queue = Arc::new(SqliteWriterQueue::new(Bounds {
             entries: options.queue_entries,
             bytes: options.queue_bytes,
             group_entries: 2048,
             group_bytes: 2 * 1024 * 1024,
         }));
-        let blobs = Blobs::new(&path);
+        let blobs = BlobStore::new(&path);
         let seals = seal::settle(&connection, &database, &blobs, keys)?;
         let blobs = blobs.sealed_by(seals);
         crate::erase::finish(&connection, &blobs).map_err(StateError::database(&database))?;
-        let answers = Arc::new(Answers::load(&connection).map_err(StateError::database(&database))?);
+        let answers = Arc::new(AnswerIndex::load(&connection).map_err(StateError::database(&database))?);
         let writer = Writer {
             database: database.clone(),
             durability: options.durability,
@@ -147,17 +147,17 @@ impl StateDir {
             queue: queue.clone(),
             counters: counters.clone(),
             answers: answers.clone(),
-            tips: Tips::default(),
+            tips: SqliteChainTips::default(),
             connection: Some(connection),
         };
         let thread = std::thread::Builder::new()
             .name("clawk-journal".to_owned())
             .spawn(move || writer.run())
             .map_err(StateError::io("can't start the journal's thread for", &path))?;
-        let readers = Readers::new(database, blobs.clone());
+        let readers = StateReaderPool::new(database, blobs.clone());
         let (thread, lock) = (Mutex::new(Some(thread)), Mutex::new(Some(lock)));
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StateDirInner {
                 path,
                 queue,
                 counters,
@@ -190,9 +190,9 @@ impl StateDir {
 
     /// The counters of the writer.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> WriterStats {
         let counters = &self.inner.counters;
-        Stats {
+        WriterStats {
             commits: counters.commits.load(Ordering::Relaxed),
             entries: counters.entries.load(Ordering::Relaxed),
         }
@@ -215,7 +215,7 @@ impl StateDir {
     }
 }
 
-impl Inner {
+impl StateDirInner {
     fn close(&self) {
         self.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -227,7 +227,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StateDirInner {
     fn drop(&mut self) {
         self.close();
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Batch, Entry, JournalError};
+use clawk_kernel::ports::{Batch, JournalEntry, JournalError};
 use clawk_kernel::time::{Clock, Timestamp};
 use clawk_proto::{Digest, SessionId};
 use clawk_trace::bounded;
@@ -17,11 +17,11 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
-use crate::blobs::Blobs;
+use crate::blobs::BlobStore;
 use crate::dir::StateDir;
 use crate::error::StateError;
-use crate::queue::Work;
-use crate::reader::Reader;
+use crate::queue::SqliteWriterWork;
+use crate::reader::StateDirReader;
 use crate::schema::{ATLAS_KINDS, BUCKETS};
 
 /// The type of the event that says so.
@@ -36,20 +36,20 @@ const LOG_PAUSE: Duration = Duration::from_millis(50);
 
 /// The contents to erase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Erase {
+pub enum ErasureSelection {
     /// Everything that a session refers to, but what other sessions refer to as well.
     Session(SessionId),
     /// What this event of the session refers to, wherever in the session; but what other sessions refer to as well.
     Event(SessionId, u64),
     /// This content, everywhere. The session says so.
     Digest(SessionId, Digest),
-    /// What only events before this time refer to; one portion, see [`Erased::more`].
+    /// What only events before this time refer to; one portion, see [`ErasureResult::more`].
     Before(Timestamp),
 }
 
 /// The result of an erasure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Erased {
+pub struct ErasureResult {
     /// Contents that are gone.
     pub contents: u64,
     /// Contents that stay, because something else refers to them.
@@ -62,7 +62,7 @@ pub struct Erased {
 
 /// Rows to be emptied, and what of their content still has to be there.
 #[derive(Debug, Default)]
-struct Found {
+struct ErasableRows {
     rows: Vec<u64>,
     gone: BTreeMap<SessionId, Vec<Digest>>,
     kept: u64,
@@ -81,15 +81,15 @@ impl StateDir {
     /// The journal can't be written or read, or a file can't be removed: then the next start removes it.
     pub async fn erase(
         &self,
-        what: Erase,
+        what: ErasureSelection,
         reason: &str,
         by: &str,
         clock: &dyn Clock,
-    ) -> Result<Erased, JournalError> {
+    ) -> Result<ErasureResult, JournalError> {
         let read = self.inner.readers.run(move |reader| reader.to_erase(what));
         let found = read.await.map_err(JournalError::Unreadable)?;
         let contents = found.gone.values().map(Vec::len).sum::<usize>();
-        let erased = Erased {
+        let erased = ErasureResult {
             contents: u64::try_from(contents).unwrap_or(u64::MAX),
             kept: found.kept,
             in_force: found.in_force,
@@ -125,7 +125,7 @@ impl StateDir {
             }
             Ok(true)
         };
-        let work = Work::AppendAnd(batch, Box::new(job));
+        let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
         self.inner.queue.push(work)?.durable().await?;
         self.finish_erasing().await?;
         Ok(erased)
@@ -144,7 +144,11 @@ impl StateDir {
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
             Ok(true)
         };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
+        self.inner
+            .queue
+            .push(SqliteWriterWork::Run(Box::new(job)))?
+            .durable()
+            .await?;
         if let Some(cause) = fault.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(JournalError::Unwritable(cause));
         }
@@ -198,11 +202,13 @@ impl StateDir {
 }
 
 /// The session whose rows count, or the time before which rows count; neither: all rows.
-fn scope(what: Erase) -> (Option<[u8; 16]>, Option<i64>) {
+fn scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
     match what {
-        Erase::Session(session) | Erase::Event(session, _) => (Some(session.0.into_bytes()), None),
-        Erase::Digest(..) => (None, None),
-        Erase::Before(time) => (None, Some(time.0)),
+        ErasureSelection::Session(session) | ErasureSelection::Event(session, _) => {
+            (Some(session.0.into_bytes()), None)
+        }
+        ErasureSelection::Digest(..) => (None, None),
+        ErasureSelection::Before(time) => (None, Some(time.0)),
     }
 }
 
@@ -212,16 +218,16 @@ fn scope(what: Erase) -> (Option<[u8; 16]>, Option<i64>) {
 /// A payload can't be written.
 pub fn redacted(
     gone: &BTreeMap<SessionId, Vec<Digest>>,
-    what: Erase,
+    what: ErasureSelection,
     reason: &str,
     by: &str,
     clock: &dyn Clock,
-) -> Result<Vec<Entry>, JournalError> {
+) -> Result<Vec<JournalEntry>, JournalError> {
     let scope = match what {
-        Erase::Session(_) => "session",
-        Erase::Event(..) => "event",
-        Erase::Digest(..) => "digest",
-        Erase::Before(_) => "expired",
+        ErasureSelection::Session(_) => "session",
+        ErasureSelection::Event(..) => "event",
+        ErasureSelection::Digest(..) => "digest",
+        ErasureSelection::Before(_) => "expired",
     };
     let mut entries = Vec::new();
     for (session, digests) in gone {
@@ -230,7 +236,7 @@ pub fn redacted(
             let payload = json!({
                 "by": by, "contents": contents, "count": contents.len(), "reason": reason, "scope": scope,
             });
-            entries.push(Entry {
+            entries.push(JournalEntry {
                 session: *session,
                 event_id: clock.uuid(),
                 span: clock.uuid(),
@@ -247,7 +253,7 @@ pub fn redacted(
 }
 
 /// Finishes what a crash interrupted; a file that can't be removed stays noted, and is tried again by the next start.
-pub(crate) fn finish(connection: &Connection, blobs: &Blobs) -> rusqlite::Result<()> {
+pub(crate) fn finish(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<()> {
     if let Some(fault) = remove_files(connection, blobs)? {
         tracing::error!(fault, "content that was erased on the record still has its file");
     }
@@ -255,7 +261,7 @@ pub(crate) fn finish(connection: &Connection, blobs: &Blobs) -> rusqlite::Result
 }
 
 /// Removes each noted file that nothing outside the erasure refers to; answers why one could not be removed.
-fn remove_files(connection: &Connection, blobs: &Blobs) -> rusqlite::Result<Option<String>> {
+fn remove_files(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<Option<String>> {
     let mut select = connection.prepare("SELECT digest, session, before, upto FROM erasing")?;
     let mut rows = select.query([])?;
     let mut fault = None;
@@ -293,24 +299,24 @@ fn others(
         .query_row(params![digest.0, session, before, upto], |row| row.get(0))
 }
 
-impl Reader {
-    fn to_erase(&self, what: Erase) -> Result<Found, StateError> {
+impl StateDirReader {
+    fn to_erase(&self, what: ErasureSelection) -> Result<ErasableRows, StateError> {
         let upto = self.last_row()?;
-        let mut found = Found {
+        let mut found = ErasableRows {
             upto,
-            ..Found::default()
+            ..ErasableRows::default()
         };
         let candidates = match what {
-            Erase::Before(time) => self.expired(time, &mut found)?,
-            Erase::Session(session) => self.rows_of(session, None, None)?,
-            Erase::Event(session, sequence) => {
+            ErasureSelection::Before(time) => self.expired(time, &mut found)?,
+            ErasureSelection::Session(session) => self.rows_of(session, None, None)?,
+            ErasureSelection::Event(session, sequence) => {
                 let of_event = self.rows_of(session, Some(sequence), None)?;
                 match of_event.first() {
                     Some((_, _, digest)) => self.rows_of(session, None, Some(*digest))?,
                     None => Vec::new(),
                 }
             }
-            Erase::Digest(session, digest) => {
+            ErasureSelection::Digest(session, digest) => {
                 // Named in this session, gone everywhere.
                 let named = self.rows_of(session, None, Some(digest))?;
                 if named.is_empty() {
@@ -416,7 +422,7 @@ impl Reader {
     fn expired(
         &self,
         time: Timestamp,
-        found: &mut Found,
+        found: &mut ErasableRows,
     ) -> Result<Vec<(u64, SessionId, Digest)>, StateError> {
         self.with(|connection| {
             let mark: i64 = connection

@@ -6,21 +6,23 @@
 use clawk_kernel::ports::JournalError;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
-use clawk_trace::checkpoint::{Line, PublicKey, Signer, Statement, Tree, TreeStatement};
+use clawk_trace::checkpoint::{
+    CheckpointLine, CheckpointStatement, PublicKey, TraceSigner, Tree, TreeStatement,
+};
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
 use crate::dir::StateDir;
 use crate::error::StateError;
-use crate::queue::Work;
-use crate::reader::Reader;
+use crate::queue::SqliteWriterWork;
+use crate::reader::StateDirReader;
 
 /// The most sessions with a line of their own in one head. The sessions that grew last get one.
 pub const SESSIONS_SIGNED: usize = 256;
 
 /// A signed head as kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct StoredHead {
     /// Events that it commits to.
     pub size: u64,
     /// The tree's root.
@@ -53,7 +55,11 @@ impl StateDir {
     ///
     /// # Errors
     /// The journal can't be read or written, or its rows are not all there.
-    pub async fn seal(&self, signer: &Signer, at: Timestamp) -> Result<Option<Head>, JournalError> {
+    pub async fn seal(
+        &self,
+        signer: &TraceSigner,
+        at: Timestamp,
+    ) -> Result<Option<StoredHead>, JournalError> {
         let read = self.inner.readers.run(|reader| reader.snapshot());
         let Some(Snapshot { tree, sessions }) = read.await.map_err(JournalError::Unreadable)? else {
             return Ok(None);
@@ -66,7 +72,7 @@ impl StateDir {
         };
         let mut lines = line(&signer.sign_tree(statement))?;
         for (session_id, events, head) in sessions {
-            let statement = Statement {
+            let statement = CheckpointStatement {
                 session_id,
                 events,
                 head,
@@ -74,7 +80,7 @@ impl StateDir {
             };
             lines.push_str(&line(&signer.sign(statement))?);
         }
-        let head = Head {
+        let head = StoredHead {
             size,
             root,
             at,
@@ -88,7 +94,11 @@ impl StateDir {
             )?;
             Ok(true)
         };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await?;
+        self.inner
+            .queue
+            .push(SqliteWriterWork::Run(Box::new(job)))?
+            .durable()
+            .await?;
         Ok(Some(head))
     }
 
@@ -109,7 +119,7 @@ impl StateDir {
         Ok(!first.is_empty())
     }
 
-    /// Compares the stored tables with the events, as [`Reader::projections`] does.
+    /// Compares the stored tables with the events, as [`StateDirReader::projections`] does.
     ///
     /// # Errors
     /// The database can't be read.
@@ -134,14 +144,18 @@ impl StateDir {
             )?;
             Ok(true)
         };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await
+        self.inner
+            .queue
+            .push(SqliteWriterWork::Run(Box::new(job)))?
+            .durable()
+            .await
     }
 
     /// The heads behind one of this size, the oldest first, off the async threads.
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, JournalError> {
+    pub async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<StoredHead>, JournalError> {
         let read = self
             .inner
             .readers
@@ -155,7 +169,7 @@ fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
     Ok(text + "\n")
 }
 
-impl Reader {
+impl StateDirReader {
     /// Whether the last head is this key's and still fits the journal; cheap, whatever the journal's size.
     ///
     /// # Errors
@@ -169,7 +183,7 @@ impl Reader {
             return broken(format!("the kept tree of {} events has another root", head.size));
         };
         let first = head.lines.lines().next().unwrap_or_default();
-        match Line::parse(first) {
+        match CheckpointLine::parse(first) {
             Ok(line) if !line.signed_by(key) => {
                 return broken(format!(
                     "the last signed head names the key `{}`, the key in `keys` is `{}`, or the head was changed",
@@ -177,7 +191,7 @@ impl Reader {
                     key.id()
                 ));
             }
-            Ok(Line::Tree(signed))
+            Ok(CheckpointLine::Tree(signed))
                 if signed.statement.size == head.size && signed.statement.root == head.root => {}
             Ok(_) | Err(_) => return broken("the last signed head can't be read".to_owned()),
         }
@@ -195,7 +209,7 @@ impl Reader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, StateError> {
+    pub fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<StoredHead>, StateError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with(|connection| {
             let mut select = connection.prepare_cached(
@@ -226,7 +240,7 @@ impl Reader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn head_of(&self, size: u64) -> Result<Option<Head>, StateError> {
+    pub fn head_of(&self, size: u64) -> Result<Option<StoredHead>, StateError> {
         let found = self.heads_after(size.saturating_sub(1), 1)?;
         Ok(found.into_iter().find(|head| head.size == size))
     }
@@ -252,7 +266,7 @@ impl Reader {
     }
 
     /// The last head with its tree; no tree: the kept peaks can't be right.
-    fn last_tree(&self) -> Result<Option<(Option<Tree>, Head)>, StateError> {
+    fn last_tree(&self) -> Result<Option<(Option<Tree>, StoredHead)>, StateError> {
         self.with(|connection| {
             connection
                 .prepare_cached("SELECT size, root, at, lines, peaks FROM heads ORDER BY size DESC LIMIT 1")?
@@ -325,8 +339,8 @@ impl Reader {
     }
 }
 
-fn head_at(row: &Row<'_>) -> rusqlite::Result<Head> {
-    Ok(Head {
+fn head_at(row: &Row<'_>) -> rusqlite::Result<StoredHead> {
+    Ok(StoredHead {
         size: unsigned_at(row, 0)?,
         root: digest_at(row, 1)?,
         at: Timestamp(row.get(2)?),

@@ -3,30 +3,30 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
-    OutboxRow, Recorded, Scan, SessionRow, Spent, StoredAnswer, Ticket,
+    AnswerKey, Batch, BoxFuture, ConversationKey, EarlierArrival, Journal, JournalError, JournalScan,
+    JournalTicket, OpenEffect, OpenMessage, OutboxRow, RecordedEvent, SessionRow, SpentAmount, StoredAnswer,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 
-use crate::dir::Inner;
-use crate::queue::Work;
+use crate::dir::StateDirInner;
+use crate::queue::SqliteWriterWork;
 use crate::reader;
 
 /// The journal of a state directory.
 #[derive(Debug)]
 pub struct SqliteJournal {
-    inner: Arc<Inner>,
+    inner: Arc<StateDirInner>,
 }
 
 impl SqliteJournal {
-    pub(crate) const fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) const fn new(inner: Arc<StateDirInner>) -> Self {
         Self { inner }
     }
 
     async fn read<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&reader::Reader) -> Result<T, crate::StateError> + Send + 'static,
+        job: impl FnOnce(&reader::StateDirReader) -> Result<T, crate::StateError> + Send + 'static,
     ) -> Result<T, JournalError> {
         self.inner
             .readers
@@ -37,26 +37,26 @@ impl SqliteJournal {
 }
 
 impl Journal for SqliteJournal {
-    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
-        self.inner.queue.push(Work::Append(batch))
+        self.inner.queue.push(SqliteWriterWork::Append(batch))
     }
 
     fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
-    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         Box::pin(self.read(move |reader| reader.scan(&scan)))
     }
 
-    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+    fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
         Box::pin(self.read(move |reader| reader.last_row_of(kind)))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>> {
         let answers = self.inner.answers.clone();
         if !answers.may_have(key) {
             return Box::pin(std::future::ready(Ok(None)));
@@ -66,11 +66,11 @@ impl Journal for SqliteJournal {
                 return Ok(None);
             };
             let after_row = row.saturating_sub(1);
-            let page = reader.scan(&Scan {
+            let page = reader.scan(&JournalScan {
                 after_row,
                 limit: 1,
                 with_content: true,
-                ..Scan::default()
+                ..JournalScan::default()
             })?;
             Ok(page
                 .into_iter()
@@ -79,15 +79,15 @@ impl Journal for SqliteJournal {
         }))
     }
 
-    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         Box::pin(self.read(move |reader| reader.content(digest)))
     }
 
-    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
-        Box::pin(self.read(reader::Reader::open_messages))
+    fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
+        Box::pin(self.read(reader::StateDirReader::open_messages))
     }
 
-    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         Box::pin(self.read(move |reader| reader.message(id)))
     }
 
@@ -96,39 +96,39 @@ impl Journal for SqliteJournal {
         channel: &str,
         platform_id: &str,
         now: Timestamp,
-    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+    ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let (channel, id) = (channel.to_owned(), platform_id.to_owned());
         Box::pin(self.read(move |reader| reader.arrived(&channel, &id, now)))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
         Box::pin(self.read(move |reader| reader.conversation(&key)))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let channel = channel.to_owned();
         Box::pin(self.read(move |reader| reader.owed(&channel, limit)))
     }
 
-    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         Box::pin(self.read(move |reader| reader.outbox(limit)))
     }
 
-    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         Box::pin(self.read(move |reader| reader.sessions(limit)))
     }
 
-    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+    fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
         Box::pin(self.read(move |reader| reader.spent_since(hour)))
     }
 
-    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
-        Box::pin(self.read(reader::Reader::open_effects))
+    fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>> {
+        Box::pin(self.read(reader::StateDirReader::open_effects))
     }
 
-    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
-        let ticket = self.inner.queue.push(Work::Flush);
+    fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
+        let ticket = self.inner.queue.push(SqliteWriterWork::Flush);
         Box::pin(async move { ticket?.durable().await })
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use clawk_trace::checkpoint::{PublicKey, Signer};
+use clawk_trace::checkpoint::{PublicKey, TraceSigner};
 
 use zeroize::Zeroizing;
 
@@ -21,7 +21,7 @@ impl StateDir {
     ///
     /// # Errors
     /// It can't be read or made, others may read it, or heads were signed and their key is gone.
-    pub fn signer(&self) -> Result<Signer, StateError> {
+    pub fn signer(&self) -> Result<TraceSigner, StateError> {
         let folder = self.path().join("keys");
         let path = folder.join(PRIVATE);
         match fs::read_to_string(&path).map(Zeroizing::new) {
@@ -44,7 +44,7 @@ impl StateDir {
 ///
 /// # Errors
 /// It can't be read or made, or others may read it.
-pub fn signer_of(state: &Path) -> Result<Signer, StateError> {
+pub fn signer_of(state: &Path) -> Result<TraceSigner, StateError> {
     let folder = state.join("keys");
     let path = folder.join(PRIVATE);
     match fs::read_to_string(&path).map(Zeroizing::new) {
@@ -54,7 +54,7 @@ pub fn signer_of(state: &Path) -> Result<Signer, StateError> {
     }
 }
 
-fn existing(state: &Path, path: &Path, text: &str) -> Result<Signer, StateError> {
+fn existing(state: &Path, path: &Path, text: &str) -> Result<TraceSigner, StateError> {
     let mode = fs::metadata(path)
         .map_err(StateError::io("can't look at", path))?
         .permissions()
@@ -68,7 +68,7 @@ fn existing(state: &Path, path: &Path, text: &str) -> Result<Signer, StateError>
     }
     let mut seed = Zeroizing::new([0; 32]);
     match hex::decode_to_slice(text.trim(), &mut *seed) {
-        Ok(()) => Ok(Signer::from_seed(&seed)),
+        Ok(()) => Ok(TraceSigner::from_seed(&seed)),
         Err(_) => Err(key_fault(state, format!("`{}` holds no key", path.display()))), // silent-ok: the text is secret
     }
 }
@@ -99,11 +99,11 @@ pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
         })
 }
 
-fn make(folder: &Path, path: &Path) -> Result<Signer, StateError> {
+fn make(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
     make_private(folder)?;
     let mut seed = Zeroizing::new([0; 32]);
     fill(&mut seed).map_err(StateError::io("can't get random bytes for", path))?;
-    let signer = Signer::from_seed(&seed);
+    let signer = TraceSigner::from_seed(&seed);
     let write = |path: PathBuf, text: &[u8]| -> Result<(), StateError> {
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new()

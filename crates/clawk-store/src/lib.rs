@@ -33,17 +33,18 @@ mod seal;
 mod writer;
 
 pub use audit::{AuditDb, AuditRow};
-pub use clawk_recall::keys::{Find, Keys, References};
-pub use contents::{Contents, Lost, UnreadableRecord};
-pub use dir::{Durability, Options, StateDir, Stats};
-pub use erase::{Erase, Erased, REDACTED, redacted};
+pub use clawk_recall::keys::{Keys, SealKeyLookup, SealKeyReferences};
+pub use contents::{ContentInventory, LostContent, UnreadableRecord};
+pub use dir::{Options, StateDir, WriteDurability, WriterStats};
+pub use erase::{ErasureResult, ErasureSelection, REDACTED, redacted};
 pub use error::StateError;
-pub use heads::{Delivery, Head, SESSIONS_SIGNED};
+pub use heads::{Delivery, SESSIONS_SIGNED, StoredHead};
 pub use journal::SqliteJournal;
 pub use keys::{public_key, signer_of};
 pub use memory::{
-    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, SqliteMemory, forgotten, restored,
+    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, RememberedEntry, RestoreSelection, SqliteMemory,
+    forgotten, restored,
 };
-pub use reader::{Filter, Reader, StoredEvent};
+pub use reader::{Filter, StateDirReader, StoredEvent};
 pub use schema::schema_version;
 pub use seal::find_keys_by;

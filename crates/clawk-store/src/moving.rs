@@ -10,18 +10,20 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use clawk_kernel::moved::{CONTENTS, Carrier, Cell, EVENTS, MEMORY, PAGE, Row, Sum, Table, Tally, VECTORS};
+use clawk_kernel::moved::{
+    CONTENTS, EVENTS, MEMORY, MovedCell, MovedRow, PAGE, RowSealer, StateTally, StateTotals, Table, VECTORS,
+};
 use clawk_proto::Digest;
-use clawk_recall::entry::Mark;
+use clawk_recall::entry::EntryProvenance;
 use clawk_recall::keys::{Keys, named};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::dir::{Options, StateDir, make_private};
 use crate::error::StateError;
-use crate::reader::Reader;
+use crate::reader::StateDirReader;
 
-pub use target::Target;
+pub use target::SqliteStateImport;
 
 /// The file that says where a state was moved to.
 const MOVED: &str = "moved";
@@ -89,21 +91,21 @@ pub fn copy_files(from: &Path, to: &Path) -> Result<u64, StateError> {
 
 /// A state directory that is read from its beginning to its end, and that nobody serves meanwhile.
 #[derive(Debug)]
-pub struct Source {
+pub struct SqliteStateExport {
     dir: PathBuf,
-    reader: Reader,
+    reader: StateDirReader,
     /// Its owner, unless it was moved before and is only read.
     owner: Option<StateDir>,
     digests: Option<std::vec::IntoIter<Digest>>,
     offset: i64,
     table: &'static str,
-    tally: Tally,
+    tally: StateTally,
     /// Opens what is encrypted.
-    carrier: Carrier,
+    carrier: RowSealer,
     keys: Option<Keys>,
 }
 
-impl Source {
+impl SqliteStateExport {
     /// Takes the directory. One that was moved to `target` before is read again: that move may have been cut off.
     ///
     /// # Errors
@@ -119,7 +121,7 @@ impl Source {
             }
             None => Some(StateDir::open(dir, Options::default())?),
         };
-        let reader = Reader::open(dir)?;
+        let reader = StateDirReader::open(dir)?;
         let sealed = |why: &str| StateError::Sealed {
             path: dir.to_owned(),
             stores: named(reader.seals().stores().iter().cloned()),
@@ -145,14 +147,14 @@ impl Source {
         };
         Ok(Self {
             dir: dir.to_owned(),
-            carrier: Carrier::new(reader.seals().clone(), place, Cell::Null),
+            carrier: RowSealer::new(reader.seals().clone(), place, MovedCell::Null),
             keys,
             reader,
             owner,
             digests: None,
             offset: 0,
             table: "",
-            tally: Tally::default(),
+            tally: StateTally::default(),
         })
     }
 
@@ -160,7 +162,7 @@ impl Source {
     ///
     /// # Errors
     /// The database or a content's file can't be read.
-    pub fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, StateError> {
+    pub fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
         if self.table != table.name {
             (self.table, self.offset, self.digests) = (table.name, 0, None);
         }
@@ -172,7 +174,7 @@ impl Source {
                 .with(|connection| read(connection, table, self.offset))?;
             self.offset = match (table.name, rows.last().and_then(|row| row.first())) {
                 // By their number, which an index finds.
-                (EVENTS | MEMORY, Some(Cell::Int(last))) => *last,
+                (EVENTS | MEMORY, Some(MovedCell::Int(last))) => *last,
                 _ => self.offset + i64::try_from(rows.len()).unwrap_or(i64::MAX),
             };
             rows
@@ -189,7 +191,7 @@ impl Source {
         self.keys.clone()
     }
 
-    fn contents(&mut self) -> Result<Vec<Row>, StateError> {
+    fn contents(&mut self) -> Result<Vec<MovedRow>, StateError> {
         if self.digests.is_none() {
             let all = self.reader.with(|connection| {
                 let sql =
@@ -204,7 +206,7 @@ impl Source {
         for digest in self.digests.iter_mut().flatten() {
             // What was erased does not cross.
             if let Some(bytes) = self.reader.content(digest)? {
-                rows.push(vec![Cell::Bytes(digest.0.to_vec()), Cell::Bytes(bytes)]);
+                rows.push(vec![MovedCell::Bytes(digest.0.to_vec()), MovedCell::Bytes(bytes)]);
             }
             if rows.len() >= PAGE / 40 {
                 break;
@@ -214,7 +216,7 @@ impl Source {
     }
 
     /// What has crossed.
-    pub fn sum(&mut self) -> Sum {
+    pub fn sum(&mut self) -> StateTotals {
         std::mem::take(&mut self.tally).sum()
     }
 
@@ -286,18 +288,18 @@ fn select(table: &Table) -> String {
 /// Tables without row ids.
 const KEYED: [&str; 5] = ["conversations", "platform_ids", "spent", "deliveries", "marks"];
 
-fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<Vec<Row>> {
+fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<Vec<MovedRow>> {
     let mut select = connection.prepare_cached(&select(table))?;
     let mut rows = select.query([from])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let mut cells = Row::with_capacity(table.columns.len());
+        let mut cells = MovedRow::with_capacity(table.columns.len());
         for (at, (name, _)) in table.columns.iter().enumerate() {
             cells.push(match row.get_ref(at)? {
                 // An earlier version kept entries without a mark: nobody knows who said them.
-                ValueRef::Null if *name == "mark" => Cell::Text(unknown_mark()),
-                ValueRef::Null => Cell::Null,
-                ValueRef::Integer(number) => Cell::Int(number),
+                ValueRef::Null if *name == "mark" => MovedCell::Text(unknown_mark()),
+                ValueRef::Null => MovedCell::Null,
+                ValueRef::Integer(number) => MovedCell::Int(number),
                 ValueRef::Real(_) => {
                     return Err(rusqlite::Error::InvalidColumnType(
                         at,
@@ -305,8 +307,8 @@ fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<V
                         rusqlite::types::Type::Real,
                     ));
                 }
-                ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-                ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
+                ValueRef::Text(text) => MovedCell::Text(String::from_utf8_lossy(text).into_owned()),
+                ValueRef::Blob(bytes) => MovedCell::Bytes(bytes.to_vec()),
             });
         }
         found.push(cells);
@@ -320,9 +322,9 @@ fn place(part: i64, id: &str) -> String {
 }
 
 fn unknown_mark() -> String {
-    let mark = Mark {
+    let mark = EntryProvenance {
         untrusted: true,
-        ..Mark::default()
+        ..EntryProvenance::default()
     };
     serde_json::to_string(&mark).unwrap_or_default() // silent-ok: plain members always serialise
 }

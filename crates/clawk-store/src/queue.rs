@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Batch, JournalError, Ticket};
+use clawk_kernel::ports::{Batch, JournalError, JournalTicket};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 pub(crate) type Job = Box<dyn FnOnce(&Connection) -> rusqlite::Result<bool> + Send>;
 
 /// What the writer does.
-pub(crate) enum Work {
+pub(crate) enum SqliteWriterWork {
     Append(Batch),
     /// Both in the same commit.
     AppendAnd(Batch, Job),
@@ -22,14 +22,14 @@ pub(crate) enum Work {
     Flush,
 }
 
-pub(crate) struct Item {
-    pub(crate) work: Work,
+pub(crate) struct SqliteWriterItem {
+    pub(crate) work: SqliteWriterWork,
     pub(crate) done: oneshot::Sender<Result<(), JournalError>>,
     entries: usize,
     bytes: usize,
 }
 
-impl fmt::Debug for Item {
+impl fmt::Debug for SqliteWriterItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Item({} entries, {} bytes)", self.entries, self.bytes)
     }
@@ -37,9 +37,9 @@ impl fmt::Debug for Item {
 
 /// What the writer finds when it looks.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum SqliteWriterDrain {
     /// At least one item.
-    Items(Vec<Item>),
+    Items(Vec<SqliteWriterItem>),
     /// Nothing in the time given.
     Nothing,
     /// Closed, and all is done.
@@ -57,7 +57,7 @@ pub(crate) struct Bounds {
 
 #[derive(Debug, Default)]
 struct State {
-    items: VecDeque<Item>,
+    items: VecDeque<SqliteWriterItem>,
     entries: usize,
     bytes: usize,
     /// Why nothing can be written now.
@@ -67,13 +67,13 @@ struct State {
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct SqliteWriterQueue {
     bounds: Bounds,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Queue {
+impl SqliteWriterQueue {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -88,12 +88,14 @@ impl Queue {
     }
 
     /// Takes work, or refuses it at once.
-    pub(crate) fn push(&self, work: Work) -> Result<Ticket, JournalError> {
+    pub(crate) fn push(&self, work: SqliteWriterWork) -> Result<JournalTicket, JournalError> {
         let (entries, bytes) = match &work {
-            Work::Append(batch) | Work::AppendAnd(batch, _) => (batch.entries.len().max(1), bytes_of(batch)),
-            Work::Run(_) | Work::Flush => (1, 0),
+            SqliteWriterWork::Append(batch) | SqliteWriterWork::AppendAnd(batch, _) => {
+                (batch.entries.len().max(1), bytes_of(batch))
+            }
+            SqliteWriterWork::Run(_) | SqliteWriterWork::Flush => (1, 0),
         };
-        let (done, ticket) = Ticket::new();
+        let (done, ticket) = JournalTicket::new();
         let mut state = self.lock();
         if state.closed {
             return Err(JournalError::Unwritable("it was closed".to_owned()));
@@ -114,7 +116,7 @@ impl Queue {
         }
         state.entries += entries;
         state.bytes += bytes;
-        state.items.push_back(Item {
+        state.items.push_back(SqliteWriterItem {
             work,
             done,
             entries,
@@ -129,11 +131,11 @@ impl Queue {
     }
 
     /// Waits for work and takes one group of it.
-    pub(crate) fn take(&self, patience: Option<Duration>) -> Taken {
+    pub(crate) fn take(&self, patience: Option<Duration>) -> SqliteWriterDrain {
         let mut state = self.lock();
         while state.items.is_empty() {
             if state.closed {
-                return Taken::Closed;
+                return SqliteWriterDrain::Closed;
             }
             state.writer_waits = true;
             state = match patience {
@@ -145,7 +147,7 @@ impl Queue {
                         .unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() && state.items.is_empty() && !state.closed {
                         state.writer_waits = false;
-                        return Taken::Nothing;
+                        return SqliteWriterDrain::Nothing;
                     }
                     state
                 }
@@ -164,11 +166,11 @@ impl Queue {
         }
         state.entries -= entries;
         state.bytes -= bytes;
-        Taken::Items(group)
+        SqliteWriterDrain::Items(group)
     }
 
     /// From now on everything is refused with this cause; what waits is handed back.
-    pub(crate) fn refuse(&self, cause: &str) -> Vec<Item> {
+    pub(crate) fn refuse(&self, cause: &str) -> Vec<SqliteWriterItem> {
         let mut state = self.lock();
         state.refusing = Some(cause.to_owned());
         (state.entries, state.bytes) = (0, 0);
@@ -188,7 +190,7 @@ impl Queue {
 }
 
 fn bytes_of(batch: &Batch) -> usize {
-    let of_entry = |e: &clawk_kernel::ports::Entry| {
+    let of_entry = |e: &clawk_kernel::ports::JournalEntry| {
         256 + e.payload.get().len() + e.content.as_ref().map_or(0, |content| content.bytes.len())
     };
     batch.entries.iter().map(of_entry).sum()

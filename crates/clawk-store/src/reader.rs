@@ -1,4 +1,4 @@
-//! Reading: a pool for the agent itself, and [`Reader`] for whoever looks from outside while the agent runs.
+//! Reading: a pool for the agent itself, and [`StateDirReader`] for whoever looks from outside while the agent runs.
 
 mod account;
 mod projections;
@@ -8,23 +8,23 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::ports::{Content, OpenMessage, Recorded, Scan, SessionRow};
+use clawk_kernel::ports::{EventContent, JournalScan, OpenMessage, RecordedEvent, SessionRow};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, SessionId};
-use clawk_recall::keys::Seals;
-use clawk_recall::seal::Vault;
+use clawk_recall::keys::StateSealer;
+use clawk_recall::seal::SealKeyring;
 use clawk_trace::chain::digest_of;
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
-use clawk_trace::{FaultKind, Report};
+use clawk_trace::{FaultKind, VerificationReport};
 use rusqlite::types::{ToSql, ValueRef};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
-use crate::blobs::Blobs;
+use crate::blobs::BlobStore;
 use crate::error::StateError;
 use crate::schema::{self, BUCKETS, indexed};
 use crate::seal;
@@ -39,15 +39,15 @@ const READERS: usize = 4;
 
 /// Read-only connections, opened on need. To open one takes as long as to read its whole schema.
 #[derive(Debug, Clone)]
-pub(crate) struct Readers {
+pub(crate) struct StateReaderPool {
     database: PathBuf,
-    blobs: Blobs,
-    idle: Arc<Mutex<Vec<Reader>>>,
+    blobs: BlobStore,
+    idle: Arc<Mutex<Vec<StateDirReader>>>,
     slots: Arc<Semaphore>,
 }
 
-impl Readers {
-    pub(crate) fn new(database: PathBuf, blobs: Blobs) -> Self {
+impl StateReaderPool {
+    pub(crate) fn new(database: PathBuf, blobs: BlobStore) -> Self {
         Self {
             database,
             blobs,
@@ -59,7 +59,7 @@ impl Readers {
     /// Runs a read off the async threads.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&Reader) -> Result<T, StateError> + Send + 'static,
+        job: impl FnOnce(&StateDirReader) -> Result<T, StateError> + Send + 'static,
     ) -> Result<T, String> {
         let slot = self
             .slots
@@ -79,7 +79,10 @@ impl Readers {
     }
 
     /// Runs a read on this thread; blocks.
-    pub(crate) fn now<T>(&self, job: impl FnOnce(&Reader) -> Result<T, StateError>) -> Result<T, StateError> {
+    pub(crate) fn now<T>(
+        &self,
+        job: impl FnOnce(&StateDirReader) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
         let free = self.idle().pop();
         let reader = match free {
             Some(reader) => reader,
@@ -92,17 +95,17 @@ impl Readers {
         outcome
     }
 
-    fn open(&self) -> Result<Reader, StateError> {
+    fn open(&self) -> Result<StateDirReader, StateError> {
         let connection = schema::open_reader(&self.database)?;
         seal::teach(&connection, self.blobs.seals()).map_err(StateError::database(&self.database))?;
-        Ok(Reader {
+        Ok(StateDirReader {
             connection,
             database: self.database.clone(),
             blobs: self.blobs.clone(),
         })
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<StateDirReader>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,7 +115,7 @@ impl Readers {
     }
 }
 
-/// Which events [`Reader::events`] answers.
+/// Which events [`StateDirReader::events`] answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
     /// Only this chain.
@@ -136,13 +139,13 @@ pub struct StoredEvent {
 
 /// Reads a state directory without owning it.
 #[derive(Debug)]
-pub struct Reader {
+pub struct StateDirReader {
     connection: Connection,
     database: PathBuf,
-    blobs: Blobs,
+    blobs: BlobStore,
 }
 
-impl Reader {
+impl StateDirReader {
     /// Opens a state directory for reading; an agent may own it at the same time.
     ///
     /// # Errors
@@ -155,14 +158,14 @@ impl Reader {
         let seals = seal::look(&connection, &database)?;
         Ok(Self {
             connection,
-            blobs: Blobs::new(state.as_ref()).sealed_by(seals),
+            blobs: BlobStore::new(state.as_ref()).sealed_by(seals),
             database,
         })
     }
 
     /// What opens encrypted values; `None`: nothing is encrypted, or the key is not there.
     #[must_use]
-    pub fn vault(&self) -> Option<&Vault> {
+    pub fn vault(&self) -> Option<&SealKeyring> {
         self.blobs.seals().vault()
     }
 
@@ -173,7 +176,7 @@ impl Reader {
     }
 
     /// The same, with the names of the encrypted stores.
-    pub(crate) fn seals(&self) -> &Seals {
+    pub(crate) fn seals(&self) -> &StateSealer {
         self.blobs.seals()
     }
 
@@ -188,7 +191,7 @@ impl Reader {
     }
 
     /// See [`clawk_kernel::ports::Journal::scan`]. An answer is shorter than the limit only at the journal's end.
-    pub(crate) fn scan(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+    pub(crate) fn scan(&self, scan: &JournalScan) -> Result<Vec<RecordedEvent>, StateError> {
         let after = match scan.since {
             Some(since) if scan.after_row == 0 && indexed(scan.kinds.iter().copied()).is_none() => {
                 self.sql(self.row_before(since))?
@@ -203,7 +206,7 @@ impl Reader {
         values.extend(scan.since.as_ref().map(|since| &since.0 as &dyn ToSql));
         values.extend(scan.says.as_ref().map(|says| says as &dyn ToSql));
         let sql = select(scan);
-        let read = || -> rusqlite::Result<Vec<Recorded>> {
+        let read = || -> rusqlite::Result<Vec<RecordedEvent>> {
             let mut select = self.connection.prepare_cached(&sql)?;
             let mut rows = select.query(values.as_slice())?;
             let mut found = Vec::new();
@@ -242,19 +245,19 @@ impl Reader {
     ///
     /// # Errors
     /// The database or a content's file can't be read.
-    pub fn recorded_events(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+    pub fn recorded_events(&self, scan: &JournalScan) -> Result<Vec<RecordedEvent>, StateError> {
         self.scan(scan)
     }
 
-    fn recorded(&self, row: &Row<'_>, with_content: bool) -> rusqlite::Result<Recorded> {
+    fn recorded(&self, row: &Row<'_>, with_content: bool) -> rusqlite::Result<RecordedEvent> {
         let digest = optional_digest(row, 6)?;
         let content = match (digest, row.get_ref(7)?) {
-            (Some(digest), ValueRef::Blob(bytes)) => Some(Content {
+            (Some(digest), ValueRef::Blob(bytes)) => Some(EventContent {
                 digest,
                 bytes: right(digest, self.opened(digest, bytes.to_vec())?)?,
             }),
             (Some(digest), _) if with_content => match self.file(digest, 7)? {
-                Some(bytes) => Some(Content {
+                Some(bytes) => Some(EventContent {
                     digest,
                     bytes: right(digest, bytes)?,
                 }),
@@ -262,7 +265,7 @@ impl Reader {
             },
             _ => None,
         };
-        Ok(Recorded {
+        Ok(RecordedEvent {
             row: unsigned_at(row, 0)?,
             session: SessionId(uuid_at(row, 1)?),
             sequence: unsigned_at(row, 2)?,
@@ -420,7 +423,7 @@ impl Reader {
     ///
     /// # Errors
     /// The database can't be read; a broken chain is no error but a report that says so.
-    pub fn verify(&self, session: Option<SessionId>) -> Result<Report, StateError> {
+    pub fn verify(&self, session: Option<SessionId>) -> Result<VerificationReport, StateError> {
         // Read first: an agent may be appending, so that later there may be more, but never less.
         let recorded = self.ends(session)?;
         let mut verifier = Verifier::default();
@@ -479,7 +482,7 @@ impl Reader {
 }
 
 /// The statement of a scan. Its values: the row before, the limit, then the session, the kinds, the time and the words, where they are given.
-fn select(scan: &Scan) -> String {
+fn select(scan: &JournalScan) -> String {
     let mut sql =
         "SELECT e.row, s.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, ".to_owned();
     sql.push_str(if scan.with_content { "e.content" } else { "NULL" });
@@ -516,7 +519,7 @@ fn select(scan: &Scan) -> String {
     sql
 }
 
-fn check_heads(recorded: &[(SessionId, u64, Digest)], report: &mut Report) {
+fn check_heads(recorded: &[(SessionId, u64, Digest)], report: &mut VerificationReport) {
     let found: std::collections::HashMap<_, _> = report
         .sessions
         .iter()

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::dir::{Durability, make_private_file};
+use crate::dir::{WriteDurability, make_private_file};
 use crate::error::StateError;
 
 /// `clwk`, so that `file` and we know whose database it is.
@@ -267,7 +267,7 @@ const LEARNT: &str = concat!(
 );
 
 /// Opens the write connection and brings the schema up to date.
-pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StateError> {
+pub(crate) fn open_writer(path: &Path, durability: WriteDurability) -> Result<Connection, StateError> {
     let error = || StateError::database(path);
     make_private_file(path)?;
     let connection = Connection::open(path).map_err(error())?;

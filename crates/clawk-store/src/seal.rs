@@ -8,18 +8,21 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use clawk_kernel::ports::JournalError;
-use clawk_recall::keys::{self, BEGUN, Fault, Find, Keys, Known, PROOF, References, Seals, named};
-use clawk_recall::seal::{Vault, is_sealed, is_sealed_text};
+use clawk_recall::keys::{
+    self, BEGUN, EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateKeyError, StateSealer,
+    named,
+};
+use clawk_recall::seal::{SealKeyring, is_sealed, is_sealed_text};
 use clawk_trace::chain::digest_of;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, params};
 
-use crate::blobs::Blobs;
+use crate::blobs::BlobStore;
 use crate::dir::StateDir;
 use crate::error::StateError;
-use crate::queue::Work;
-use crate::reader::Reader;
+use crate::queue::SqliteWriterWork;
+use crate::reader::StateDirReader;
 
 /// Rows that one commit of the pass seals anew.
 const AT_ONCE: i64 = 500;
@@ -27,14 +30,14 @@ const AT_ONCE: i64 = 500;
 /// A name of `marks`: not everything is sealed with the key that `seals` names.
 const UNFINISHED: &str = "sealing";
 
-static FIND: OnceLock<Find> = OnceLock::new();
+static FIND: OnceLock<SealKeyLookup> = OnceLock::new();
 
 /// Says how a key is found by its reference, once for the whole program.
-pub fn find_keys_by(find: Find) {
+pub fn find_keys_by(find: SealKeyLookup) {
     let _ = FIND.set(find); // silent-ok: the first word counts
 }
 
-fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+fn known(connection: &Connection) -> rusqlite::Result<Vec<EncryptedStore>> {
     let there: bool = connection
         .prepare("SELECT 1 FROM sqlite_master WHERE name = 'seals'")?
         .exists([])?;
@@ -43,7 +46,7 @@ fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
     }
     let mut select = connection.prepare("SELECT store, reference, proof FROM seals ORDER BY store")?;
     let rows = select.query_map([], |row| {
-        Ok(Known {
+        Ok(EncryptedStore {
             store: row.get(0)?,
             reference: row.get(1)?,
             proof: row.get(2)?,
@@ -60,14 +63,14 @@ fn refused(path: &Path, stores: impl IntoIterator<Item = String>, why: &str) -> 
     }
 }
 
-fn found(reference: &str) -> Result<Vault, String> {
+fn found(reference: &str) -> Result<SealKeyring, String> {
     keys::found(FIND.get().copied(), reference)
 }
 
 /// For a reader: without the key, everything that is not sealed can be read.
-pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<Seals>, StateError> {
+pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSealer>, StateError> {
     let known = known(connection).map_err(StateError::database(path))?;
-    let seals = Seals::of_reader(&known, FIND.get().copied());
+    let seals = StateSealer::of_reader(&known, FIND.get().copied());
     let seals = Arc::new(seals);
     teach(connection, &seals).map_err(StateError::database(path))?;
     Ok(seals)
@@ -77,9 +80,9 @@ pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<Seals>, S
 pub(crate) fn settle(
     connection: &Connection,
     path: &Path,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     keys: Option<Keys>,
-) -> Result<Arc<Seals>, StateError> {
+) -> Result<Arc<StateSealer>, StateError> {
     let database = || StateError::database(path);
     let known = known(connection).map_err(database())?;
     let names = || known.iter().map(|known| known.store.clone());
@@ -91,7 +94,7 @@ pub(crate) fn settle(
             stores: BTreeSet::new(),
         },
         (None, None) => {
-            let none = Arc::new(Seals::default());
+            let none = Arc::new(StateSealer::default());
             teach(connection, &none).map_err(database())?;
             return Ok(none);
         }
@@ -102,7 +105,7 @@ pub(crate) fn settle(
             .map_err(|why| refused(path, [known.store.clone()], &why))?;
     }
     let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
-    let seals = Arc::new(Seals::new(keys.vault.clone(), all.clone()));
+    let seals = Arc::new(StateSealer::new(keys.vault.clone(), all.clone()));
     teach(connection, &seals).map_err(database())?;
     let unfinished: bool = connection
         .prepare("SELECT 1 FROM marks WHERE name = ?1")
@@ -115,7 +118,7 @@ pub(crate) fn settle(
         .collect();
     let stale = whole.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
     if unfinished || stale {
-        let pass = Pass {
+        let pass = SqliteResealPass {
             connection,
             blobs: &blobs.clone().sealed_by(Arc::clone(&seals)),
             seals: &seals,
@@ -150,19 +153,19 @@ impl From<rusqlite::Error> for PassError {
     }
 }
 
-impl Reader {
+impl StateDirReader {
     /// The references of its keys; `None`: nothing is encrypted.
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn key_references(&self) -> Result<Option<References>, StateError> {
+    pub fn key_references(&self) -> Result<Option<SealKeyReferences>, StateError> {
         self.with(|connection| {
             if known(connection)?.is_empty() {
                 return Ok(None);
             }
             let sql = "SELECT reference, previous FROM seals ORDER BY store LIMIT 1";
             let found = connection.query_row(sql, [], |row| {
-                Ok(References {
+                Ok(SealKeyReferences {
                     current: row.get(0)?,
                     previous: row.get(1)?,
                 })
@@ -182,29 +185,33 @@ impl StateDir {
             connection.execute("UPDATE seals SET previous = NULL", [])?;
             Ok(true)
         };
-        self.inner.queue.push(Work::Run(Box::new(job)))?.durable().await
+        self.inner
+            .queue
+            .push(SqliteWriterWork::Run(Box::new(job)))?
+            .durable()
+            .await
     }
 
     /// What opens and seals; `None`: nothing is encrypted.
     #[must_use]
-    pub fn vault(&self) -> Option<&Vault> {
+    pub fn vault(&self) -> Option<&SealKeyring> {
         self.inner.blobs.seals().vault()
     }
 }
 
 /// Seals everything with the current key: what is not sealed yet, and what an older key sealed. It can be interrupted at every moment:
 /// each value says with which key it was sealed, and the next start goes on.
-struct Pass<'a> {
+struct SqliteResealPass<'a> {
     connection: &'a Connection,
-    blobs: &'a Blobs,
-    seals: &'a Arc<Seals>,
+    blobs: &'a BlobStore,
+    seals: &'a Arc<StateSealer>,
     /// Stores in which every entry is sealed already.
     whole: &'a BTreeSet<String>,
     /// Stores that are being sealed, or were.
     proved: &'a BTreeSet<String>,
 }
 
-impl Pass<'_> {
+impl SqliteResealPass<'_> {
     fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
         // The proofs first: from the first sealed byte on, nothing starts without a key.
         self.commit(|| {
@@ -384,7 +391,7 @@ impl Pass<'_> {
 
 /// An error of a statement that says what is wrong with what is sealed.
 fn fault(why: String) -> rusqlite::Error {
-    rusqlite::Error::UserFunctionError(Box::new(Fault(why)))
+    rusqlite::Error::UserFunctionError(Box::new(StateKeyError(why)))
 }
 
 /// Gives a connection the functions by which statements open and seal:
@@ -397,12 +404,12 @@ fn fault(why: String) -> rusqlite::Error {
 /// * `clawk_keep(value, a, b)`: sealed where there is a key.
 /// * `clawk_anew(value, a, b)`: sealed with the current key, whatever it was before.
 /// * `clawk_name(text)`: what stands for a key in an index; NULL without a key.
-pub(crate) fn teach(connection: &Connection, seals: &Arc<Seals>) -> rusqlite::Result<()> {
+pub(crate) fn teach(connection: &Connection, seals: &Arc<StateSealer>) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DIRECTONLY;
     for (name, act) in [
         (
             "clawk_open",
-            open as fn(&Seals, &Context<'_>) -> Result<Value, Fault>,
+            open as fn(&StateSealer, &Context<'_>) -> Result<Value, StateKeyError>,
         ),
         ("clawk_sealed", sealed),
         ("clawk_kept", kept),
@@ -440,7 +447,7 @@ fn place_of(context: &Context<'_>) -> String {
     format!("{}/{}", part(1), part(2))
 }
 
-fn open(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn open(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     let value = context.get_raw(0);
     match value {
         ValueRef::Text(text) => {
@@ -460,14 +467,14 @@ fn open(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
     }
 }
 
-fn sealed(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn sealed(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     let is_sealed = match context.get_raw(0) {
         ValueRef::Text(text) => text.starts_with(b"~"),
         ValueRef::Blob(bytes) => is_sealed(bytes),
         ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => false,
     };
     if !is_sealed {
-        return Err(Fault(format!(
+        return Err(StateKeyError(format!(
             "a value of an encrypted store in `state.db` is not encrypted (`{}`), so it was not put there by clawk",
             shown(&place_of(context))
         )));
@@ -475,7 +482,7 @@ fn sealed(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
     open(seals, context)
 }
 
-fn kept(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn kept(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     match seals.vault() {
         Some(_) => sealed(seals, context),
         None => open(seals, context),
@@ -488,11 +495,11 @@ fn shown(place: &str) -> String {
     place.chars().filter(plain).take(80).collect()
 }
 
-fn same(context: &Context<'_>) -> Result<Value, Fault> {
-    context.get(0).map_err(|error| Fault(error.to_string()))
+fn same(context: &Context<'_>) -> Result<Value, StateKeyError> {
+    context.get(0).map_err(|error| StateKeyError(error.to_string()))
 }
 
-fn close(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn close(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     let vault = seals.known()?;
     match context.get_raw(0) {
         ValueRef::Text(text) => {
@@ -501,21 +508,21 @@ fn close(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
         }
         ValueRef::Blob(bytes) => Ok(Value::Blob(vault.seal(&place_of(context), bytes)?)),
         ValueRef::Null => Ok(Value::Null),
-        ValueRef::Integer(_) | ValueRef::Real(_) => Err(Fault("numbers are not sealed".to_owned())),
+        ValueRef::Integer(_) | ValueRef::Real(_) => Err(StateKeyError("numbers are not sealed".to_owned())),
     }
 }
 
-fn keep(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn keep(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     match seals.vault() {
         Some(_) => close(seals, context),
         None => same(context),
     }
 }
 
-fn anew(seals: &Seals, context: &Context<'_>) -> Result<Value, Fault> {
+fn anew(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
     let (vault, place) = (seals.known()?, place_of(context));
     let ValueRef::Blob(bytes) = context.get_raw(0) else {
-        return Err(Fault("only bytes are sealed anew".to_owned()));
+        return Err(StateKeyError("only bytes are sealed anew".to_owned()));
     };
     let digest = match context.get_raw(2) {
         ValueRef::Blob(digest) => <[u8; 32]>::try_from(digest).ok(), // silent-ok: then it is not a content

@@ -9,12 +9,12 @@ use std::time::Duration;
 use clawk_kernel::ports::JournalError;
 use rusqlite::Connection;
 
-use crate::answers::Answers;
-use crate::append::{AppendError, Places, Tips, integer};
-use crate::blobs::Blobs;
+use crate::answers::AnswerIndex;
+use crate::append::{AppendError, EventPartStores, SqliteChainTips, integer};
+use crate::blobs::BlobStore;
 use crate::check;
-use crate::dir::Durability;
-use crate::queue::{Item, Queue, Taken, Work};
+use crate::dir::WriteDurability;
+use crate::queue::{SqliteWriterDrain, SqliteWriterItem, SqliteWriterQueue, SqliteWriterWork};
 use crate::{schema, seal};
 
 /// How often a journal that can't be written tries again.
@@ -22,7 +22,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shared with the handles.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct SqliteWriterCounters {
     pub(crate) commits: AtomicU64,
     pub(crate) entries: AtomicU64,
     /// Changes after each commit that holds entries.
@@ -35,12 +35,12 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) database: PathBuf,
-    pub(crate) durability: Durability,
-    pub(crate) blobs: Blobs,
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) answers: Arc<Answers>,
-    pub(crate) tips: Tips,
+    pub(crate) durability: WriteDurability,
+    pub(crate) blobs: BlobStore,
+    pub(crate) queue: Arc<SqliteWriterQueue>,
+    pub(crate) counters: Arc<SqliteWriterCounters>,
+    pub(crate) answers: Arc<AnswerIndex>,
+    pub(crate) tips: SqliteChainTips,
     /// `None` after a failure, until a probe has opened a fresh one.
     pub(crate) connection: Option<Connection>,
 }
@@ -51,9 +51,9 @@ impl Writer {
         loop {
             let patience = self.connection.is_none().then_some(PROBE_INTERVAL);
             match self.queue.take(patience) {
-                Taken::Items(items) => self.commit(items),
-                Taken::Nothing => self.probe(),
-                Taken::Closed => break,
+                SqliteWriterDrain::Items(items) => self.commit(items),
+                SqliteWriterDrain::Nothing => self.probe(),
+                SqliteWriterDrain::Closed => break,
             }
         }
         if let Some(connection) = self.connection.take() {
@@ -68,11 +68,11 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, items: Vec<Item>) {
+    fn commit(&mut self, items: Vec<SqliteWriterItem>) {
         let Some(connection) = self.connection.take() else {
             return self.fail("it is not open", items);
         };
-        let (jobs, senders): (Vec<Work>, Vec<_>) =
+        let (jobs, senders): (Vec<SqliteWriterWork>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
         let outcome = self.transaction(&connection, jobs);
         match outcome {
@@ -100,9 +100,13 @@ impl Writer {
         }
     }
 
-    fn transaction(&mut self, connection: &Connection, works: Vec<Work>) -> Result<u64, AppendError> {
-        let durable = self.durability == Durability::Durable;
-        let places = Places {
+    fn transaction(
+        &mut self,
+        connection: &Connection,
+        works: Vec<SqliteWriterWork>,
+    ) -> Result<u64, AppendError> {
+        let durable = self.durability == WriteDurability::Durable;
+        let places = EventPartStores {
             blobs: &self.blobs,
             answers: &self.answers,
             durable,
@@ -111,16 +115,16 @@ impl Writer {
         let mut entries = 0;
         for work in works {
             match work {
-                Work::Append(batch) => {
+                SqliteWriterWork::Append(batch) => {
                     entries += u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
                     self.tips.append(connection, &places, &batch)?;
                 }
-                Work::AppendAnd(batch, job) => {
+                SqliteWriterWork::AppendAnd(batch, job) => {
                     entries += u64::try_from(batch.entries.len()).unwrap_or(u64::MAX);
                     self.tips.append(connection, &places, &batch)?;
                     job(connection)?;
                 }
-                Work::Run(job) => {
+                SqliteWriterWork::Run(job) => {
                     connection.execute_batch("SAVEPOINT job")?;
                     let keep = job(connection)?;
                     let end = if keep {
@@ -130,7 +134,7 @@ impl Writer {
                     };
                     connection.execute_batch(end)?;
                 }
-                Work::Flush => {}
+                SqliteWriterWork::Flush => {}
             }
         }
         self.tips.save(connection)?;
@@ -139,7 +143,7 @@ impl Writer {
     }
 
     /// Refuses what is given, what waits and what will come, until a probe succeeds.
-    fn fail(&mut self, cause: &str, items: Vec<Item>) {
+    fn fail(&mut self, cause: &str, items: Vec<SqliteWriterItem>) {
         tracing::error!(
             cause,
             "the journal can't be written; everything is refused until it can"

@@ -10,7 +10,7 @@ pub const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// The result of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct TaskAnswer {
     /// What was said.
     pub text: String,
     /// The JSON object that the text is, or that its one fenced block holds.
@@ -18,7 +18,7 @@ pub struct Answer {
     pub data: Option<Value>,
 }
 
-impl Answer {
+impl TaskAnswer {
     /// The answer that a text is.
     #[must_use]
     pub fn of(text: &str) -> Self {
@@ -81,7 +81,7 @@ pub(crate) fn fenced(text: &str) -> Option<&str> {
 
 /// Why a task or a run has no whole answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct SwarmFault {
     /// The wire's number: -32040 (not reached), -32041 (failed) or -32021 (a limit of the swarm).
     pub code: i64,
     /// A stable word, such as `timeout`, `no_majority`, `dead_lettered`.
@@ -90,7 +90,7 @@ pub struct Fault {
     pub message: String,
 }
 
-impl Fault {
+impl SwarmFault {
     /// The task failed (-32041).
     #[must_use]
     pub fn failed(reason: &str, message: impl Into<String>) -> Self {
@@ -120,26 +120,26 @@ impl Fault {
 
 /// A member's answer, as it takes part in an aggregation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Said {
+pub struct MemberAnswer {
     /// Who said it.
     pub member: String,
     /// How its task ended.
     pub status: TaskStatus,
     /// What it said.
-    pub answer: Answer,
+    pub answer: TaskAnswer,
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::Answer;
+    use super::TaskAnswer;
 
     #[test]
     fn data_is_a_whole_object_or_one_fenced_one() {
-        assert_eq!(Answer::of(r#" {"a": 1} "#).data, Some(json!({"a": 1})));
+        assert_eq!(TaskAnswer::of(r#" {"a": 1} "#).data, Some(json!({"a": 1})));
         let fenced = "Here:\n```json\n{\"a\": 2}\n```\nDone.";
-        assert_eq!(Answer::of(fenced).data, Some(json!({"a": 2})));
+        assert_eq!(TaskAnswer::of(fenced).data, Some(json!({"a": 2})));
         for none in [
             "prose",
             "[1]",
@@ -147,17 +147,17 @@ mod tests {
             "```json\n[1]\n```",
             "1",
         ] {
-            assert_eq!(Answer::of(none).data, None, "{none}");
+            assert_eq!(TaskAnswer::of(none).data, None, "{none}");
         }
     }
 
     #[test]
     fn a_report_is_a_text_or_an_object() {
-        assert_eq!(Answer::reported(&json!("x")).text, "x");
-        let both = Answer::reported(&json!({"text": "x", "data": {"v": 1}}));
+        assert_eq!(TaskAnswer::reported(&json!("x")).text, "x");
+        let both = TaskAnswer::reported(&json!({"text": "x", "data": {"v": 1}}));
         assert_eq!((both.text.as_str(), both.data), ("x", Some(json!({"v": 1}))));
-        let data = Answer::reported(&json!({"b": 1, "a": 2}));
+        let data = TaskAnswer::reported(&json!({"b": 1, "a": 2}));
         assert_eq!(data.text, r#"{"a":2,"b":1}"#);
-        assert_eq!(Answer::reported(&json!([1])).data, None);
+        assert_eq!(TaskAnswer::reported(&json!([1])).data, None);
     }
 }

@@ -5,14 +5,14 @@ use clawk_proto::method::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::answer::{Answer, Fault, Said, fenced};
-use crate::merge::{Conflict, merge};
-use crate::vote::{self, Vote};
+use crate::answer::{MemberAnswer, SwarmFault, TaskAnswer, fenced};
+use crate::merge::{MergeConflict, merge};
+use crate::vote::{self, BallotCount};
 
 /// What a head is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Purpose {
+pub enum HeadPurpose {
     /// Its text is the result.
     Decide,
     /// Its number names the result.
@@ -21,7 +21,7 @@ pub enum Purpose {
 
 /// Who chose, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Judge {
+pub struct JudgeChoice {
     /// Who.
     pub member: String,
     /// The number of the answer, from 1.
@@ -33,32 +33,32 @@ pub struct Judge {
 
 /// What became of several answers, or of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct TaskOutcome {
     /// Whether it is whole.
     pub status: TaskStatus,
     /// The one answer.
-    pub answer: Answer,
+    pub answer: TaskAnswer,
     /// `majority-vote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub votes: Option<Vec<Vote>>,
+    pub votes: Option<Vec<BallotCount>>,
     /// `best-of-n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub judge: Option<Judge>,
+    pub judge: Option<JudgeChoice>,
     /// `merge`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<MergeConflict>,
     /// The head's own last text, where it is not the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_text: Option<String>,
     /// Why it is not whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
+    pub fault: Option<SwarmFault>,
 }
 
-impl Outcome {
+impl TaskOutcome {
     /// A whole answer, as it is.
     #[must_use]
-    pub fn completed(answer: Answer) -> Self {
+    pub fn completed(answer: TaskAnswer) -> Self {
         Self {
             status: TaskStatus::Completed,
             answer,
@@ -72,16 +72,16 @@ impl Outcome {
 
     /// No answer.
     #[must_use]
-    pub fn failed(fault: Fault) -> Self {
+    pub fn failed(fault: SwarmFault) -> Self {
         Self {
             status: TaskStatus::Failed,
             fault: Some(fault),
-            ..Self::completed(Answer::default())
+            ..Self::completed(TaskAnswer::default())
         }
     }
 
     /// The same, of a run that was cut short: what is there counts, and is partial.
-    fn cut(mut self, short: Option<&Fault>) -> Self {
+    fn cut(mut self, short: Option<&SwarmFault>) -> Self {
         if let (TaskStatus::Completed, Some(fault)) = (self.status, short) {
             self.status = TaskStatus::Partial;
             self.fault = Some(fault.clone());
@@ -92,22 +92,22 @@ impl Outcome {
 
 /// What follows from the answers.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Combined {
+pub enum CombineResult {
     /// They are one.
-    Done(Box<Outcome>),
+    Done(Box<TaskOutcome>),
     /// A head is to be asked about those that count.
-    Ask(Purpose),
+    Ask(HeadPurpose),
 }
 
-impl Combined {
-    fn done(outcome: Outcome) -> Self {
+impl CombineResult {
+    fn done(outcome: TaskOutcome) -> Self {
         Self::Done(Box::new(outcome))
     }
 }
 
 /// The answers that count, in their order.
 #[must_use]
-pub fn counting(strategy: Strategy, said: &[Said]) -> Vec<&Said> {
+pub fn counting(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer> {
     let counts = |status| match status {
         TaskStatus::Completed => true,
         TaskStatus::Partial => matches!(strategy, Strategy::Merge | Strategy::LeaderDecides),
@@ -118,11 +118,11 @@ pub fn counting(strategy: Strategy, said: &[Said]) -> Vec<&Said> {
 
 /// Makes one of the answers of tasks that have all ended; `short`: why the run was cut short, if it was.
 #[must_use]
-pub fn combine(strategy: Strategy, said: &[Said], short: Option<&Fault>) -> Combined {
+pub fn combine(strategy: Strategy, said: &[MemberAnswer], short: Option<&SwarmFault>) -> CombineResult {
     let counting = counting(strategy, said);
     let Some(first) = counting.first() else {
-        let none = || Fault::failed("no_answer", "no member gave an answer that counts");
-        return Combined::done(Outcome::failed(short.cloned().unwrap_or_else(none)));
+        let none = || SwarmFault::failed("no_answer", "no member gave an answer that counts");
+        return CombineResult::done(TaskOutcome::failed(short.cloned().unwrap_or_else(none)));
     };
     let alone = counting.len() == 1;
     let outcome = match strategy {
@@ -130,33 +130,35 @@ pub fn combine(strategy: Strategy, said: &[Said], short: Option<&Fault>) -> Comb
         Strategy::Chain => chain(said, first, short.is_some()),
         Strategy::Merge if !alone => {
             let (answer, conflicts) = merge(&counting);
-            Outcome {
+            TaskOutcome {
                 conflicts,
-                ..Outcome::completed(answer)
+                ..TaskOutcome::completed(answer)
             }
         }
         Strategy::LeaderDecides | Strategy::BestOfN if !alone => {
             if let Some(fault) = short {
-                return Combined::done(Outcome::failed(fault.clone()));
+                return CombineResult::done(TaskOutcome::failed(fault.clone()));
             }
-            return Combined::Ask(match strategy {
-                Strategy::BestOfN => Purpose::Choose,
-                _ => Purpose::Decide,
+            return CombineResult::Ask(match strategy {
+                Strategy::BestOfN => HeadPurpose::Choose,
+                _ => HeadPurpose::Decide,
             });
         }
-        Strategy::MajorityVote | Strategy::Merge | Strategy::LeaderDecides | Strategy::BestOfN => Outcome {
-            status: first.status,
-            ..Outcome::completed(first.answer.clone())
-        },
+        Strategy::MajorityVote | Strategy::Merge | Strategy::LeaderDecides | Strategy::BestOfN => {
+            TaskOutcome {
+                status: first.status,
+                ..TaskOutcome::completed(first.answer.clone())
+            }
+        }
     };
-    Combined::done(outcome.cut(short))
+    CombineResult::done(outcome.cut(short))
 }
 
-fn majority(cast: &[&Said], asked: usize) -> Outcome {
+fn majority(cast: &[&MemberAnswer], asked: usize) -> TaskOutcome {
     let (votes, winner) = vote::count(cast, asked);
     let outcome = match winner.and_then(|at| cast.get(at)) {
-        Some(said) => Outcome::completed(said.answer.clone()),
-        None => Outcome::failed(Fault::failed(
+        Some(said) => TaskOutcome::completed(said.answer.clone()),
+        None => TaskOutcome::failed(SwarmFault::failed(
             "no_majority",
             format!(
                 "no ballot has more than half of the {} cast by {asked} asked",
@@ -164,14 +166,14 @@ fn majority(cast: &[&Said], asked: usize) -> Outcome {
             ),
         )),
     };
-    Outcome {
+    TaskOutcome {
         votes: Some(votes),
         ..outcome
     }
 }
 
 /// The last link's answer; a failed link ends the chain, unless it is cut short: then the last whole one counts.
-fn chain(said: &[Said], first: &Said, short: bool) -> Outcome {
+fn chain(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcome {
     let whole = said
         .iter()
         .take_while(|said| said.status == TaskStatus::Completed);
@@ -180,11 +182,11 @@ fn chain(said: &[Said], first: &Said, short: bool) -> Outcome {
         .iter()
         .find(|said| !short && said.status != TaskStatus::Completed)
     {
-        Some(broken) => Outcome::failed(Fault::failed(
+        Some(broken) => TaskOutcome::failed(SwarmFault::failed(
             "chain_broken",
             format!("the task of `{}` did not end completed", broken.member),
         )),
-        None => Outcome::completed(last.answer.clone()),
+        None => TaskOutcome::completed(last.answer.clone()),
     }
 }
 
@@ -202,24 +204,24 @@ pub fn verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
 
 /// The outcome that a head has chosen.
 #[must_use]
-pub fn chosen(counting: &[&Said], member: &str, best: usize, why: Option<String>) -> Outcome {
+pub fn chosen(counting: &[&MemberAnswer], member: &str, best: usize, why: Option<String>) -> TaskOutcome {
     match best.checked_sub(1).and_then(|at| counting.get(at)) {
-        Some(said) => Outcome {
-            judge: Some(Judge {
+        Some(said) => TaskOutcome {
+            judge: Some(JudgeChoice {
                 member: member.to_owned(),
                 best,
                 why,
             }),
-            ..Outcome::completed(said.answer.clone())
+            ..TaskOutcome::completed(said.answer.clone())
         },
-        None => Outcome::failed(no_verdict(member)),
+        None => TaskOutcome::failed(no_verdict(member)),
     }
 }
 
 /// The head did not choose.
 #[must_use]
-pub fn no_verdict(member: &str) -> Fault {
-    Fault::failed(
+pub fn no_verdict(member: &str) -> SwarmFault {
+    SwarmFault::failed(
         "no_verdict",
         format!("`{member}` was asked twice which answer is best and named none"),
     )

@@ -21,8 +21,8 @@ pub mod plan;
 pub mod vote;
 pub mod words;
 
-pub use answer::{Answer, Fault};
-pub use combine::Outcome;
-pub use coord::{Coord, Effect, Fact};
+pub use answer::{SwarmFault, TaskAnswer};
+pub use combine::TaskOutcome;
+pub use coord::{Effect, SwarmCoordinator, SwarmFact};
 pub use limit::Limits;
-pub use plan::{Plan, Seat, Who};
+pub use plan::{Plan, SwarmSeat, SwarmWorkerId};

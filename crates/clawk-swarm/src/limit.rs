@@ -11,7 +11,7 @@ pub const MAX_DELAY_MS: u64 = 30_000;
 /// `[swarm]` of `clawk.toml`: what the manifest does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Local {
+pub struct LocalLimits {
     /// Before the first repetition of a try, milliseconds; doubled for each further one.
     pub retry_delay_ms: u64,
     /// How many `delegate` and `ask-peer` may stand below each other.
@@ -20,7 +20,7 @@ pub struct Local {
     pub max_waiting: usize,
 }
 
-impl Default for Local {
+impl Default for LocalLimits {
     fn default() -> Self {
         Self {
             retry_delay_ms: 1000,
@@ -32,7 +32,7 @@ impl Default for Local {
 
 /// `failure.circuit_breaker`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Breaker {
+pub struct BreakerLimits {
     /// Failed tries of one seat in a row that open it.
     pub threshold: u32,
     /// How long it stays open, milliseconds.
@@ -53,7 +53,7 @@ pub struct Limits {
     /// Repetitions in all before the dead-letter box, where there is one.
     pub dead_letter: Option<u32>,
     /// When a seat is left alone.
-    pub breaker: Option<Breaker>,
+    pub breaker: Option<BreakerLimits>,
     /// `aggregation.timeout_ms`, of a run.
     pub timeout_ms: Option<u64>,
     /// `resource_limits.max_duration_ms`, of a run.
@@ -61,13 +61,13 @@ pub struct Limits {
     /// Prefer the cheapest member.
     pub cost_aware: bool,
     /// The rest.
-    pub local: Local,
+    pub local: LocalLimits,
 }
 
 impl Limits {
     /// Of a manifest's swarm with so many seats.
     #[must_use]
-    pub fn of(swarm: &Swarm, seats: usize, local: Local) -> Self {
+    pub fn of(swarm: &Swarm, seats: usize, local: LocalLimits) -> Self {
         let concurrency = &swarm.coordination.concurrency;
         let bound = concurrency
             .max_parallel
@@ -83,7 +83,7 @@ impl Limits {
                 .as_ref()
                 .filter(|letters| letters.enabled)
                 .map(|letters| letters.max_retries),
-            breaker: failure.circuit_breaker.as_ref().map(|breaker| Breaker {
+            breaker: failure.circuit_breaker.as_ref().map(|breaker| BreakerLimits {
                 threshold: breaker.failure_threshold.max(1),
                 reset_ms: breaker.reset_timeout_ms,
             }),
@@ -132,7 +132,7 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::{Breaker, Limits, Local, TRY_MS};
+    use super::{BreakerLimits, Limits, LocalLimits, TRY_MS};
     use clawk_manifest::model::MessagePassing;
 
     fn limits() -> Limits {
@@ -142,14 +142,14 @@ mod tests {
             passing: MessagePassing::Queue,
             retries: 2,
             dead_letter: None,
-            breaker: Some(Breaker {
+            breaker: Some(BreakerLimits {
                 threshold: 3,
                 reset_ms: 10,
             }),
             timeout_ms: None,
             max_duration_ms: None,
             cost_aware: false,
-            local: Local::default(),
+            local: LocalLimits::default(),
         }
     }
 

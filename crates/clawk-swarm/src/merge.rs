@@ -3,35 +3,35 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::answer::{Answer, Said};
+use crate::answer::{MemberAnswer, TaskAnswer};
 
 /// How deep objects are merged; below, the first value stays.
 const MAX_DEPTH: usize = 64;
 
 /// Values that differ at one place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Conflict {
+pub struct MergeConflict {
     /// JSON pointer.
     pub path: String,
     /// What each member has there; the first one stays.
-    pub values: Vec<Held>,
+    pub values: Vec<MemberValue>,
 }
 
 /// What one member has at a place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct MemberValue {
     /// Who.
     pub member: String,
     /// What.
     pub value: Value,
 }
 
-type At<'a> = (&'a str, &'a Value);
+type MergeValue<'a> = (&'a str, &'a Value);
 
 /// The merged answer, and where the answers differ.
 #[must_use]
-pub fn merge(said: &[&Said]) -> (Answer, Vec<Conflict>) {
-    let data: Option<Vec<At<'_>>> = said
+pub fn merge(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
+    let data: Option<Vec<MergeValue<'_>>> = said
         .iter()
         .map(|said| Some((said.member.as_str(), said.answer.data.as_ref()?)))
         .collect();
@@ -39,14 +39,14 @@ pub fn merge(said: &[&Said]) -> (Answer, Vec<Conflict>) {
         Some(data) => {
             let mut conflicts = Vec::new();
             let merged = values(&data, "", 0, &mut conflicts);
-            (Answer::data(merged), conflicts)
+            (TaskAnswer::data(merged), conflicts)
         }
         None => {
             let parts: Vec<String> = said
                 .iter()
                 .map(|said| format!("## {}\n\n{}", said.member, said.answer.text))
                 .collect();
-            let answer = Answer {
+            let answer = TaskAnswer {
                 text: parts.join("\n\n"),
                 data: None,
             };
@@ -55,7 +55,7 @@ pub fn merge(said: &[&Said]) -> (Answer, Vec<Conflict>) {
     }
 }
 
-fn values(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Conflict>) -> Value {
+fn values(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Vec<MergeConflict>) -> Value {
     let Some((_, first)) = held.first() else {
         return Value::Null;
     };
@@ -66,18 +66,18 @@ fn values(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Conflic
     };
     if held.iter().any(|(_, value)| !same_kind(value)) || depth >= MAX_DEPTH {
         let differ = held.iter().any(|(_, value)| value != first);
-        let all = held.iter().map(|(member, value)| Held {
+        let all = held.iter().map(|(member, value)| MemberValue {
             member: (*member).to_owned(),
             value: (*value).clone(),
         });
         if differ {
-            conflicts.push(Conflict {
+            conflicts.push(MergeConflict {
                 path: path.to_owned(),
                 values: all.collect(),
             });
         }
     }
-    let alike: Vec<At<'_>> = held
+    let alike: Vec<MergeValue<'_>> = held
         .iter()
         .filter(|(_, value)| same_kind(value))
         .copied()
@@ -89,7 +89,7 @@ fn values(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Conflic
     }
 }
 
-fn objects(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Conflict>) -> Value {
+fn objects(held: &[MergeValue<'_>], path: &str, depth: usize, conflicts: &mut Vec<MergeConflict>) -> Value {
     let mut merged = Map::new();
     let keys = held
         .iter()
@@ -99,7 +99,7 @@ fn objects(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Confli
         if merged.contains_key(key) {
             continue;
         }
-        let under: Vec<At<'_>> = held
+        let under: Vec<MergeValue<'_>> = held
             .iter()
             .filter_map(|(member, value)| Some((*member, value.get(key)?)))
             .collect();
@@ -110,7 +110,7 @@ fn objects(held: &[At<'_>], path: &str, depth: usize, conflicts: &mut Vec<Confli
     Value::Object(merged)
 }
 
-fn arrays(held: &[At<'_>]) -> Value {
+fn arrays(held: &[MergeValue<'_>]) -> Value {
     let mut all: Vec<Value> = Vec::new();
     for (at, (_, value)) in held.iter().enumerate() {
         for item in value.as_array().into_iter().flatten() {
@@ -129,14 +129,14 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::{Said, merge};
-    use crate::answer::Answer;
+    use super::{MemberAnswer, merge};
+    use crate::answer::TaskAnswer;
 
-    fn said(answers: &[Value]) -> Vec<Said> {
-        let one = |(at, value): (usize, &Value)| Said {
+    fn said(answers: &[Value]) -> Vec<MemberAnswer> {
+        let one = |(at, value): (usize, &Value)| MemberAnswer {
             member: format!("m{at}"),
             status: TaskStatus::Completed,
-            answer: Answer::reported(value),
+            answer: TaskAnswer::reported(value),
         };
         answers.iter().enumerate().map(one).collect()
     }

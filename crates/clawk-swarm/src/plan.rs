@@ -7,13 +7,13 @@ use clawk_proto::uri::ClawUri;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::limit::{Limits, Local};
+use crate::limit::{Limits, LocalLimits};
 use crate::vote;
 
 /// One who works: a seat by its number, or the Claw itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Who {
+pub enum SwarmWorkerId {
     /// The Claw, under its own name: the head where no entry is one.
     Claw,
     /// By seat order.
@@ -22,7 +22,7 @@ pub enum Who {
 
 /// One instance of an entry of `agents`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct SwarmSeat {
     /// Its name in this swarm.
     pub member: String,
     /// The entry's `identity_ref`.
@@ -36,7 +36,7 @@ pub struct Seat {
     /// Whom it asks: that one, or the one that was chosen for it; none: it works elsewhere, or nobody has chosen.
     pub asks: Option<String>,
     /// Who is above it in a hierarchy.
-    pub parent: Option<Who>,
+    pub parent: Option<SwarmWorkerId>,
     /// What a prompt of ordinary size costs with it, millionths of a dollar; none: not known.
     pub price_microusd: Option<u64>,
     /// How long one try may take there, milliseconds, where that is its own.
@@ -75,9 +75,9 @@ pub struct Plan {
     /// How answers become one.
     pub strategy: AggregationStrategy,
     /// In seat order.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<SwarmSeat>,
     /// Who leads.
-    pub head: Who,
+    pub head: SwarmWorkerId,
     /// The limits.
     pub limits: Limits,
 }
@@ -104,7 +104,7 @@ impl Plan {
     ///
     /// # Errors
     /// The head is several.
-    pub fn of(swarm: &Swarm, claw: &str, local: Local) -> Result<Self, PlanFault> {
+    pub fn of(swarm: &Swarm, claw: &str, local: LocalLimits) -> Result<Self, PlanFault> {
         let head = swarm.agents.iter().position(|agent| leads(&agent.role));
         if let Some(agent) = head
             .and_then(|head| swarm.agents.get(head))
@@ -112,7 +112,7 @@ impl Plan {
         {
             return Err(PlanFault::SeveralHeads(identity_name(&agent.identity_ref)));
         }
-        let mut seating = Seating {
+        let mut seating = SeatBuilder {
             hierarchical: swarm.topology == Topology::Hierarchical,
             head,
             seats: Vec::new(),
@@ -127,7 +127,7 @@ impl Plan {
         let head = seats
             .iter()
             .position(|seat| Some(seat.entry) == head)
-            .map_or(Who::Claw, Who::Seat);
+            .map_or(SwarmWorkerId::Claw, SwarmWorkerId::Seat);
         let mut plan = Self {
             swarm: swarm.name.clone(),
             claw: claw.to_owned(),
@@ -138,7 +138,7 @@ impl Plan {
             head,
         };
         for at in 0..plan.seats.len() {
-            let under_head = plan.topology == Topology::Hierarchical && Who::Seat(at) != head;
+            let under_head = plan.topology == Topology::Hierarchical && SwarmWorkerId::Seat(at) != head;
             if let Some(seat) = plan
                 .seats
                 .get_mut(at)
@@ -168,47 +168,47 @@ impl Plan {
 
     /// A seat.
     #[must_use]
-    pub fn seat(&self, who: Who) -> Option<&Seat> {
+    pub fn seat(&self, who: SwarmWorkerId) -> Option<&SwarmSeat> {
         match who {
-            Who::Claw => None,
-            Who::Seat(at) => self.seats.get(at),
+            SwarmWorkerId::Claw => None,
+            SwarmWorkerId::Seat(at) => self.seats.get(at),
         }
     }
 
     /// A member's name.
     #[must_use]
-    pub fn member(&self, who: Who) -> &str {
+    pub fn member(&self, who: SwarmWorkerId) -> &str {
         self.seat(who).map_or(&self.claw, |seat| &seat.member)
     }
 
     /// A member's role; the Claw's is `leader`.
     #[must_use]
-    pub fn role(&self, who: Who) -> &str {
+    pub fn role(&self, who: SwarmWorkerId) -> &str {
         self.seat(who).map_or("leader", |seat| &seat.role)
     }
 
     /// The member of this name.
     #[must_use]
-    pub fn find(&self, member: &str) -> Option<Who> {
+    pub fn find(&self, member: &str) -> Option<SwarmWorkerId> {
         let seat = self.seats.iter().position(|seat| seat.member == member);
-        seat.map(Who::Seat)
-            .or_else(|| (self.claw == member).then_some(Who::Claw))
+        seat.map(SwarmWorkerId::Seat)
+            .or_else(|| (self.claw == member).then_some(SwarmWorkerId::Claw))
     }
 
     /// Every seat but the head's, in seat order.
     #[must_use]
-    pub fn others(&self) -> Vec<Who> {
+    pub fn others(&self) -> Vec<SwarmWorkerId> {
         self.all().filter(|who| *who != self.head).collect()
     }
 
     /// Every seat, in seat order.
-    pub fn all(&self) -> impl Iterator<Item = Who> + use<> {
-        (0..self.seats.len()).map(Who::Seat)
+    pub fn all(&self) -> impl Iterator<Item = SwarmWorkerId> + use<> {
+        (0..self.seats.len()).map(SwarmWorkerId::Seat)
     }
 
     /// To whom this member may delegate, in seat order.
     #[must_use]
-    pub fn below(&self, who: Who) -> Vec<Who> {
+    pub fn below(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match self.topology {
             Topology::LeaderWorker if who == self.head => self.others(),
             Topology::Hierarchical => self
@@ -223,17 +223,19 @@ impl Plan {
 
     /// Whom this member may ask, in seat order.
     #[must_use]
-    pub fn askable(&self, who: Who) -> Vec<Who> {
+    pub fn askable(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match (self.topology, who) {
-            (Topology::PeerToPeer, Who::Seat(_)) => self.all().filter(|other| *other != who).collect(),
+            (Topology::PeerToPeer, SwarmWorkerId::Seat(_)) => {
+                self.all().filter(|other| *other != who).collect()
+            }
             _ => Vec::new(),
         }
     }
 
     /// The stages of a pipeline, each with its seats: one per entry, without the head's.
     #[must_use]
-    pub fn stages(&self) -> Vec<Vec<Who>> {
-        let mut stages: Vec<(usize, Vec<Who>)> = Vec::new();
+    pub fn stages(&self) -> Vec<Vec<SwarmWorkerId>> {
+        let mut stages: Vec<(usize, Vec<SwarmWorkerId>)> = Vec::new();
         for who in self.others() {
             let Some(entry) = self.seat(who).map(|seat| seat.entry) else {
                 continue;
@@ -254,8 +256,8 @@ impl Plan {
 
     /// Those of `among` that a name means: a member, an identity or a role. None: nobody is meant.
     #[must_use]
-    pub fn named(&self, among: &[Who], name: &str) -> Vec<Who> {
-        let of = |matches: &dyn Fn(&Seat) -> bool| -> Vec<Who> {
+    pub fn named(&self, among: &[SwarmWorkerId], name: &str) -> Vec<SwarmWorkerId> {
+        let of = |matches: &dyn Fn(&SwarmSeat) -> bool| -> Vec<SwarmWorkerId> {
             among
                 .iter()
                 .copied()
@@ -275,11 +277,11 @@ impl Plan {
 
     /// Where a task is tried next that failed too often with `now`: another of its identity, else of its role, round and round.
     #[must_use]
-    pub fn next(&self, now: Who, among: &[Who]) -> Who {
+    pub fn next(&self, now: SwarmWorkerId, among: &[SwarmWorkerId]) -> SwarmWorkerId {
         let Some(seat) = self.seat(now) else { return now };
-        let same_place = |other: &Seat| other.parent == seat.parent;
-        let later = |alike: &dyn Fn(&Seat) -> bool| {
-            let alike: Vec<Who> = among
+        let same_place = |other: &SwarmSeat| other.parent == seat.parent;
+        let later = |alike: &dyn Fn(&SwarmSeat) -> bool| {
+            let alike: Vec<SwarmWorkerId> = among
                 .iter()
                 .copied()
                 .filter(|who| {
@@ -297,16 +299,16 @@ impl Plan {
 }
 
 /// The seats so far.
-struct Seating {
+struct SeatBuilder {
     hierarchical: bool,
     head: Option<usize>,
-    seats: Vec<Seat>,
+    seats: Vec<SwarmSeat>,
     names: BTreeSet<String>,
     /// The seats of the branch that is open.
     branches: Vec<usize>,
 }
 
-impl Seating {
+impl SeatBuilder {
     fn entry(&mut self, entry: usize, agent: &SwarmAgent) {
         let name = identity_name(&agent.identity_ref);
         let is_head = self.head == Some(entry);
@@ -322,11 +324,11 @@ impl Seating {
         for above in self.branches.clone() {
             let prefix = self.seats.get(above).map(|seat| seat.member.clone());
             let name = format!("{}.{name}", prefix.unwrap_or_default());
-            self.instances(entry, agent, &name, Some(Who::Seat(above)));
+            self.instances(entry, agent, &name, Some(SwarmWorkerId::Seat(above)));
         }
     }
 
-    fn instances(&mut self, entry: usize, agent: &SwarmAgent, name: &str, parent: Option<Who>) {
+    fn instances(&mut self, entry: usize, agent: &SwarmAgent, name: &str, parent: Option<SwarmWorkerId>) {
         for n in 1..=agent.count {
             let member = if agent.count == 1 {
                 name.to_owned()
@@ -334,7 +336,7 @@ impl Seating {
                 format!("{name}-{n}")
             };
             let member = self.own_name(member, &agent.role);
-            self.seats.push(Seat {
+            self.seats.push(SwarmSeat {
                 member,
                 identity: agent.identity_ref.clone(),
                 role: agent.role.clone(),

@@ -4,11 +4,11 @@ use clawk_manifest::model::AggregationStrategy;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Answer, Said, canonical};
+use crate::answer::{MemberAnswer, TaskAnswer, canonical};
 
 /// One ballot and who cast it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vote {
+pub struct BallotCount {
     /// Canonical JSON of `data.vote`, or the normalised text.
     pub ballot: String,
     /// How many cast it.
@@ -19,7 +19,7 @@ pub struct Vote {
 
 /// The ballot that an answer is.
 #[must_use]
-pub fn ballot(answer: &Answer) -> String {
+pub fn ballot(answer: &TaskAnswer) -> String {
     match answer.data.as_ref().and_then(|data| data.get("vote")) {
         Some(vote) => canonical(vote),
         None => normal(&answer.text),
@@ -54,8 +54,8 @@ const fn is_quote(c: char) -> bool {
 
 /// The ballots in the order in which each was first cast, and the place of the winner's first answer among `cast`.
 #[must_use]
-pub fn count(cast: &[&Said], asked: usize) -> (Vec<Vote>, Option<usize>) {
-    let mut votes: Vec<(usize, Vote)> = Vec::new();
+pub fn count(cast: &[&MemberAnswer], asked: usize) -> (Vec<BallotCount>, Option<usize>) {
+    let mut votes: Vec<(usize, BallotCount)> = Vec::new();
     for (at, said) in cast.iter().enumerate() {
         let ballot = ballot(&said.answer);
         match votes.iter_mut().find(|(_, vote)| vote.ballot == ballot) {
@@ -65,7 +65,7 @@ pub fn count(cast: &[&Said], asked: usize) -> (Vec<Vote>, Option<usize>) {
             }
             None => votes.push((
                 at,
-                Vote {
+                BallotCount {
                     ballot,
                     count: 1,
                     members: vec![said.member.clone()],
@@ -95,7 +95,7 @@ mod tests {
     use clawk_proto::method::TaskStatus;
     use proptest::prelude::*;
 
-    use super::{Answer, Said, ballot, count};
+    use super::{MemberAnswer, TaskAnswer, ballot, count};
 
     #[test]
     fn what_does_not_change_the_meaning_is_no_other_ballot() {
@@ -108,24 +108,24 @@ mod tests {
             "y\u{ff45}s",
             "`yes`!!",
         ] {
-            assert_eq!(ballot(&Answer::of(same)), "yes", "{same}");
+            assert_eq!(ballot(&TaskAnswer::of(same)), "yes", "{same}");
         }
         assert_eq!(
-            ballot(&Answer::of("Stra\u{df}e  12")),
-            ballot(&Answer::of("STRASSE 12."))
+            ballot(&TaskAnswer::of("Stra\u{df}e  12")),
+            ballot(&TaskAnswer::of("STRASSE 12."))
         );
         assert_eq!(
-            ballot(&Answer::of(r#"{"vote": {"b": 1, "a": 2}, "why": "x"}"#)),
+            ballot(&TaskAnswer::of(r#"{"vote": {"b": 1, "a": 2}, "why": "x"}"#)),
             r#"{"a":2,"b":1}"#
         );
-        assert_ne!(ballot(&Answer::of("yes, no")), "yes");
+        assert_ne!(ballot(&TaskAnswer::of("yes, no")), "yes");
     }
 
-    fn said(texts: &[&str]) -> Vec<Said> {
-        let one = |(at, text): (usize, &&str)| Said {
+    fn said(texts: &[&str]) -> Vec<MemberAnswer> {
+        let one = |(at, text): (usize, &&str)| MemberAnswer {
             member: format!("m{at}"),
             status: TaskStatus::Completed,
-            answer: Answer::of(text),
+            answer: TaskAnswer::of(text),
         };
         texts.iter().enumerate().map(one).collect()
     }
@@ -149,7 +149,7 @@ mod tests {
         fn at_most_one_wins_and_every_vote_is_counted(texts in prop::collection::vec("[abc]", 0..12)) {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let said = said(&texts);
-            let cast: Vec<&Said> = said.iter().collect();
+            let cast: Vec<&MemberAnswer> = said.iter().collect();
             let (votes, winner) = count(&cast, texts.len());
             prop_assert_eq!(votes.iter().map(|vote| vote.count).sum::<usize>(), texts.len());
             let most = ["a", "b", "c"].iter().filter(|b| texts.iter().filter(|t| t == b).count() * 2 > texts.len()).count();

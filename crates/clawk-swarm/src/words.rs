@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::answer::{Said, canonical};
+use crate::answer::{MemberAnswer, canonical};
 
 /// A task: the description, its input, and what came from others, each marked as data.
 #[must_use]
-pub fn task(description: &str, input: Option<&Value>, from: &[Said]) -> String {
+pub fn task(description: &str, input: Option<&Value>, from: &[MemberAnswer]) -> String {
     let mut parts = vec![description.to_owned()];
     parts.extend(input.map(|input| format!("Input: {}", canonical(input))));
     parts.extend(from.iter().map(|said| marked(&said.member, &said.answer.text)));
@@ -48,8 +48,8 @@ fn within(text: &str) -> String {
 
 /// What a head reads that decides.
 #[must_use]
-pub fn decide(description: &str, input: Option<&Value>, answers: &[&Said]) -> String {
-    let answers: Vec<Said> = answers.iter().map(|said| (*said).clone()).collect();
+pub fn decide(description: &str, input: Option<&Value>, answers: &[&MemberAnswer]) -> String {
+    let answers: Vec<MemberAnswer> = answers.iter().map(|said| (*said).clone()).collect();
     format!(
         "{}\n\nThe members of your swarm have answered this task. Give the one answer to it, with the help of theirs.",
         task(description, input, &answers)
@@ -58,7 +58,7 @@ pub fn decide(description: &str, input: Option<&Value>, answers: &[&Said]) -> St
 
 /// What a head reads that chooses.
 #[must_use]
-pub fn choose(description: &str, input: Option<&Value>, answers: &[&Said], again: bool) -> String {
+pub fn choose(description: &str, input: Option<&Value>, answers: &[&MemberAnswer], again: bool) -> String {
     let mut parts = vec![task(description, input, &[])];
     for (at, said) in answers.iter().enumerate() {
         parts.push(format!(
@@ -84,16 +84,16 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::{Said, marked, task};
-    use crate::answer::Answer;
+    use super::{MemberAnswer, marked, task};
+    use crate::answer::TaskAnswer;
 
     #[test]
     fn a_task_reads_its_description_its_input_and_others() {
         assert_eq!(task("do", None, &[]), "do");
-        let from = [Said {
+        let from = [MemberAnswer {
             member: "a".to_owned(),
             status: TaskStatus::Completed,
-            answer: Answer::of("x"),
+            answer: TaskAnswer::of("x"),
         }];
         assert_eq!(
             task("do", Some(&json!({"b": 1, "a": 2})), &from),

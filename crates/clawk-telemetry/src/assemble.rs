@@ -7,22 +7,22 @@ use clawk_proto::Digest;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::fact::{Called, Fact, Inferred, Label, Trouble, What};
-use crate::item::{Category, Item, Val, span_of, task_trace, trace_of};
+use crate::fact::{ErrorFact, InferenceFact, Label, TelemetryFact, TelemetryFactKind, ToolCallFact};
+use crate::item::{AttributeValue, EventCategory, TelemetryRecord, span_of, task_trace, trace_of};
 
 /// Turns and calls that are remembered; the oldest one is forgotten for a new one.
 const MAX_OPEN: usize = 4096;
 
 /// What the manifest wants told.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct TelemetrySelection {
     events: Events,
     redaction: Redaction,
     rate: f64,
     agent: Label,
 }
 
-impl Wanted {
+impl TelemetrySelection {
     /// By the manifest.
     #[must_use]
     pub fn of(telemetry: &Telemetry, agent: &str) -> Self {
@@ -54,36 +54,36 @@ impl Wanted {
         f64::from(first) / f64::from(u32::MAX) < self.rate
     }
 
-    fn takes(&self, item: &Item) -> bool {
+    fn takes(&self, item: &TelemetryRecord) -> bool {
         let on = match item.category {
-            Category::ToolCalls => self.events.tool_calls,
-            Category::MemoryOps => self.events.memory_ops,
-            Category::SwarmOps => self.events.swarm_ops,
-            Category::Lifecycle => self.events.lifecycle,
-            Category::Errors => self.events.errors,
-            Category::PlanningOps => self.events.planning_ops,
-            Category::WorldModelOps => self.events.world_model_ops,
+            EventCategory::ToolCalls => self.events.tool_calls,
+            EventCategory::MemoryOps => self.events.memory_ops,
+            EventCategory::SwarmOps => self.events.swarm_ops,
+            EventCategory::Lifecycle => self.events.lifecycle,
+            EventCategory::Errors => self.events.errors,
+            EventCategory::PlanningOps => self.events.planning_ops,
+            EventCategory::WorldModelOps => self.events.world_model_ops,
         };
         on || (self.events.errors && item.fault.is_some())
     }
 
-    const fn digest(stripped: bool, digest: Digest) -> Val {
+    const fn digest(stripped: bool, digest: Digest) -> AttributeValue {
         if stripped {
-            Val::Redacted
+            AttributeValue::Redacted
         } else {
-            Val::Digest(digest)
+            AttributeValue::Digest(digest)
         }
     }
 }
 
 /// Values by id, at most [`MAX_OPEN`].
 #[derive(Debug)]
-struct Open<T> {
+struct BoundedIdMap<T> {
     by_id: HashMap<Uuid, T>,
     order: VecDeque<Uuid>,
 }
 
-impl<T> Default for Open<T> {
+impl<T> Default for BoundedIdMap<T> {
     fn default() -> Self {
         Self {
             by_id: HashMap::new(),
@@ -92,7 +92,7 @@ impl<T> Default for Open<T> {
     }
 }
 
-impl<T> Open<T> {
+impl<T> BoundedIdMap<T> {
     fn put(&mut self, id: Uuid, value: T) {
         if self.by_id.insert(id, value).is_none() {
             self.order.push_back(id);
@@ -107,27 +107,27 @@ impl<T> Open<T> {
 
 /// Makes records of one exporter's facts.
 #[derive(Debug)]
-pub struct Assembler {
-    wanted: Wanted,
+pub struct TelemetryAssembler {
+    wanted: TelemetrySelection,
     /// Swarm tasks of turns.
-    tasks: Open<Digest>,
+    tasks: BoundedIdMap<Digest>,
     /// When a call was wanted, and the digest of its arguments.
-    calls: Open<(i64, Digest)>,
+    calls: BoundedIdMap<(i64, Digest)>,
 }
 
-impl Assembler {
+impl TelemetryAssembler {
     /// Empty.
     #[must_use]
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: TelemetrySelection) -> Self {
         Self {
             wanted,
-            tasks: Open::default(),
-            calls: Open::default(),
+            tasks: BoundedIdMap::default(),
+            calls: BoundedIdMap::default(),
         }
     }
 
     /// The record that this fact completes, if one is wanted.
-    pub fn take(&mut self, fact: &Fact) -> Option<Item> {
+    pub fn take(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
         let mut item = self.item(fact)?;
         let sampled = match self.task_of(&fact.what) {
             Some(task) => self.wanted.samples(&task_trace(&task)),
@@ -136,25 +136,34 @@ impl Assembler {
         if !sampled || !self.wanted.takes(&item) {
             return None;
         }
+        item.attributes.push((
+            "gen_ai.agent.name",
+            AttributeValue::Label(self.wanted.agent.clone()),
+        ));
         item.attributes
-            .push(("gen_ai.agent.name", Val::Label(self.wanted.agent.clone())));
-        item.attributes
-            .push(("gen_ai.conversation.id", Val::Id(fact.session)));
+            .push(("gen_ai.conversation.id", AttributeValue::Id(fact.session)));
         if let Some(fault) = &item.fault {
-            item.attributes.push(("error.type", Val::Label(fault.clone())));
+            item.attributes
+                .push(("error.type", AttributeValue::Label(fault.clone())));
         }
         Some(item)
     }
 
-    fn task_of(&self, what: &What) -> Option<Digest> {
+    fn task_of(&self, what: &TelemetryFactKind) -> Option<Digest> {
         match what {
-            What::Swarm { task, .. } => *task,
+            TelemetryFactKind::Swarm { task, .. } => *task,
             other => self.tasks.by_id.get(&turn_of(other)?).copied(),
         }
     }
 
     /// A record below its turn, or alone.
-    fn below(&self, fact: &Fact, category: Category, name: String, own: [u8; 8]) -> Item {
+    fn below(
+        &self,
+        fact: &TelemetryFact,
+        category: EventCategory,
+        name: String,
+        own: [u8; 8],
+    ) -> TelemetryRecord {
         let turn = turn_of(&fact.what);
         let trace = match (self.task_of(&fact.what), turn) {
             (Some(task), _) => task_trace(&task),
@@ -166,7 +175,7 @@ impl Assembler {
                 trace
             }
         };
-        Item {
+        TelemetryRecord {
             category,
             name,
             trace,
@@ -183,41 +192,45 @@ impl Assembler {
     }
 
     /// A record of a moment.
-    fn moment(&self, fact: &Fact, category: Category, name: String) -> Item {
+    fn moment(&self, fact: &TelemetryFact, category: EventCategory, name: String) -> TelemetryRecord {
         let mut id = fact.session.as_bytes().to_vec();
         id.extend_from_slice(&fact.sequence.to_be_bytes());
         self.below(fact, category, name, span_of("moment", &id))
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of fact")]
-    fn item(&mut self, fact: &Fact) -> Option<Item> {
+    fn item(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
         Some(match &fact.what {
-            What::TurnBegan { turn, task } => {
+            TelemetryFactKind::TurnBegan { turn, task } => {
                 if let Some(task) = task {
                     self.tasks.put(*turn, *task);
                 }
                 return None;
             }
-            What::CallWanted { request, arguments } => {
+            TelemetryFactKind::CallWanted { request, arguments } => {
                 self.calls.put(*request, (fact.at_us, *arguments));
                 return None;
             }
-            What::Lifecycle { from, to } => {
-                let mut item = self.moment(fact, Category::Lifecycle, format!("lifecycle {}", to.as_str()));
+            TelemetryFactKind::Lifecycle { from, to } => {
+                let mut item = self.moment(
+                    fact,
+                    EventCategory::Lifecycle,
+                    format!("lifecycle {}", to.as_str()),
+                );
                 item.attributes
-                    .push(("clawk.lifecycle.from", Val::Label(from.clone())));
+                    .push(("clawk.lifecycle.from", AttributeValue::Label(from.clone())));
                 item.attributes
-                    .push(("clawk.lifecycle.to", Val::Label(to.clone())));
+                    .push(("clawk.lifecycle.to", AttributeValue::Label(to.clone())));
                 item
             }
-            What::TurnEnded {
+            TelemetryFactKind::TurnEnded {
                 turn,
                 duration_ms,
                 tokens,
             } => self.turn(fact, *turn, *duration_ms, *tokens),
-            What::Inferred(inferred) => self.inference(fact, inferred),
-            What::Called(called) => self.call(fact, called),
-            What::Memory {
+            TelemetryFactKind::Inferred(inferred) => self.inference(fact, inferred),
+            TelemetryFactKind::Called(called) => self.call(fact, called),
+            TelemetryFactKind::Memory {
                 op,
                 store,
                 count,
@@ -226,18 +239,19 @@ impl Assembler {
             } => {
                 let mut item = self.moment(
                     fact,
-                    Category::MemoryOps,
+                    EventCategory::MemoryOps,
                     format!("memory.{op} {}", store.as_str()),
                 );
                 item.attributes
-                    .push(("clawk.memory.store", Val::Label(store.clone())));
-                item.attributes.push(("clawk.memory.count", Val::Int(*count)));
+                    .push(("clawk.memory.store", AttributeValue::Label(store.clone())));
                 item.attributes
-                    .extend(hit.map(|hit| ("clawk.memory.hit", Val::Flag(hit))));
+                    .push(("clawk.memory.count", AttributeValue::Int(*count)));
+                item.attributes
+                    .extend(hit.map(|hit| ("clawk.memory.hit", AttributeValue::Flag(hit))));
                 item
             }
-            What::Swarm { .. } => self.swarm(fact)?,
-            What::Planned {
+            TelemetryFactKind::Swarm { .. } => self.swarm(fact)?,
+            TelemetryFactKind::Planned {
                 skill,
                 world_model,
                 candidates,
@@ -245,82 +259,108 @@ impl Assembler {
                 ..
             } => {
                 let name = format!("world_model.planned {}", world_model.as_str());
-                let mut item = self.moment(fact, Category::WorldModelOps, name);
-                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                let mut item = self.moment(fact, EventCategory::WorldModelOps, name);
                 item.attributes
-                    .push(("clawk.plan.candidates", Val::Int(*candidates)));
+                    .push(("clawk.skill", AttributeValue::Label(skill.clone())));
                 item.attributes
-                    .push(("clawk.plan.revisions", Val::Int(*revisions)));
+                    .push(("clawk.plan.candidates", AttributeValue::Int(*candidates)));
+                item.attributes
+                    .push(("clawk.plan.revisions", AttributeValue::Int(*revisions)));
                 item
             }
-            What::Compared {
+            TelemetryFactKind::Compared {
                 skill,
                 world_model,
                 error_permille,
                 ..
             } => {
                 let name = format!("world_model.compared {}", world_model.as_str());
-                let mut item = self.moment(fact, Category::WorldModelOps, name);
-                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                let mut item = self.moment(fact, EventCategory::WorldModelOps, name);
                 item.attributes
-                    .push(("clawk.plan.error_permille", Val::Int(*error_permille)));
+                    .push(("clawk.skill", AttributeValue::Label(skill.clone())));
+                item.attributes
+                    .push(("clawk.plan.error_permille", AttributeValue::Int(*error_permille)));
                 item
             }
-            What::Skill { op, skill, .. } => {
+            TelemetryFactKind::Skill { op, skill, .. } => {
                 let mut item = self.moment(
                     fact,
-                    Category::PlanningOps,
+                    EventCategory::PlanningOps,
                     format!("skill.{op} {}", skill.as_str()),
                 );
-                item.attributes.push(("clawk.skill", Val::Label(skill.clone())));
+                item.attributes
+                    .push(("clawk.skill", AttributeValue::Label(skill.clone())));
                 item
             }
-            What::Trouble(Trouble { kind, .. }) => {
-                let mut item = self.moment(fact, Category::Errors, format!("error {}", kind.as_str()));
+            TelemetryFactKind::Trouble(ErrorFact { kind, .. }) => {
+                let mut item = self.moment(fact, EventCategory::Errors, format!("error {}", kind.as_str()));
                 item.fault = Some(kind.clone());
                 item
             }
         })
     }
 
-    fn turn(&self, fact: &Fact, turn: Uuid, duration_ms: u64, (input, output): (u64, u64)) -> Item {
+    fn turn(
+        &self,
+        fact: &TelemetryFact,
+        turn: Uuid,
+        duration_ms: u64,
+        (input, output): (u64, u64),
+    ) -> TelemetryRecord {
         let agent = self.wanted.agent.as_str();
         let own = span_of("turn", turn.as_bytes());
-        let mut item = self.below(fact, Category::ToolCalls, format!("invoke_agent {agent}"), own);
+        let mut item = self.below(
+            fact,
+            EventCategory::ToolCalls,
+            format!("invoke_agent {agent}"),
+            own,
+        );
         // Below the task of the host that delegated it, whose span has an id that both can tell.
         item.parent = self.task_of(&fact.what).map(|task| span_of("task", &task.0));
         item.start_us = before(fact.at_us, duration_ms);
         item.attributes
-            .push(("gen_ai.operation.name", Val::Word("invoke_agent")));
+            .push(("gen_ai.operation.name", AttributeValue::Word("invoke_agent")));
         item.attributes
-            .push(("gen_ai.usage.input_tokens", Val::Int(input)));
+            .push(("gen_ai.usage.input_tokens", AttributeValue::Int(input)));
         item.attributes
-            .push(("gen_ai.usage.output_tokens", Val::Int(output)));
+            .push(("gen_ai.usage.output_tokens", AttributeValue::Int(output)));
         item
     }
 
-    fn inference(&self, fact: &Fact, inferred: &Inferred) -> Item {
+    fn inference(&self, fact: &TelemetryFact, inferred: &InferenceFact) -> TelemetryRecord {
         let mut id = inferred.inference.as_bytes().to_vec();
         id.extend_from_slice(&inferred.attempt.to_be_bytes());
         let name = format!("chat {}", inferred.model.as_str());
-        let mut item = self.below(fact, Category::ToolCalls, name, span_of("inference", &id));
+        let mut item = self.below(fact, EventCategory::ToolCalls, name, span_of("inference", &id));
         item.start_us = before(fact.at_us, inferred.duration_ms);
         item.is_client = true;
         item.fault.clone_from(&inferred.fault);
         item.attributes.extend([
-            ("gen_ai.operation.name", Val::Word("chat")),
-            ("gen_ai.provider.name", Val::Label(inferred.provider.clone())),
-            ("gen_ai.request.model", Val::Label(inferred.model.clone())),
-            ("gen_ai.usage.input_tokens", Val::Int(inferred.input_tokens)),
-            ("gen_ai.usage.output_tokens", Val::Int(inferred.output_tokens)),
+            ("gen_ai.operation.name", AttributeValue::Word("chat")),
+            (
+                "gen_ai.provider.name",
+                AttributeValue::Label(inferred.provider.clone()),
+            ),
+            (
+                "gen_ai.request.model",
+                AttributeValue::Label(inferred.model.clone()),
+            ),
+            (
+                "gen_ai.usage.input_tokens",
+                AttributeValue::Int(inferred.input_tokens),
+            ),
+            (
+                "gen_ai.usage.output_tokens",
+                AttributeValue::Int(inferred.output_tokens),
+            ),
         ]);
         item
     }
 
-    fn call(&mut self, fact: &Fact, called: &Called) -> Item {
+    fn call(&mut self, fact: &TelemetryFact, called: &ToolCallFact) -> TelemetryRecord {
         let own = span_of("call", called.request.as_bytes());
         let name = format!("execute_tool {}", called.tool.as_str());
-        let mut item = self.below(fact, Category::ToolCalls, name, own);
+        let mut item = self.below(fact, EventCategory::ToolCalls, name, own);
         let wanted = self.calls.by_id.remove(&called.request);
         self.calls.order.retain(|id| *id != called.request);
         item.start_us = wanted.map_or_else(
@@ -329,29 +369,29 @@ impl Assembler {
         );
         item.fault.clone_from(&called.fault);
         item.attributes.extend([
-            ("gen_ai.operation.name", Val::Word("execute_tool")),
-            ("gen_ai.tool.name", Val::Label(called.tool.clone())),
-            ("gen_ai.tool.call.id", Val::Id(called.request)),
-            ("clawk.tool.outcome", Val::Word(called.outcome)),
-            ("clawk.tool.duration_ms", Val::Int(called.duration_ms)),
+            ("gen_ai.operation.name", AttributeValue::Word("execute_tool")),
+            ("gen_ai.tool.name", AttributeValue::Label(called.tool.clone())),
+            ("gen_ai.tool.call.id", AttributeValue::Id(called.request)),
+            ("clawk.tool.outcome", AttributeValue::Word(called.outcome)),
+            ("clawk.tool.duration_ms", AttributeValue::Int(called.duration_ms)),
         ]);
         let Redaction {
             strip_arguments,
             strip_results,
         } = self.wanted.redaction;
         if let Some((_, arguments)) = wanted {
-            let value = Wanted::digest(strip_arguments, arguments);
+            let value = TelemetrySelection::digest(strip_arguments, arguments);
             item.attributes.push(("clawk.tool.arguments_digest", value));
         }
         if let Some(result) = called.result {
-            let value = Wanted::digest(strip_results, result);
+            let value = TelemetrySelection::digest(strip_results, result);
             item.attributes.push(("clawk.tool.result_digest", value));
         }
         item
     }
 
-    fn swarm(&self, fact: &Fact) -> Option<Item> {
-        let What::Swarm {
+    fn swarm(&self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
+        let TelemetryFactKind::Swarm {
             op,
             member,
             task,
@@ -361,7 +401,7 @@ impl Assembler {
         else {
             return None;
         };
-        let mut item = self.moment(fact, Category::SwarmOps, format!("swarm.{}", op.as_str()));
+        let mut item = self.moment(fact, EventCategory::SwarmOps, format!("swarm.{}", op.as_str()));
         if let Some(task) = task {
             let root = span_of("task", &task.0);
             if op.as_str() == "reported" {
@@ -375,12 +415,12 @@ impl Assembler {
         item.attributes.extend(
             member
                 .clone()
-                .map(|member| ("clawk.swarm.member", Val::Label(member))),
+                .map(|member| ("clawk.swarm.member", AttributeValue::Label(member))),
         );
         item.attributes.extend(
             status
                 .clone()
-                .map(|status| ("clawk.swarm.status", Val::Label(status))),
+                .map(|status| ("clawk.swarm.status", AttributeValue::Label(status))),
         );
         item.fault = status.clone().filter(|status| status.as_str() == "failed");
         Some(item)
@@ -391,16 +431,18 @@ fn before(at_us: i64, duration_ms: u64) -> i64 {
     at_us.saturating_sub(i64::try_from(duration_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
 }
 
-fn turn_of(what: &What) -> Option<Uuid> {
+fn turn_of(what: &TelemetryFactKind) -> Option<Uuid> {
     match what {
-        What::TurnBegan { turn, .. } | What::TurnEnded { turn, .. } => Some(*turn),
-        What::Inferred(inferred) => Some(inferred.turn),
-        What::Called(called) => called.turn,
-        What::Memory { turn, .. }
-        | What::Planned { turn, .. }
-        | What::Compared { turn, .. }
-        | What::Skill { turn, .. }
-        | What::Trouble(Trouble { turn, .. }) => *turn,
-        What::Lifecycle { .. } | What::CallWanted { .. } | What::Swarm { .. } => None,
+        TelemetryFactKind::TurnBegan { turn, .. } | TelemetryFactKind::TurnEnded { turn, .. } => Some(*turn),
+        TelemetryFactKind::Inferred(inferred) => Some(inferred.turn),
+        TelemetryFactKind::Called(called) => called.turn,
+        TelemetryFactKind::Memory { turn, .. }
+        | TelemetryFactKind::Planned { turn, .. }
+        | TelemetryFactKind::Compared { turn, .. }
+        | TelemetryFactKind::Skill { turn, .. }
+        | TelemetryFactKind::Trouble(ErrorFact { turn, .. }) => *turn,
+        TelemetryFactKind::Lifecycle { .. }
+        | TelemetryFactKind::CallWanted { .. }
+        | TelemetryFactKind::Swarm { .. } => None,
     }
 }

@@ -43,7 +43,7 @@ impl Label {
 
 /// What happened, when and where.
 #[derive(Debug, Clone)]
-pub struct Fact {
+pub struct TelemetryFact {
     /// Microseconds since the epoch.
     pub at_us: i64,
     /// The session whose chain has the event.
@@ -51,12 +51,12 @@ pub struct Fact {
     /// Its place there.
     pub sequence: u64,
     /// What it is.
-    pub what: What,
+    pub what: TelemetryFactKind,
 }
 
 /// A request to a model that ended.
 #[derive(Debug, Clone)]
-pub struct Inferred {
+pub struct InferenceFact {
     /// Its own id.
     pub inference: Uuid,
     /// The try.
@@ -81,7 +81,7 @@ pub struct Inferred {
 
 /// A tool call that ended.
 #[derive(Debug, Clone)]
-pub struct Called {
+pub struct ToolCallFact {
     /// The request.
     pub request: Uuid,
     /// The turn that asked, if one did.
@@ -100,7 +100,7 @@ pub struct Called {
 
 /// An error that is not the end of a call or an inference.
 #[derive(Debug, Clone)]
-pub struct Trouble {
+pub struct ErrorFact {
     /// The event's type, one of the journal's own.
     pub kind: Label,
     /// The turn it belongs to.
@@ -109,7 +109,7 @@ pub struct Trouble {
 
 /// What a fact is about.
 #[derive(Debug, Clone)]
-pub enum What {
+pub enum TelemetryFactKind {
     /// The agent moved from one state of its lifecycle to another.
     Lifecycle {
         /// The state before.
@@ -134,7 +134,7 @@ pub enum What {
         tokens: (u64, u64),
     },
     /// A request to a model ended.
-    Inferred(Inferred),
+    Inferred(InferenceFact),
     /// A tool call is wanted; digest of its arguments.
     CallWanted {
         /// The request.
@@ -143,7 +143,7 @@ pub enum What {
         arguments: Digest,
     },
     /// A tool call ended.
-    Called(Called),
+    Called(ToolCallFact),
     /// A store was written, asked or tidied.
     Memory {
         /// `stored`, `queried`, `recalled`, `expired`, `compacted`.
@@ -204,5 +204,5 @@ pub enum What {
         turn: Option<Uuid>,
     },
     /// Anything else that went wrong.
-    Trouble(Trouble),
+    Trouble(ErrorFact),
 }

@@ -8,7 +8,7 @@ use crate::fact::Label;
 
 /// An event category of the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Category {
+pub enum EventCategory {
     /// Calls, with the turns and inferences that are their parents.
     ToolCalls,
     /// Stores.
@@ -25,7 +25,7 @@ pub enum Category {
     WorldModelOps,
 }
 
-impl Category {
+impl EventCategory {
     /// Its word in the manifest.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -43,7 +43,7 @@ impl Category {
 
 /// An attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Val {
+pub enum AttributeValue {
     /// A name.
     Label(Label),
     /// A word of ours.
@@ -60,7 +60,7 @@ pub enum Val {
     Redacted,
 }
 
-impl Val {
+impl AttributeValue {
     /// The text of what is not a number or a flag.
     #[must_use]
     pub fn text(&self) -> Option<String> {
@@ -77,9 +77,9 @@ impl Val {
 
 /// One record.
 #[derive(Debug, Clone)]
-pub struct Item {
+pub struct TelemetryRecord {
     /// Its category.
-    pub category: Category,
+    pub category: EventCategory,
     /// The span's name, by the GenAI conventions where they have one.
     pub name: String,
     /// The trace: a turn's, or a swarm task's.
@@ -99,7 +99,7 @@ pub struct Item {
     /// It leaves this process, such as a request to a model.
     pub is_client: bool,
     /// More facts.
-    pub attributes: Vec<(&'static str, Val)>,
+    pub attributes: Vec<(&'static str, AttributeValue)>,
     /// Why it failed.
     pub fault: Option<Label>,
 }

@@ -1,9 +1,9 @@
 //! Telemetry (CKP §5.10): events, spans and metrics without contents, and the places that they are sent to.
 //!
-//! * **Owns:** the content-free [`Fact`], what is made of facts ([`Item`], [`Meter`]), and how it is sent ([`Sink`]).
+//! * **Owns:** the content-free [`TelemetryFact`], what is made of facts ([`TelemetryRecord`], [`ExporterMetrics`]), and how it is sent ([`TelemetrySink`]).
 //! * **Depends on:** proto, manifest, egress, secrets.
-//! * **Must not know:** event payloads. Whoever makes a [`Fact`] has no field to put a prompt, an argument or a result into.
-//! * **Start reading at:** [`Fact`], then [`Assembler`].
+//! * **Must not know:** event payloads. Whoever makes a [`TelemetryFact`] has no field to put a prompt, an argument or a result into.
+//! * **Start reading at:** [`TelemetryFact`], then [`TelemetryAssembler`].
 
 mod assemble;
 mod fact;
@@ -15,8 +15,8 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
-pub use assemble::{Assembler, Wanted};
-pub use fact::{Called, Fact, Inferred, Label, Trouble, What};
-pub use item::{Category, Item, Val};
-pub use meter::{Meter, Metric, Point, Series};
-pub use sink::{Batch, DeliveryError, FileSink, HttpSink, Resource, Sink, SqliteSink};
+pub use assemble::{TelemetryAssembler, TelemetrySelection};
+pub use fact::{ErrorFact, InferenceFact, Label, TelemetryFact, TelemetryFactKind, ToolCallFact};
+pub use item::{AttributeValue, EventCategory, TelemetryRecord};
+pub use meter::{ExporterMetrics, Metric, MetricPoint, MetricSeries};
+pub use sink::{Batch, DeliveryError, FileSink, HttpSink, SqliteSink, TelemetryResource, TelemetrySink};

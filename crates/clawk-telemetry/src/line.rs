@@ -2,17 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::item::{Item, Val, hex};
-use crate::meter::{Metric, Point};
-use crate::sink::Resource;
+use crate::item::{AttributeValue, TelemetryRecord, hex};
+use crate::meter::{Metric, MetricPoint};
+use crate::sink::TelemetryResource;
 
 /// How every line begins: a file that begins otherwise is not ours.
 pub(crate) const PREFIX: &str = "{\"clawk_telemetry\":1,";
 
-fn value(val: &Val) -> Value {
+fn value(val: &AttributeValue) -> Value {
     match val {
-        Val::Int(number) => json!(number),
-        Val::Flag(flag) => json!(flag),
+        AttributeValue::Int(number) => json!(number),
+        AttributeValue::Flag(flag) => json!(flag),
         other => json!(other.text()),
     }
 }
@@ -25,7 +25,7 @@ fn time(at_us: i64) -> Option<String> {
 }
 
 /// One record, without its line break.
-pub(crate) fn of_item(item: &Item, resource: &Resource) -> String {
+pub(crate) fn of_item(item: &TelemetryRecord, resource: &TelemetryResource) -> String {
     let attributes: Map<String, Value> = item
         .attributes
         .iter()
@@ -56,7 +56,11 @@ pub(crate) fn units(metric: Metric, number: u64) -> f64 {
 }
 
 /// One metric's values since `since_us`, without its line break.
-pub(crate) fn of_point(point: &Point, (since_us, now_us): (i64, i64), resource: &Resource) -> String {
+pub(crate) fn of_point(
+    point: &MetricPoint,
+    (since_us, now_us): (i64, i64),
+    resource: &TelemetryResource,
+) -> String {
     let labels: Map<String, Value> = point
         .labels
         .iter()

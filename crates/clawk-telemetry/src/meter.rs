@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use clawk_manifest::model::Metrics;
+use clawk_manifest::model::MetricSettings;
 use serde::{Deserialize, Serialize};
 
-use crate::fact::{Fact, Label, What};
+use crate::fact::{Label, TelemetryFact, TelemetryFactKind};
 
 /// Series of one metric; what comes behind them is counted under `other`.
 const MAX_SERIES: usize = 256;
@@ -87,7 +87,7 @@ impl Metric {
 
 /// One series' values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Series {
+pub struct MetricSeries {
     /// Observations.
     pub count: u64,
     /// Their sum.
@@ -98,28 +98,28 @@ pub struct Series {
 
 /// A series with its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Point {
+pub struct MetricPoint {
     /// The metric.
     pub metric: Metric,
     /// Names and values.
-    pub labels: Labels,
+    pub labels: MetricLabels,
     /// Its values.
-    pub series: Series,
+    pub series: MetricSeries,
 }
 
-type Labels = BTreeMap<String, Label>;
+type MetricLabels = BTreeMap<String, Label>;
 
 /// All series of one exporter.
 #[derive(Debug, Clone)]
-pub struct Meter {
-    wanted: Metrics,
-    series: BTreeMap<(Metric, Labels), Series>,
+pub struct ExporterMetrics {
+    wanted: MetricSettings,
+    series: BTreeMap<(Metric, MetricLabels), MetricSeries>,
 }
 
-impl Meter {
+impl ExporterMetrics {
     /// With what was counted before.
     #[must_use]
-    pub fn new(wanted: Metrics, before: Vec<Point>) -> Self {
+    pub fn new(wanted: MetricSettings, before: Vec<MetricPoint>) -> Self {
         let series = before
             .into_iter()
             .map(|point| ((point.metric, point.labels), point.series));
@@ -131,8 +131,8 @@ impl Meter {
 
     /// Every series.
     #[must_use]
-    pub fn points(&self) -> Vec<Point> {
-        let point = |((metric, labels), series): (&(Metric, Labels), &Series)| Point {
+    pub fn points(&self) -> Vec<MetricPoint> {
+        let point = |((metric, labels), series): (&(Metric, MetricLabels), &MetricSeries)| MetricPoint {
             metric: *metric,
             labels: labels.clone(),
             series: series.clone(),
@@ -141,11 +141,11 @@ impl Meter {
     }
 
     /// Counts a fact; whether anything was counted.
-    pub fn add(&mut self, fact: &Fact) -> bool {
+    pub fn add(&mut self, fact: &TelemetryFact) -> bool {
         let wanted = self.wanted.clone();
         let before = self.total();
         match &fact.what {
-            What::Inferred(one) => {
+            TelemetryFactKind::Inferred(one) => {
                 let labels = [
                     ("gen_ai.operation.name", Label::declared("chat")),
                     ("gen_ai.provider.name", one.provider.clone()),
@@ -164,14 +164,14 @@ impl Meter {
                     self.observe(Metric::Cost, labels, cost);
                 }
             }
-            What::Called(call) if wanted.latency_histogram => {
+            TelemetryFactKind::Called(call) if wanted.latency_histogram => {
                 let labels = [
                     ("gen_ai.tool.name", call.tool.clone()),
                     ("clawk.tool.outcome", Label::declared(call.outcome)),
                 ];
                 self.observe(Metric::ToolTime, labels, call.duration_ms);
             }
-            What::Memory {
+            TelemetryFactKind::Memory {
                 store,
                 hit: Some(hit),
                 ..
@@ -180,14 +180,14 @@ impl Meter {
                 let labels = [("clawk.memory.store", store.clone()), ("clawk.memory.hit", hit)];
                 self.observe(Metric::Retrievals, labels, 1);
             }
-            What::Planned { skill, revisions, .. } if wanted.plan_revision_count => {
+            TelemetryFactKind::Planned { skill, revisions, .. } if wanted.plan_revision_count => {
                 self.observe(
                     Metric::PlanRevisions,
                     [("clawk.skill", skill.clone())],
                     *revisions,
                 );
             }
-            What::Compared {
+            TelemetryFactKind::Compared {
                 world_model,
                 error_permille,
                 ..
@@ -213,7 +213,7 @@ impl Meter {
         labels: impl IntoIterator<Item = (&'static str, Label)>,
         value: u64,
     ) {
-        let mut labels: Labels = labels
+        let mut labels: MetricLabels = labels
             .into_iter()
             .map(|(name, label)| (name.to_owned(), label))
             .collect();
@@ -224,14 +224,17 @@ impl Meter {
                 .for_each(|label| *label = Label::declared(Label::OTHER));
         }
         let bounds = metric.bounds();
-        let series = self.series.entry((metric, labels)).or_insert_with(|| Series {
-            buckets: if bounds.is_empty() {
-                Vec::new()
-            } else {
-                vec![0; bounds.len() + 1]
-            },
-            ..Series::default()
-        });
+        let series = self
+            .series
+            .entry((metric, labels))
+            .or_insert_with(|| MetricSeries {
+                buckets: if bounds.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![0; bounds.len() + 1]
+                },
+                ..MetricSeries::default()
+            });
         series.count = series.count.saturating_add(1);
         series.sum = series.sum.saturating_add(value);
         let at = bounds

@@ -1,15 +1,15 @@
 //! OTLP over HTTP with protobuf. The messages are few and fixed, so their bytes are written here (ADR 0155).
 
-use crate::item::{Item, Val};
+use crate::item::{AttributeValue, TelemetryRecord};
 use crate::line::units;
-use crate::meter::Point;
-use crate::sink::Resource;
+use crate::meter::MetricPoint;
+use crate::sink::TelemetryResource;
 
 /// Writes one protobuf message.
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct ProtobufWriter(Vec<u8>);
 
-impl Message {
+impl ProtobufWriter {
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0
@@ -65,7 +65,7 @@ fn nanos(at_us: i64) -> u64 {
     u64::try_from(at_us).unwrap_or_default().saturating_mul(1000)
 }
 
-fn resource(message: &mut Message, resource: &Resource) {
+fn resource(message: &mut ProtobufWriter, resource: &TelemetryResource) {
     message.message(1, |it| {
         it.text(1, "service.name", "clawk");
         it.text(1, "service.version", env!("CARGO_PKG_VERSION"));
@@ -73,7 +73,7 @@ fn resource(message: &mut Message, resource: &Resource) {
     });
 }
 
-fn scope(message: &mut Message) {
+fn scope(message: &mut ProtobufWriter) {
     message.message(1, |it| {
         it.bytes(1, b"clawk.telemetry");
         it.bytes(2, env!("CARGO_PKG_VERSION").as_bytes());
@@ -81,8 +81,8 @@ fn scope(message: &mut Message) {
 }
 
 /// `ExportTraceServiceRequest`.
-pub(crate) fn traces(items: &[Item], of: &Resource) -> Vec<u8> {
-    let mut request = Message::default();
+pub(crate) fn traces(items: &[TelemetryRecord], of: &TelemetryResource) -> Vec<u8> {
+    let mut request = ProtobufWriter::default();
     request.message(1, |all| {
         resource(all, of);
         all.message(2, |scoped| {
@@ -95,7 +95,7 @@ pub(crate) fn traces(items: &[Item], of: &Resource) -> Vec<u8> {
     request.0
 }
 
-fn span(it: &mut Message, item: &Item) {
+fn span(it: &mut ProtobufWriter, item: &TelemetryRecord) {
     it.bytes(1, &item.trace);
     it.bytes(2, &item.span);
     if let Some(parent) = &item.parent {
@@ -108,8 +108,8 @@ fn span(it: &mut Message, item: &Item) {
     it.text(9, "clawk.category", item.category.name());
     for (name, val) in &item.attributes {
         it.attribute(9, name, |value| match val {
-            Val::Int(number) => value.number(3, *number),
-            Val::Flag(flag) => value.number(2, u64::from(*flag)),
+            AttributeValue::Int(number) => value.number(3, *number),
+            AttributeValue::Flag(flag) => value.number(2, u64::from(*flag)),
             other => value.bytes(1, other.text().unwrap_or_default().as_bytes()),
         });
     }
@@ -123,8 +123,12 @@ fn span(it: &mut Message, item: &Item) {
 }
 
 /// `ExportMetricsServiceRequest`: cumulative values since `since_us`.
-pub(crate) fn metrics(points: &[Point], (since_us, now_us): (i64, i64), of: &Resource) -> Vec<u8> {
-    let mut request = Message::default();
+pub(crate) fn metrics(
+    points: &[MetricPoint],
+    (since_us, now_us): (i64, i64),
+    of: &TelemetryResource,
+) -> Vec<u8> {
+    let mut request = ProtobufWriter::default();
     request.message(1, |all| {
         resource(all, of);
         all.message(2, |scoped| {
@@ -140,7 +144,7 @@ pub(crate) fn metrics(points: &[Point], (since_us, now_us): (i64, i64), of: &Res
 /// Cumulative.
 const TEMPORALITY: u64 = 2;
 
-fn metric(it: &mut Message, points: &[Point], times: (i64, i64)) {
+fn metric(it: &mut ProtobufWriter, points: &[MetricPoint], times: (i64, i64)) {
     let Some(metric) = points.first().map(|point| point.metric) else {
         return;
     };
@@ -161,7 +165,7 @@ fn metric(it: &mut Message, points: &[Point], times: (i64, i64)) {
     });
 }
 
-fn sum(it: &mut Message, point: &Point, (since_us, now_us): (i64, i64)) {
+fn sum(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
     it.fixed(2, nanos(since_us));
     it.fixed(3, nanos(now_us));
     it.double(4, units(point.metric, point.series.sum));
@@ -170,7 +174,7 @@ fn sum(it: &mut Message, point: &Point, (since_us, now_us): (i64, i64)) {
     }
 }
 
-fn histogram(it: &mut Message, point: &Point, (since_us, now_us): (i64, i64)) {
+fn histogram(it: &mut ProtobufWriter, point: &MetricPoint, (since_us, now_us): (i64, i64)) {
     it.fixed(2, nanos(since_us));
     it.fixed(3, nanos(now_us));
     it.fixed(4, point.series.count);

@@ -6,14 +6,14 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clawk_egress::{Client, Request, Url};
+use clawk_egress::{EgressClient, Request, Url};
 use clawk_secrets::Secret;
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 
 use crate::fact::Label;
-use crate::item::Item;
-use crate::meter::Point;
+use crate::item::TelemetryRecord;
+use crate::meter::MetricPoint;
 use crate::{line, otlp};
 
 /// How long another reader or writer of a database is waited for.
@@ -25,7 +25,7 @@ const APPLICATION: i64 = 0x636c_776b;
 
 /// Whose records they are.
 #[derive(Debug, Clone)]
-pub struct Resource {
+pub struct TelemetryResource {
     /// The agent's name.
     pub agent: Label,
 }
@@ -34,9 +34,9 @@ pub struct Resource {
 #[derive(Debug, Clone)]
 pub struct Batch {
     /// Records.
-    pub items: Vec<Item>,
+    pub items: Vec<TelemetryRecord>,
     /// Metrics, when they have changed.
-    pub points: Vec<Point>,
+    pub points: Vec<MetricPoint>,
     /// Since when metrics count, and now; microseconds since the epoch.
     pub times: (i64, i64),
 }
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// All of it as JSON Lines.
-    fn lines(&self, resource: &Resource) -> String {
+    fn lines(&self, resource: &TelemetryResource) -> String {
         let items = self.items.iter().map(|item| line::of_item(item, resource));
         let points = self
             .points
@@ -101,7 +101,7 @@ impl DeliveryError {
 
 /// A destination.
 #[derive(Debug)]
-pub enum Sink {
+pub enum TelemetrySink {
     /// An OTLP collector.
     Otlp(HttpSink),
     /// JSON Lines by POST.
@@ -114,7 +114,7 @@ pub enum Sink {
     Console,
 }
 
-impl Sink {
+impl TelemetrySink {
     /// Delivers all of it, or fails. `secret`: goes into the header `Authorization: Bearer`.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Sink {
     pub async fn put(
         &self,
         batch: &Batch,
-        resource: &Resource,
+        resource: &TelemetryResource,
         secret: Option<&Secret>,
     ) -> Result<(), DeliveryError> {
         match self {
@@ -161,7 +161,7 @@ pub struct HttpSink {
     /// The manifest's `endpoint`.
     pub endpoint: Url,
     /// The way there.
-    pub client: Client,
+    pub client: EgressClient,
 }
 
 impl HttpSink {
@@ -343,7 +343,7 @@ impl SqliteSink {
         }
     }
 
-    fn put(&self, batch: &Batch, resource: &Resource) -> Result<(), DeliveryError> {
+    fn put(&self, batch: &Batch, resource: &TelemetryResource) -> Result<(), DeliveryError> {
         let mut db = self.open()?;
         let mut write = || -> rusqlite::Result<()> {
             let all = db.transaction()?;

@@ -1,20 +1,21 @@
 //! What is told, what is not, and in which form.
 
-use clawk_manifest::model::{Events, Metrics, Redaction, Sampling, Telemetry};
+use clawk_manifest::model::{EventSampling, Events, MetricSettings, Redaction, Telemetry};
 use clawk_proto::Digest;
 use uuid::Uuid;
 
 use super::{
-    Assembler, Batch, Called, DeliveryError, Fact, FileSink, Inferred, Item, Label, Meter, Metric, Resource,
-    Sink, SqliteSink, Trouble, Wanted, What,
+    Batch, DeliveryError, ErrorFact, ExporterMetrics, FileSink, InferenceFact, Label, Metric, SqliteSink,
+    TelemetryAssembler, TelemetryFact, TelemetryFactKind, TelemetryRecord, TelemetryResource,
+    TelemetrySelection, TelemetrySink, ToolCallFact,
 };
 
 fn id(number: u128) -> Uuid {
     Uuid::from_u128(number)
 }
 
-fn fact(sequence: u64, what: What) -> Fact {
-    Fact {
+fn fact(sequence: u64, what: TelemetryFactKind) -> TelemetryFact {
+    TelemetryFact {
         at_us: 1_700_000_000_000_000,
         session: id(1),
         sequence,
@@ -29,14 +30,14 @@ fn telemetry() -> Telemetry {
         labels: std::collections::BTreeMap::default(),
         exporters: Vec::new(),
         events: Events::default(),
-        metrics: Metrics::default(),
-        sampling: Sampling::default(),
+        metrics: MetricSettings::default(),
+        sampling: EventSampling::default(),
         redaction: Redaction::default(),
     }
 }
 
-fn call(fault: Option<&str>) -> What {
-    What::Called(Called {
+fn call(fault: Option<&str>) -> TelemetryFactKind {
+    TelemetryFactKind::Called(ToolCallFact {
         request: id(7),
         turn: Some(id(2)),
         tool: Label::declared("shell"),
@@ -47,8 +48,8 @@ fn call(fault: Option<&str>) -> What {
     })
 }
 
-fn inferred() -> What {
-    What::Inferred(Inferred {
+fn inferred() -> TelemetryFactKind {
+    TelemetryFactKind::Inferred(InferenceFact {
         inference: id(9),
         attempt: 1,
         turn: id(2),
@@ -62,34 +63,34 @@ fn inferred() -> What {
     })
 }
 
-fn one_of_each() -> Vec<(&'static str, What)> {
+fn one_of_each() -> Vec<(&'static str, TelemetryFactKind)> {
     let label = |name: &str| Label::declared(name);
-    let memory = What::Memory {
+    let memory = TelemetryFactKind::Memory {
         op: "queried",
         store: label("notes"),
         count: 1,
         hit: Some(true),
         turn: Some(id(2)),
     };
-    let swarm = What::Swarm {
+    let swarm = TelemetryFactKind::Swarm {
         op: label("delegated"),
         member: Some(label("worker")),
         task: Some(Digest([5; 32])),
         status: None,
         duration_ms: 1,
     };
-    let skill = What::Skill {
+    let skill = TelemetryFactKind::Skill {
         op: "invoked",
         skill: label("tidy"),
         turn: Some(id(2)),
     };
-    let compared = What::Compared {
+    let compared = TelemetryFactKind::Compared {
         skill: label("tidy"),
         world_model: label("wm"),
         error_permille: 120,
         turn: Some(id(2)),
     };
-    let trouble = Trouble {
+    let trouble = ErrorFact {
         kind: label("ckp.message.dead"),
         turn: Some(id(2)),
     };
@@ -100,8 +101,8 @@ fn one_of_each() -> Vec<(&'static str, What)> {
         ("swarm_ops", swarm),
         ("planning_ops", skill),
         ("world_model_ops", compared),
-        ("lifecycle", What::Lifecycle { from, to }),
-        ("errors", What::Trouble(trouble)),
+        ("lifecycle", TelemetryFactKind::Lifecycle { from, to }),
+        ("errors", TelemetryFactKind::Trouble(trouble)),
     ]
 }
 
@@ -118,8 +119,8 @@ fn events(on: &[&str]) -> Events {
     }
 }
 
-fn assembler(telemetry: &Telemetry) -> Assembler {
-    Assembler::new(Wanted::of(telemetry, "agent"))
+fn assembler(telemetry: &Telemetry) -> TelemetryAssembler {
+    TelemetryAssembler::new(TelemetrySelection::of(telemetry, "agent"))
 }
 
 #[test]
@@ -147,17 +148,17 @@ fn each_category_is_told_when_it_is_wanted_and_only_then() {
 
 #[test]
 fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
-    let planned = What::Planned {
+    let planned = TelemetryFactKind::Planned {
         skill: Label::declared("tidy"),
         world_model: Label::declared("wm"),
         candidates: 2,
         revisions: 3,
         turn: None,
     };
-    let mut all: Vec<What> = one_of_each().into_iter().map(|(_, what)| what).collect();
+    let mut all: Vec<TelemetryFactKind> = one_of_each().into_iter().map(|(_, what)| what).collect();
     all.extend([inferred(), planned]);
-    let counted = |wanted: &Metrics| {
-        let mut meter = Meter::new(wanted.clone(), Vec::new());
+    let counted = |wanted: &MetricSettings| {
+        let mut meter = ExporterMetrics::new(wanted.clone(), Vec::new());
         all.iter().for_each(|what| {
             meter.add(&fact(1, what.clone()));
         });
@@ -165,7 +166,7 @@ fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
         metrics.dedup();
         metrics
     };
-    let none = Metrics {
+    let none = MetricSettings {
         token_usage: false,
         cost_usd: false,
         latency_histogram: false,
@@ -174,7 +175,7 @@ fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
         plan_revision_count: false,
     };
     assert_eq!(counted(&none), []);
-    let with = |set: fn(&mut Metrics)| {
+    let with = |set: fn(&mut MetricSettings)| {
         let mut wanted = none.clone();
         set(&mut wanted);
         counted(&wanted)
@@ -192,10 +193,10 @@ fn each_metric_is_counted_when_it_is_wanted_and_only_then() {
 
 #[test]
 fn series_are_bounded_and_go_on_where_an_earlier_run_ended() {
-    let mut meter = Meter::new(Metrics::default(), Vec::new());
+    let mut meter = ExporterMetrics::new(MetricSettings::default(), Vec::new());
     for number in 0..1000 {
         let mut what = call(None);
-        if let What::Called(call) = &mut what {
+        if let TelemetryFactKind::Called(call) = &mut what {
             call.tool = Label::declared(&format!("tool-{number}"));
         }
         meter.add(&fact(number, what));
@@ -203,7 +204,7 @@ fn series_are_bounded_and_go_on_where_an_earlier_run_ended() {
     let points = meter.points();
     assert!(points.len() <= 257, "{}", points.len());
     assert_eq!(points.iter().map(|point| point.series.count).sum::<u64>(), 1000);
-    let mut next = Meter::new(Metrics::default(), points);
+    let mut next = ExporterMetrics::new(MetricSettings::default(), points);
     next.add(&fact(1, call(None)));
     assert_eq!(
         next.points().iter().map(|point| point.series.count).sum::<u64>(),
@@ -228,7 +229,7 @@ fn a_session_is_told_whole_or_not_at_all() {
     }
     assert!((400..600).contains(&told), "{told}");
     wanted.sampling.rate = 0.0;
-    assert!(Wanted::of(&wanted, "agent").is_off());
+    assert!(TelemetrySelection::of(&wanted, "agent").is_off());
 }
 
 #[test]
@@ -243,7 +244,7 @@ fn digests_of_arguments_and_results_are_removed_when_the_manifest_says_so() {
         let arguments = Digest([2; 32]);
         let request = id(7);
         assert!(
-            made.take(&fact(1, What::CallWanted { request, arguments }))
+            made.take(&fact(1, TelemetryFactKind::CallWanted { request, arguments }))
                 .is_none()
         );
         let item = made.take(&fact(2, call(None))).unwrap();
@@ -279,7 +280,7 @@ fn a_swarm_task_is_one_trace_on_both_hosts() {
     let mut wanted = telemetry();
     wanted.events.swarm_ops = true;
     // The host that delegates.
-    let reported = What::Swarm {
+    let reported = TelemetryFactKind::Swarm {
         op: Label::declared("reported"),
         member: None,
         task: Some(task),
@@ -292,14 +293,14 @@ fn a_swarm_task_is_one_trace_on_both_hosts() {
     let turn = id(2);
     member.take(&fact(
         1,
-        What::TurnBegan {
+        TelemetryFactKind::TurnBegan {
             turn,
             task: Some(task),
         },
     ));
     let called = member.take(&fact(2, call(None))).unwrap();
     let tokens = (1, 2);
-    let ended = What::TurnEnded {
+    let ended = TelemetryFactKind::TurnEnded {
         turn,
         duration_ms: 4,
         tokens,
@@ -311,12 +312,12 @@ fn a_swarm_task_is_one_trace_on_both_hosts() {
     assert_eq!([root.trace, called.trace], [ended.trace, ended.trace]);
 }
 
-fn batch(number: u64) -> (Batch, Resource) {
+fn batch(number: u64) -> (Batch, TelemetryResource) {
     let mut made = assembler(&telemetry());
-    let items: Vec<Item> = (0..number)
+    let items: Vec<TelemetryRecord> = (0..number)
         .filter_map(|sequence| made.take(&fact(sequence, call(None))))
         .collect();
-    let mut meter = Meter::new(Metrics::default(), Vec::new());
+    let mut meter = ExporterMetrics::new(MetricSettings::default(), Vec::new());
     meter.add(&fact(1, inferred()));
     let batch = Batch {
         items,
@@ -324,10 +325,10 @@ fn batch(number: u64) -> (Batch, Resource) {
         times: (1_700_000_000_000_000, 1_700_000_001_000_000),
     };
     let agent = Label::declared("agent");
-    (batch, Resource { agent })
+    (batch, TelemetryResource { agent })
 }
 
-fn put(sink: &Sink, batch: &Batch, resource: &Resource) -> Result<(), DeliveryError> {
+fn put(sink: &TelemetrySink, batch: &Batch, resource: &TelemetryResource) -> Result<(), DeliveryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(sink.put(batch, resource, None))
 }
@@ -338,7 +339,7 @@ fn a_file_rotates_within_its_bound_and_no_file_of_others_is_touched() {
     let path = dir.path().join("t.jsonl");
     let (batch, resource) = batch(3);
     let sink = |path| {
-        Sink::File(FileSink {
+        TelemetrySink::File(FileSink {
             path,
             max_bytes: 100,
             kept: 2,
@@ -370,7 +371,7 @@ fn a_database_keeps_each_record_once_and_no_database_of_others_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.db");
     let (batch, resource) = batch(3);
-    let sink = Sink::Sqlite(SqliteSink { path: path.clone() });
+    let sink = TelemetrySink::Sqlite(SqliteSink { path: path.clone() });
     put(&sink, &batch, &resource).unwrap();
     put(&sink, &batch, &resource).unwrap();
     let db = rusqlite::Connection::open(&path).unwrap();
@@ -383,7 +384,7 @@ fn a_database_keeps_each_record_once_and_no_database_of_others_is_touched() {
     let others = dir.path().join("others.db");
     let db = rusqlite::Connection::open(&others).unwrap();
     db.execute_batch("CREATE TABLE mine (a)").unwrap();
-    let theirs = Sink::Sqlite(SqliteSink { path: others });
+    let theirs = TelemetrySink::Sqlite(SqliteSink { path: others });
     assert!(matches!(
         put(&theirs, &batch, &resource),
         Err(DeliveryError::NotOurs(_))

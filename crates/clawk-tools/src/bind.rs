@@ -6,49 +6,49 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_egress::{Client, Deadlines, Rules, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, HostAllowList, Url};
 use clawk_kernel::place;
 use clawk_manifest::model::{Manifest, McpUri, Sandbox, Tool};
-use clawk_plan::{Defaults, Own, Plan, plan::MINIMAL_PATH};
+use clawk_plan::{Plan, PlanDefaults, RuntimeFiles, plan::MINIMAL_PATH};
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::{Resolver, Secret};
+use clawk_secrets::{Secret, SecretResolver};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::builtin::{self, Ask, Builtin, Clients, Extra, Shared};
-use crate::config::{A2aTool, HttpTool, Reconcile, Sampling, ToolConfig, ToolsConfig};
-use crate::egress::{Egress, Exits, WayOut};
-use crate::executor::{Command, Endpoint, Remote};
-use crate::mcp::{self, Desk, McpTool, Server, Source};
-use crate::mend::{self, Check, Get, Key, Mending};
-use crate::oauth::{Store, Tokens, Web};
-use crate::runner::{Binding, Runner};
+use crate::builtin::{self, AskUserHandler, BuiltinContext, BuiltinTool, ExternalBuiltin, GuardedClients};
+use crate::config::{A2aTool, HttpTool, ReconcileConfig, SamplingConfig, ToolConfig, ToolsConfig};
+use crate::egress::{EgressProxies, EgressSettings, WayOut};
+use crate::executor::{A2aEndpoint, Command, Endpoint};
+use crate::mcp::{self, McpClientContext, McpServer, McpServerSource, McpTool};
+use crate::mend::{self, IdempotencyKeySlot, ReconcileCheck, ReconcileEndpoint, ReconcilePlan};
+use crate::oauth::{OAuthClient, Store, Tokens};
+use crate::runner::{ExecutorBinding, Runner};
 
 /// Largest answer of a declared endpoint, bytes.
 pub(crate) const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
 
 /// What the machine gives to tools.
-pub struct Host {
+pub struct ToolHost {
     /// Starts processes.
     pub launcher: Launcher,
     /// What a missing sandbox means here.
-    pub defaults: Defaults,
+    pub defaults: PlanDefaults,
     /// Secrets, and the environment for proxies and search path.
-    pub secrets: Resolver,
+    pub secrets: SecretResolver,
     /// The folder that relative programs in `clawk.toml` start from.
     pub base: PathBuf,
     /// The agent's working directory; MCP servers start in it.
     pub workdir: PathBuf,
     /// What is the runtime's and not the tools', whatever is mounted.
-    pub own: Own,
+    pub own: RuntimeFiles,
     /// How `ask-user` reaches a person.
-    pub ask: Option<Ask>,
+    pub ask: Option<AskUserHandler>,
     /// Built-ins bound from outside, by name: `memory-store`, `memory-query`.
-    pub extras: BTreeMap<String, Arc<dyn Extra>>,
+    pub extras: BTreeMap<String, Arc<dyn ExternalBuiltin>>,
     /// Where tools may go on this machine, and the secrets put in on their way.
-    pub egress: Egress,
+    pub egress: EgressSettings,
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for ToolHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host")
             .field("base", &self.base)
@@ -60,7 +60,7 @@ impl fmt::Debug for Host {
 /// A tool that can't run here, and what would mend it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tool `{tool}`: {reason}")]
-pub struct Unbound {
+pub struct UnboundTool {
     /// The tool's name.
     pub tool: String,
     /// What is wrong, and the cure.
@@ -71,9 +71,12 @@ pub struct Unbound {
 ///
 /// # Errors
 /// All tools that have no usable executor, in the manifest's order.
-pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Runner, Vec<Unbound>> {
-    let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
-    let mut binder = Binder {
+pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: ToolHost) -> Result<Runner, Vec<UnboundTool>> {
+    let exits = Arc::new(EgressProxies::new(
+        host.egress.clone(),
+        host.secrets.env().clone(),
+    ));
+    let mut binder = ToolBinder {
         exits: Arc::clone(&exits),
         manifest,
         config,
@@ -88,7 +91,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
             Ok(ways) => {
                 mending.insert(tool.name.clone(), ways);
             }
-            Err(reason) => unbound.push(Unbound {
+            Err(reason) => unbound.push(UnboundTool {
                 tool: tool.name.clone(),
                 reason,
             }),
@@ -98,7 +101,7 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
                 bound.insert(tool.name.clone(), binding);
             }
             Ok(None) => {}
-            Err(reason) => unbound.push(Unbound {
+            Err(reason) => unbound.push(UnboundTool {
                 tool: tool.name.clone(),
                 reason,
             }),
@@ -107,33 +110,33 @@ pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: Host) -> Result<Run
     if !unbound.is_empty() {
         return Err(unbound);
     }
-    let shell = binder.plan_of(manifest.tool(Builtin::Shell.name()));
+    let shell = binder.plan_of(manifest.tool(BuiltinTool::Shell.name()));
     let servers = binder.servers.into_values().collect();
     let env = host.secrets.env().clone();
-    let shared = Shared {
+    let shared = BuiltinContext {
         shell: builtin::about_shell(&shell, &host.workdir),
         launcher: host.launcher,
         env,
-        clients: Clients::default(),
+        clients: GuardedClients::default(),
         exits,
         ask: host.ask,
     };
     Ok(Runner::new(bound, mending, servers, shared))
 }
 
-pub(crate) struct Binder<'a> {
-    pub(crate) exits: Arc<Exits>,
+pub(crate) struct ToolBinder<'a> {
+    pub(crate) exits: Arc<EgressProxies>,
     pub(crate) manifest: &'a Manifest,
     pub(crate) config: &'a ToolsConfig,
-    pub(crate) host: &'a Host,
+    pub(crate) host: &'a ToolHost,
     /// By source and sandbox: a server is enclosed once.
-    pub(crate) servers: BTreeMap<Place, Arc<Server>>,
+    pub(crate) servers: BTreeMap<ServerPlacement, Arc<McpServer>>,
 }
 
 /// A source, and the name of the sandbox that it runs in.
-pub(crate) type Place = (McpUri, Option<String>);
+pub(crate) type ServerPlacement = (McpUri, Option<String>);
 
-impl Binder<'_> {
+impl ToolBinder<'_> {
     /// What encloses a tool; without one, what encloses tools that name no sandbox.
     fn plan_of(&self, tool: Option<&Tool>) -> Plan {
         let sandbox = match tool {
@@ -144,7 +147,7 @@ impl Binder<'_> {
     }
 
     /// `None` for what the kernel runs itself.
-    fn tool(&mut self, tool: &Tool) -> Result<Option<Binding>, String> {
+    fn tool(&mut self, tool: &Tool) -> Result<Option<ExecutorBinding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
         if let Some(other) = &config.a2a {
@@ -154,21 +157,23 @@ impl Binder<'_> {
             if config.argv || config.start_in.is_some() {
                 return Err("`argv` and `start_in` go with `command` alone".to_owned());
             }
-            return self.remote(other).map(Binding::A2a).map(Some);
+            return self.remote(other).map(ExecutorBinding::A2a).map(Some);
         }
         match (&config.command, &config.http, &config.wasm) {
             (Some(command), None, None) => {
                 let plan = self.plan_of(Some(tool));
                 return self
                     .command(command, config, &plan)
-                    .map(Binding::Command)
+                    .map(ExecutorBinding::Command)
                     .map(Some);
             }
             (None, ..) | (_, Some(_), _) | (_, _, Some(_)) if config.argv || config.start_in.is_some() => {
                 return Err("`argv` and `start_in` go with `command` alone".to_owned());
             }
-            (None, Some(http), None) => return self.endpoint(http).map(Binding::Http).map(Some),
-            (None, None, Some(module)) => return self.guest(module, config).map(Binding::Command).map(Some),
+            (None, Some(http), None) => return self.endpoint(http).map(ExecutorBinding::Http).map(Some),
+            (None, None, Some(module)) => {
+                return self.guest(module, config).map(ExecutorBinding::Command).map(Some);
+            }
             (None, None, None) => {}
             _ => return Err("only one of `command`, `http`, `wasm` and `a2a` may be set".to_owned()),
         }
@@ -179,7 +184,7 @@ impl Binder<'_> {
         if let Some(source) = &tool.mcp_source {
             let server = self.server(&source.uri, tool)?;
             let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
-            return Ok(Some(Binding::Mcp(McpTool {
+            return Ok(Some(ExecutorBinding::Mcp(McpTool {
                 server,
                 name,
                 served_as,
@@ -187,10 +192,10 @@ impl Binder<'_> {
             })));
         }
         if let Some(extra) = self.host.extras.get(&tool.name) {
-            return Ok(Some(Binding::Extra(extra.clone())));
+            return Ok(Some(ExecutorBinding::Extra(extra.clone())));
         }
-        match Builtin::named(&tool.name) {
-            Some(builtin) => Ok(Some(Binding::Builtin(builtin))),
+        match BuiltinTool::named(&tool.name) {
+            Some(builtin) => Ok(Some(ExecutorBinding::Builtin(builtin))),
             None => Err(format!(
                 "nothing runs it; add `[tools.{}]` with `command = [\"program\"]` or `http` to clawk.toml, give it an `mcp_source`, or use a built-in's name",
                 tool.name
@@ -199,22 +204,28 @@ impl Binder<'_> {
     }
 
     /// What finds out a tool's unknown outcomes.
-    fn mending(&self, tool: &Tool) -> Result<Mending, String> {
+    fn mending(&self, tool: &Tool) -> Result<ReconcilePlan, String> {
         let Some(config) = self.config.tools.get(&tool.name) else {
-            return Ok(Mending::default());
+            return Ok(ReconcilePlan::default());
         };
-        let key = config.idempotency_key.as_deref().map(Key::parse).transpose()?;
+        let key = config
+            .idempotency_key
+            .as_deref()
+            .map(IdempotencyKeySlot::parse)
+            .transpose()?;
         let served = tool.mcp_source.is_some() && config.http.is_none();
         if let Some(sampling) = &config.sampling {
             self.sampling_faults(sampling, served)?;
         }
         match &key {
-            Some(Key::Header(_)) if config.http.is_none() => {
+            Some(IdempotencyKeySlot::Header(_)) if config.http.is_none() => {
                 return Err(
                     "`idempotency_key` names a header, and only an `http` executor has headers".to_owned(),
                 );
             }
-            Some(Key::Argument(_)) if config.command.is_none() && config.http.is_none() && !served => {
+            Some(IdempotencyKeySlot::Argument(_))
+                if config.command.is_none() && config.http.is_none() && !served =>
+            {
                 return Err("`idempotency_key` goes with `command`, `http` and MCP tools".to_owned());
             }
             Some(_) | None => {}
@@ -223,15 +234,20 @@ impl Binder<'_> {
             .reconcile
             .as_ref()
             .map(|given| self.check(given, config, &self.plan_of(Some(tool))));
-        Ok(Mending {
+        Ok(ReconcilePlan {
             key,
             check: check.transpose()?,
         })
     }
 
-    fn check(&self, given: &Reconcile, config: &ToolConfig, plan: &Plan) -> Result<Check, String> {
+    fn check(
+        &self,
+        given: &ReconcileConfig,
+        config: &ToolConfig,
+        plan: &Plan,
+    ) -> Result<ReconcileCheck, String> {
         match (&given.command, &given.http, &given.tool) {
-            (Some(command), None, None) => self.command(command, config, plan).map(Check::Command),
+            (Some(command), None, None) => self.command(command, config, plan).map(ReconcileCheck::Command),
             (None, Some(template), None) => {
                 let url = Url::parse(&mend::fill(template, &serde_json::Map::new()))
                     .map_err(|error| format!("`reconcile.http` can't be read: {error}"))?;
@@ -248,13 +264,15 @@ impl Binder<'_> {
                     }
                     None => HeaderMap::new(),
                 };
-                Ok(Check::Http(Box::new(Get {
+                Ok(ReconcileCheck::Http(Box::new(ReconcileEndpoint {
                     template: template.clone(),
                     headers,
                     client: self.client(&url)?,
                 })))
             }
-            (None, None, Some(name)) if self.manifest.tool(name).is_some() => Ok(Check::Tool(name.clone())),
+            (None, None, Some(name)) if self.manifest.tool(name).is_some() => {
+                Ok(ReconcileCheck::Tool(name.clone()))
+            }
             (None, None, Some(name)) => {
                 Err(format!("`reconcile.tool` names `{name}`, which is not declared"))
             }
@@ -338,10 +356,10 @@ impl Binder<'_> {
     }
 
     /// Another agent, at exactly the origin that is written down.
-    fn remote(&self, other: &A2aTool) -> Result<Remote, String> {
+    fn remote(&self, other: &A2aTool) -> Result<A2aEndpoint, String> {
         let base = Url::parse(&other.url).map_err(|error| format!("`a2a.url` can't be read: {error}"))?;
         let secrets = self.secrets(&other.secret_headers)?;
-        Ok(Remote {
+        Ok(A2aEndpoint {
             headers: secret_headers(&secrets, &other.secret_prefix)?,
             client: self.client(&base)?,
             base,
@@ -350,7 +368,7 @@ impl Binder<'_> {
     }
 
     /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
-    pub(crate) fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<Server>, String> {
+    pub(crate) fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<McpServer>, String> {
         let sandbox = self.manifest.sandbox_of(tool);
         let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
         if let Some(server) = self.servers.get(&place) {
@@ -385,7 +403,7 @@ impl Binder<'_> {
                 way.dress(&mut spec);
                 (
                     format!("stdio://{path}"),
-                    Source::Program {
+                    McpServerSource::Program {
                         launcher: self.host.launcher.clone(),
                         spec: Box::new(spec),
                     },
@@ -411,18 +429,23 @@ impl Binder<'_> {
                     plan,
                 };
                 // Folders of this machine mean nothing elsewhere.
-                (shown, Source::Endpoint(Box::new(endpoint)), way, Vec::new())
+                (
+                    shown,
+                    McpServerSource::Endpoint(Box::new(endpoint)),
+                    way,
+                    Vec::new(),
+                )
             }
         };
-        let desk = Desk::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));
-        let server = Arc::new(Server::new(name, source, way, desk));
+        let desk = McpClientContext::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));
+        let server = Arc::new(McpServer::new(name, source, way, desk));
         self.servers.insert(place, server.clone());
         Ok(server)
     }
 
     /// # Errors
     /// What of `sampling` has no effect.
-    fn sampling_faults(&self, sampling: &Sampling, served: bool) -> Result<(), String> {
+    fn sampling_faults(&self, sampling: &SamplingConfig, served: bool) -> Result<(), String> {
         if !served {
             return Err("`sampling` goes with tools of MCP servers".to_owned());
         }
@@ -438,7 +461,7 @@ impl Binder<'_> {
     }
 
     /// What the server's questions to a model may take, by the first of its tools that allows any.
-    fn sampling(&self, place: &Place) -> Option<Sampling> {
+    fn sampling(&self, place: &ServerPlacement) -> Option<SamplingConfig> {
         let tools = self.sharing(place).into_iter();
         let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
         configs.find_map(|config| config.sampling.clone())
@@ -449,7 +472,7 @@ impl Binder<'_> {
         let Some(state) = &self.host.own.state else {
             return Ok(None);
         };
-        let web = Web::new(&self.host.egress.allow_private, self.host.secrets.env());
+        let web = OAuthClient::new(&self.host.egress.allow_private, self.host.secrets.env());
         let web = web.map_err(|error| error.to_string())?;
         let clock = Arc::new(clawk_kernel::time::SystemClock::default());
         Ok(Some(Arc::new(Tokens::new(
@@ -461,7 +484,7 @@ impl Binder<'_> {
     }
 
     /// The declared tools that one server serves.
-    fn sharing(&self, (uri, sandbox): &Place) -> Vec<&Tool> {
+    fn sharing(&self, (uri, sandbox): &ServerPlacement) -> Vec<&Tool> {
         let here = |tool: &&Tool| {
             let own = self.manifest.sandbox_of(tool).map(|own| &own.name);
             tool.mcp_source.as_ref().is_some_and(|source| source.uri == *uri) && own == sandbox.as_ref()
@@ -471,7 +494,7 @@ impl Binder<'_> {
 
     /// The plan of a server's process: without what policies close to every tool that it serves.
     fn plan_for(&self, sandbox: Option<&Sandbox>, served: &[&Tool]) -> Result<Arc<Plan>, String> {
-        let Host { own, workdir, .. } = self.host;
+        let ToolHost { own, workdir, .. } = self.host;
         let closed = place::closed_to_all(&self.manifest.policies, served, workdir)
             .map_err(|error| error.to_string())?;
         let plan = Plan::compile(sandbox, &self.host.defaults).denying(&closed.denied, &closed.open);
@@ -479,17 +502,17 @@ impl Binder<'_> {
     }
 
     /// The client to an MCP endpoint: under the network rules of the sandbox that its tools run in.
-    fn guarded(&self, plan: &Plan) -> Result<Client, String> {
-        let rules = Rules {
+    fn guarded(&self, plan: &Plan) -> Result<EgressClient, String> {
+        let rules = HostAllowList {
             max_response_bytes: MAX_ENDPOINT_BYTES,
             max_redirects: 0,
             ..self.exits.rules(plan.network())
         };
-        Client::guarded(rules, self.host.secrets.env(), patient()).map_err(|error| error.to_string())
+        EgressClient::guarded(rules, self.host.secrets.env(), patient()).map_err(|error| error.to_string())
     }
 
-    fn client(&self, url: &Url) -> Result<Client, String> {
-        Client::for_provider(url, self.host.secrets.env(), patient(), MAX_ENDPOINT_BYTES)
+    fn client(&self, url: &Url) -> Result<EgressClient, String> {
+        EgressClient::for_provider(url, self.host.secrets.env(), patient(), MAX_ENDPOINT_BYTES)
             .map_err(|error| error.to_string())
     }
 
@@ -540,21 +563,25 @@ fn shown(url: &Url) -> String {
 }
 
 /// A declared endpoint may think for long: the call's own deadline ends it.
-pub(crate) fn patient() -> Deadlines {
+pub(crate) fn patient() -> ClientDeadlines {
     let hour = 3_600_000;
-    Deadlines {
+    ClientDeadlines {
         first_byte_ms: hour,
         idle_ms: hour,
         total_ms: hour,
-        ..Deadlines::default()
+        ..ClientDeadlines::default()
     }
 }
 
-type Texts = BTreeMap<String, String>;
+type TextsByName = BTreeMap<String, String>;
 
 /// What several tools of one server grant it, together; they must not contradict each other.
-fn united(configs: &[&ToolConfig], what: &str, of: impl Fn(&ToolConfig) -> &Texts) -> Result<Texts, String> {
-    let mut all = Texts::new();
+fn united(
+    configs: &[&ToolConfig],
+    what: &str,
+    of: impl Fn(&ToolConfig) -> &TextsByName,
+) -> Result<TextsByName, String> {
+    let mut all = TextsByName::new();
     for (name, value) in configs.iter().flat_map(|config| of(config)) {
         if all
             .insert(name.clone(), value.clone())
@@ -568,7 +595,7 @@ fn united(configs: &[&ToolConfig], what: &str, of: impl Fn(&ToolConfig) -> &Text
     Ok(all)
 }
 
-fn plain_headers(given: &Texts) -> Result<HeaderMap, String> {
+fn plain_headers(given: &TextsByName) -> Result<HeaderMap, String> {
     given.iter().map(|(name, value)| header(name, value)).collect()
 }
 

@@ -4,19 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::place::Apart;
-use clawk_kernel::ports::{Connections, RunError, RunOutcome};
-use clawk_kernel::witness::Mark;
-use clawk_plan::{Obtained, Plan};
+use clawk_kernel::place::ExcludedPaths;
+use clawk_kernel::ports::{ConnectionCollector, RunError, RunOutcome};
+use clawk_kernel::witness::FileMark;
+use clawk_plan::{ObtainedEnforcement, Plan};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{LimitHit, Outcome};
+use clawk_sandbox::{LaunchOutcome, LimitHit};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// What an executor gets of a permit. Made from one in [`crate::Runner`], and by this crate's tests.
 #[derive(Debug, Clone)]
-pub(crate) struct Call<'a> {
+pub(crate) struct ExecutorCall<'a> {
     pub(crate) arguments: &'a Map<String, Value>,
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) workdir: &'a Path,
@@ -26,18 +26,18 @@ pub(crate) struct Call<'a> {
     /// The header that carries the call's key, where its tool has one.
     pub(crate) key: Option<(http::HeaderName, String)>,
     /// The files that were shown to a person, as they were.
-    pub(crate) marks: &'a [Mark],
+    pub(crate) marks: &'a [FileMark],
     /// What the call leaves out.
-    pub(crate) apart: &'a Apart,
+    pub(crate) apart: &'a ExcludedPaths,
     /// The tool's name.
     pub(crate) tool: &'a str,
     /// Where to tell what it reached.
-    pub(crate) connections: Connections,
+    pub(crate) connections: ConnectionCollector,
     /// Cancelled when nobody waits any more: also by a timeout, and when the call is dropped.
     pub(crate) stop: CancellationToken,
 }
 
-impl Call<'_> {
+impl ExecutorCall<'_> {
     /// The arguments as a type. The path has checked them against the manifest's schema, which need not be ours.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, RunOutcome> {
         T::deserialize(Value::Object(self.arguments.clone()))
@@ -55,7 +55,7 @@ pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: false,
         structured: Some(structured),
-        obtained: Obtained::in_process("no-host-access"),
+        obtained: ObtainedEnforcement::in_process("no-host-access"),
     }
 }
 
@@ -65,12 +65,12 @@ pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: true,
         structured: None,
-        obtained: Obtained::in_process("no-host-access"),
+        obtained: ObtainedEnforcement::in_process("no-host-access"),
     }
 }
 
 /// R20a: the facts of a process beside its text.
-pub(crate) fn facts(outcome: &Outcome) -> Value {
+pub(crate) fn facts(outcome: &LaunchOutcome) -> Value {
     let mut facts = json!({
         "exit_code": outcome.exit_code,
         "signal": outcome.signal,
@@ -85,7 +85,7 @@ pub(crate) fn facts(outcome: &Outcome) -> Value {
 }
 
 /// A run that the clock ended is an error of its own, -32014 (R36); every other limit is a result.
-pub(crate) fn in_time(outcome: Outcome) -> Result<Outcome, RunError> {
+pub(crate) fn in_time(outcome: LaunchOutcome) -> Result<LaunchOutcome, RunError> {
     match outcome.limit {
         Some(LimitHit::Time(timeout_ms)) => Err(RunError::Timeout {
             timeout_ms,

@@ -47,15 +47,15 @@ pub struct ToolConfig {
     /// `argument:NAME`. After a crash the same request is then sent again under the same key.
     pub idempotency_key: Option<String>,
     /// What answers, after a crash, whether a call did its work. Comes before the key.
-    pub reconcile: Option<Reconcile>,
+    pub reconcile: Option<ReconcileConfig>,
     /// Lets the MCP server of the tool ask the agent's models questions of its own while it serves a call. Absent: refused.
-    pub sampling: Option<Sampling>,
+    pub sampling: Option<SamplingConfig>,
 }
 
 /// `[tools.NAME.sampling]`: what an MCP server's questions to a model may take. Tools of one server share the first one's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Sampling {
+pub struct SamplingConfig {
     /// The manifest's provider that answers; the first, if absent.
     pub provider: Option<String>,
     /// Output tokens of one answer at most.
@@ -64,7 +64,7 @@ pub struct Sampling {
     pub per_call: u32,
 }
 
-impl Default for Sampling {
+impl Default for SamplingConfig {
     fn default() -> Self {
         Self {
             provider: None,
@@ -78,7 +78,7 @@ impl Default for Sampling {
 /// `done`, `not-done`, or anything else for "don't know": as text, or as `{"outcome": "done"}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Reconcile {
+pub struct ReconcileConfig {
     /// Program and arguments; it gets the facts as JSON on standard input.
     pub command: Option<Vec<String>>,
     /// An address that is read with GET; `{request_id}` and `{arguments.NAME}` in it are filled in. It gets the headers of

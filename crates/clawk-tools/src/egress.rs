@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clawk_egress::proxy::{self, Options};
-use clawk_egress::{Binding, EgressError, HostPattern, Ledger, Place, Proxy, ProxyCall, Rules, Screen};
-use clawk_kernel::ports::{self, Connections};
-use clawk_plan::plan::Injection;
-use clawk_plan::{Level, Network, NetworkMode, Plan, Refusal};
-use clawk_sandbox::{Gate, Keep, Placed, Spec};
-use clawk_secrets::Env;
+use clawk_egress::{
+    ConnectionLedger, EgressError, EgressSecret, HostAllowList, HostPattern, HostPort, Proxy, ProxyCall,
+    SecretScreen,
+};
+use clawk_kernel::ports::{self, ConnectionCollector};
+use clawk_plan::plan::SecretInjectionMode;
+use clawk_plan::{Level, Network, NetworkMode, Plan, SandboxRefusal};
+use clawk_sandbox::{EgressGate, EgressServerHandle, InMemoryFile, Spec};
+use clawk_secrets::EnvironmentSource;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,33 +28,33 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// `[egress]` and `[secrets]` of `clawk.toml`, resolved; and what looks at requests.
 #[derive(Debug, Clone, Default)]
-pub struct Egress {
+pub struct EgressSettings {
     /// Places inside the own network that a manifest's hosts may stand for: exact names or IP literals.
     pub allow_private: Vec<HostPattern>,
     /// Strict: TLS to every host ends at the proxy.
     pub terminate_tls: bool,
     /// Secrets, and where they may go.
-    pub bindings: Vec<Arc<Binding>>,
+    pub bindings: Vec<Arc<EgressSecret>>,
     /// Finds secrets in what leaves.
-    pub screen: Option<Arc<dyn Screen>>,
+    pub screen: Option<Arc<dyn SecretScreen>>,
 }
 
 /// Ways out for every tool of an agent.
-pub(crate) struct Exits {
-    egress: Egress,
-    env: Env,
-    known: Mutex<Vec<(Rules, Proxy)>>,
+pub(crate) struct EgressProxies {
+    egress: EgressSettings,
+    env: EnvironmentSource,
+    known: Mutex<Vec<(HostAllowList, Proxy)>>,
     closed: Mutex<Option<Proxy>>,
 }
 
-impl fmt::Debug for Exits {
+impl fmt::Debug for EgressProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Exits({:?})", self.egress)
     }
 }
 
-impl Exits {
-    pub(crate) fn new(egress: Egress, env: Env) -> Self {
+impl EgressProxies {
+    pub(crate) fn new(egress: EgressSettings, env: EnvironmentSource) -> Self {
         Self {
             egress,
             env,
@@ -61,7 +64,7 @@ impl Exits {
     }
 
     /// The plan's rules, and what this machine's operator opens.
-    pub(crate) fn rules(&self, network: &Network) -> Rules {
+    pub(crate) fn rules(&self, network: &Network) -> HostAllowList {
         let rules = network.rules();
         let hosts = &rules.hosts;
         // Both must want it: the manifest names the host, and this machine's operator opens the own network for it.
@@ -74,7 +77,7 @@ impl Exits {
                 })
         };
         let allow_private = self.egress.allow_private.iter().filter(named).cloned().collect();
-        Rules {
+        HostAllowList {
             allow_private,
             ..rules
         }
@@ -113,8 +116,8 @@ impl Exits {
     }
 
     /// Bindings that any of these tools is granted.
-    fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<Binding>> {
-        let is_for = move |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
+    fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<EgressSecret>> {
+        let is_for = move |binding: &&Arc<EgressSecret>| tools.iter().any(|tool| binding.is_for(tool));
         self.egress.bindings.iter().filter(is_for)
     }
 
@@ -122,30 +125,31 @@ impl Exits {
     ///
     /// # Errors
     /// Secrets that this plan can't keep at the boundary, or a proxy that can't be set up: the run is refused.
-    pub(crate) fn way_out(&self, tools: &[&str], plan: &Plan) -> Result<WayOut, Refusal> {
+    pub(crate) fn way_out(&self, tools: &[&str], plan: &Plan) -> Result<WayOut, SandboxRefusal> {
         let mut way = WayOut::default();
         match plan.injection() {
-            Injection::HostBoundary => {}
-            Injection::Environment => {
+            SecretInjectionMode::HostBoundary => {}
+            SecretInjectionMode::Environment => {
                 let value =
-                    |binding: &Arc<Binding>| (binding.env.clone(), binding.secret.expose().to_owned());
+                    |binding: &Arc<EgressSecret>| (binding.env.clone(), binding.secret.expose().to_owned());
                 way.env.extend(self.granted(tools).map(value));
             }
-            Injection::FileMount => {
+            SecretInjectionMode::FileMount => {
                 for binding in self.granted(tools) {
                     let name = binding.env.to_ascii_lowercase();
                     way.env.push((
                         format!("{}_FILE", binding.env),
-                        format!("{}/{name}", Placed::FOLDER),
+                        format!("{}/{name}", InMemoryFile::FOLDER),
                     ));
-                    way.files.push(Placed {
+                    way.files.push(InMemoryFile {
                         name,
                         bytes: binding.secret.expose().as_bytes().to_vec(),
                     });
                 }
             }
         }
-        let bound = plan.injection() == Injection::HostBoundary && self.granted(tools).next().is_some();
+        let bound =
+            plan.injection() == SecretInjectionMode::HostBoundary && self.granted(tools).next().is_some();
         if plan.level() == Level::None {
             return if bound {
                 Err(no_boundary(plan.level()))
@@ -161,7 +165,7 @@ impl Exits {
         if denied && !guest {
             return Ok(way);
         }
-        let setup = |error: EgressError| Refusal::Setup {
+        let setup = |error: EgressError| SandboxRefusal::Setup {
             program: "the egress proxy".to_owned(),
             reason: error.to_string(),
         };
@@ -180,12 +184,12 @@ impl Exits {
         // Without anything to terminate, the tool's own trust is right.
         let bundle = proxy.bundle().filter(|_| bound || self.egress.terminate_tls);
         if let Some(bundle) = bundle {
-            way.files.push(Placed {
+            way.files.push(InMemoryFile {
                 name: BUNDLE.to_owned(),
                 bytes: bundle.as_bytes().to_vec(),
             });
         }
-        let path = bundle.map(|_| format!("{}/{BUNDLE}", Placed::FOLDER));
+        let path = bundle.map(|_| format!("{}/{BUNDLE}", InMemoryFile::FOLDER));
         let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
         way.env.extend(proxy::variables(door, path.as_deref()));
         way.env.extend(call.placeholders());
@@ -194,7 +198,13 @@ impl Exits {
     }
 
     /// The secrets that go with a request of ours to this place: header and value.
-    pub(crate) fn headers(&self, tool: &str, host: &str, port: u16, secure: bool) -> Vec<(&Binding, String)> {
+    pub(crate) fn headers(
+        &self,
+        tool: &str,
+        host: &str,
+        port: u16,
+        secure: bool,
+    ) -> Vec<(&EgressSecret, String)> {
         self.granted(&[tool])
             .filter(|binding| binding.is_bound(host, port) && (secure || binding.plain_http))
             .map(|binding| {
@@ -205,13 +215,13 @@ impl Exits {
     }
 
     /// What looks at requests of ours.
-    pub(crate) fn screen(&self) -> Option<&Arc<dyn Screen>> {
+    pub(crate) fn screen(&self) -> Option<&Arc<dyn SecretScreen>> {
         self.egress.screen.as_ref()
     }
 }
 
-fn no_boundary(level: Level) -> Refusal {
-    Refusal::Unavailable {
+fn no_boundary(level: Level) -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level,
         mechanism: "host-boundary secrets".to_owned(),
         missing: format!(
@@ -222,8 +232,8 @@ fn no_boundary(level: Level) -> Refusal {
     }
 }
 
-fn no_files() -> Refusal {
-    Refusal::Unavailable {
+fn no_files() -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level: Level::Wasm,
         mechanism: "file-mount secrets".to_owned(),
         missing: "a WebAssembly guest has no files but those of its mounts".to_owned(),
@@ -235,12 +245,12 @@ fn no_files() -> Refusal {
 #[derive(Default)]
 pub(crate) struct WayOut {
     env: Vec<(String, String)>,
-    files: Vec<Placed>,
+    files: Vec<InMemoryFile>,
     call: Option<ProxyCall>,
     /// Of a client of ours: an endpoint instead of a program.
-    client: Option<Arc<Ledger>>,
+    client: Option<Arc<ConnectionLedger>>,
     tasks: TaskTracker,
-    connections: Option<Connections>,
+    connections: Option<ConnectionCollector>,
 }
 
 impl WayOut {
@@ -254,7 +264,7 @@ impl WayOut {
     }
 
     /// Tells there what the run reached, also when it is given up.
-    pub(crate) fn telling(mut self, connections: &Connections) -> Self {
+    pub(crate) fn telling(mut self, connections: &ConnectionCollector) -> Self {
         self.connections = Some(connections.clone());
         self
     }
@@ -266,7 +276,7 @@ impl WayOut {
     }
 
     /// For an endpoint: what its client tells.
-    pub(crate) fn of_client(ledger: Arc<Ledger>) -> Self {
+    pub(crate) fn of_client(ledger: Arc<ConnectionLedger>) -> Self {
         Self {
             env: Vec::new(),
             files: Vec::new(),
@@ -278,7 +288,7 @@ impl WayOut {
     }
 
     /// Tells what was reached so far; for servers that outlive calls.
-    pub(crate) fn tell(&self, connections: &Connections) {
+    pub(crate) fn tell(&self, connections: &ConnectionCollector) {
         if let Some(ledger) = &self.client {
             tell(ledger, connections);
         }
@@ -306,27 +316,27 @@ impl fmt::Debug for WayOut {
 }
 
 /// Serves a box's door for as long as the box lives, and each request of a guest.
-fn gate(call: ProxyCall, tasks: TaskTracker) -> Gate {
+fn gate(call: ProxyCall, tasks: TaskTracker) -> EgressGate {
     let (lanes, lane_tasks) = (call.clone(), tasks.clone());
-    let doors = Gate::new(move |door| {
+    let doors = EgressGate::new(move |door| {
         let listener = tokio::net::TcpListener::from_std(door.listener)?;
         let stop = CancellationToken::new();
         let (stopped, call) = (stop.clone(), call.clone());
         tasks.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
-        Ok(Box::new(stop.drop_guard()) as Keep)
+        Ok(Box::new(stop.drop_guard()) as EgressServerHandle)
     });
     doors.with_lanes(move |lane| {
         let stop = CancellationToken::new();
         let (stopped, call) = (stop.clone(), lanes.clone());
         lane_tasks.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
-        Box::new(stop.drop_guard()) as Keep
+        Box::new(stop.drop_guard()) as EgressServerHandle
     })
 }
 
 /// From the egress crate's words to the kernel's.
-pub(crate) fn tell(ledger: &Ledger, connections: &Connections) {
+pub(crate) fn tell(ledger: &ConnectionLedger, connections: &ConnectionCollector) {
     let reached = ledger.take();
-    let one = |one: clawk_egress::Connection| ports::Connection {
+    let one = |one: clawk_egress::ConnectionRecord| ports::CallConnection {
         via: one.via.as_str(),
         host: one.host,
         port: one.port,
@@ -341,7 +351,7 @@ pub(crate) fn tell(ledger: &Ledger, connections: &Connections) {
         findings: one.findings,
         refused: one.refused.map(|denial| (denial.code, denial.reason)),
     };
-    connections.tell(ports::Reached {
+    connections.tell(ports::ReachedConnections {
         connections: reached.connections.into_iter().map(one).collect(),
         more_connected: reached.more.connected,
         more_refused: reached.more.refused,
@@ -351,17 +361,20 @@ pub(crate) fn tell(ledger: &Ledger, connections: &Connections) {
 }
 
 /// A ledger that is told when this is dropped.
-pub(crate) struct Told<'a>(pub(crate) Arc<Ledger>, pub(crate) &'a Connections);
+pub(crate) struct LedgerGuard<'a>(
+    pub(crate) Arc<ConnectionLedger>,
+    pub(crate) &'a ConnectionCollector,
+);
 
-impl Drop for Told<'_> {
+impl Drop for LedgerGuard<'_> {
     fn drop(&mut self) {
         tell(&self.0, self.1);
     }
 }
 
 /// The place of a URL.
-pub(crate) fn place(url: &clawk_egress::Url) -> Place {
-    Place {
+pub(crate) fn place(url: &clawk_egress::Url) -> HostPort {
+    HostPort {
         host: url
             .host_str()
             .unwrap_or_default()

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::Look;
+use clawk_kernel::ports::InspectedCall;
 use clawk_plan::Level;
 use serde_json::Value;
 
-use crate::builtin::{Builtin, reaches};
-use crate::runner::Binding;
-use crate::undo::{Open, Reach, Record, Undo, trees};
+use crate::builtin::{BuiltinTool, reaches};
+use crate::runner::ExecutorBinding;
+use crate::undo::{OpenUndoRecord, UndoReach, UndoRecord, UndoStore, trees};
 
 /// What a call may overwrite here: files that are named, or whatever its sandbox lets it.
 enum Kind {
@@ -18,24 +18,28 @@ enum Kind {
     Program,
 }
 
-fn kind(binding: &Binding) -> Option<Kind> {
+fn kind(binding: &ExecutorBinding) -> Option<Kind> {
     match binding {
-        Binding::Builtin(Builtin::FileWrite | Builtin::FileEdit) => Some(Kind::File),
-        Binding::Builtin(Builtin::Shell) => Some(Kind::Program),
-        Binding::Command(command) if !command.guest => Some(Kind::Program),
-        Binding::Builtin(_)
-        | Binding::Extra(_)
-        | Binding::Command(_)
-        | Binding::Http(_)
-        | Binding::A2a(_)
-        | Binding::Mcp(_) => None,
+        ExecutorBinding::Builtin(BuiltinTool::FileWrite | BuiltinTool::FileEdit) => Some(Kind::File),
+        ExecutorBinding::Builtin(BuiltinTool::Shell) => Some(Kind::Program),
+        ExecutorBinding::Command(command) if !command.guest => Some(Kind::Program),
+        ExecutorBinding::Builtin(_)
+        | ExecutorBinding::Extra(_)
+        | ExecutorBinding::Command(_)
+        | ExecutorBinding::Http(_)
+        | ExecutorBinding::A2a(_)
+        | ExecutorBinding::Mcp(_) => None,
     }
 }
 
 /// Keeps what the call may overwrite. A call is not held up by what can't be kept: that is said in its record, or logged.
-pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: &Permit) -> Option<Open> {
+pub(crate) async fn before(
+    undo: Option<&Arc<UndoStore>>,
+    binding: &ExecutorBinding,
+    permit: &Permit,
+) -> Option<OpenUndoRecord> {
     let (undo, kind) = (Arc::clone(undo?), kind(binding)?);
-    let record = Record::new(permit.session(), permit.request_id().clone(), permit.tool());
+    let record = UndoRecord::new(permit.session(), permit.request_id().clone(), permit.tool());
     let (plan, workdir) = (Arc::clone(permit.plan()), permit.workdir().to_owned());
     let named = permit
         .arguments()
@@ -49,7 +53,7 @@ pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: 
                 // silent-ok: without bounds on its folders, other names of the file are looked for beside it
                 let around = trees(plan.filesystem(), &workdir)
                     .unwrap_or_else(|_| place.parent().map(Path::to_owned).into_iter().collect());
-                Ok(Reach::Places {
+                Ok(UndoReach::Places {
                     places: vec![place],
                     around,
                 })
@@ -59,7 +63,7 @@ pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: 
             }
             Kind::Program => match trees(plan.filesystem(), &workdir) {
                 Ok(trees) if trees.is_empty() => return None,
-                found => found.map(Reach::Trees),
+                found => found.map(UndoReach::Trees),
             },
         };
         Some(undo.begin(record, reach))
@@ -79,7 +83,7 @@ pub(crate) async fn before(undo: Option<&Arc<Undo>>, binding: &Binding, permit: 
 }
 
 /// Notes what the call changed.
-pub(crate) async fn after(undo: Option<&Arc<Undo>>, open: Option<Open>) {
+pub(crate) async fn after(undo: Option<&Arc<UndoStore>>, open: Option<OpenUndoRecord>) {
     let (Some(undo), Some(open)) = (undo.cloned(), open) else {
         return;
     };
@@ -93,7 +97,11 @@ pub(crate) async fn after(undo: Option<&Arc<Undo>>, open: Option<Open>) {
 }
 
 /// What a person should know before they say yes: that there is no undo.
-pub(crate) async fn told(undo: Option<&Arc<Undo>>, binding: &Binding, look: &Look<'_>) -> Option<String> {
+pub(crate) async fn told(
+    undo: Option<&Arc<UndoStore>>,
+    binding: &ExecutorBinding,
+    look: &InspectedCall<'_>,
+) -> Option<String> {
     let (undo, Kind::Program) = (Arc::clone(undo?), kind(binding)?) else {
         return None;
     };

@@ -25,17 +25,17 @@ pub mod undo;
 #[cfg(test)]
 mod testing;
 
-pub use bind::{Host, Unbound, bind};
-pub use builtin::{Answer, Ask, Extra, Question, load};
-pub use config::{A2aTool, HttpTool, Reconcile, ToolConfig, ToolsConfig};
-pub use egress::Egress;
+pub use bind::{ToolHost, UnboundTool, bind};
+pub use builtin::{AskUserHandler, ExternalBuiltin, UserAnswer, UserQuestion, load};
+pub use config::{A2aTool, HttpTool, ReconcileConfig, ToolConfig, ToolsConfig};
+pub use egress::EgressSettings;
 pub use executor::{A2aAgent, A2aEnd, A2aStep};
-pub use program::{Program, program};
+pub use program::{OperatorProgram, program};
 pub use remember::MemoryServer;
 pub use runner::Runner;
 
 /// Whether a built-in tool has this name.
 #[must_use]
 pub fn is_builtin(name: &str) -> bool {
-    builtin::Builtin::named(name).is_some()
+    builtin::BuiltinTool::named(name).is_some()
 }

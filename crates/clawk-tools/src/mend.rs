@@ -1,25 +1,25 @@
 //! What finds out the outcome of a run that nobody saw end: `reconcile` and `idempotency_key` of `[tools.NAME]`.
 
-use clawk_egress::{Client, Request, Url};
-use clawk_kernel::ports::{Mend, RunError, RunOutcome};
-use clawk_plan::Obtained;
+use clawk_egress::{EgressClient, Request, Url};
+use clawk_kernel::ports::{ReconcileMethod, RunError, RunOutcome};
+use clawk_plan::ObtainedEnforcement;
 use http::{HeaderMap, HeaderName, Method};
 use serde_json::{Map, Value, json};
 
-use crate::builtin::Shared;
-use crate::call::Call;
+use crate::builtin::BuiltinContext;
+use crate::call::ExecutorCall;
 use crate::executor::{Command, ended, reply};
 
 /// Where the key of a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum IdempotencyKeySlot {
     /// A header, of an `http` executor.
     Header(HeaderName),
     /// One more argument.
     Argument(String),
 }
 
-impl Key {
+impl IdempotencyKeySlot {
     /// Reads `header:NAME` or `argument:NAME`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let bad = || format!("`idempotency_key` is `header:NAME` or `argument:NAME`, not `{text}`");
@@ -35,56 +35,60 @@ impl Key {
 
 /// What answers whether a call did its work.
 #[derive(Debug)]
-pub(crate) enum Check {
+pub(crate) enum ReconcileCheck {
     Command(Command),
-    Http(Box<Get>),
+    Http(Box<ReconcileEndpoint>),
     /// A declared tool without side effects.
     Tool(String),
 }
 
 /// An address with places for the call's id and arguments.
 #[derive(Debug)]
-pub(crate) struct Get {
+pub(crate) struct ReconcileEndpoint {
     pub(crate) template: String,
     pub(crate) headers: HeaderMap,
-    pub(crate) client: Client,
+    pub(crate) client: EgressClient,
 }
 
 /// What `clawk.toml` gives one tool.
 #[derive(Debug, Default)]
-pub(crate) struct Mending {
-    pub(crate) key: Option<Key>,
-    pub(crate) check: Option<Check>,
+pub(crate) struct ReconcilePlan {
+    pub(crate) key: Option<IdempotencyKeySlot>,
+    pub(crate) check: Option<ReconcileCheck>,
 }
 
-impl Mending {
+impl ReconcilePlan {
     /// A check comes first: it changes nothing.
-    pub(crate) fn way(&self) -> Mend {
+    pub(crate) fn way(&self) -> ReconcileMethod {
         match (&self.check, &self.key) {
-            (Some(Check::Tool(name)), _) => Mend::Tool(name.clone()),
-            (Some(Check::Command(_) | Check::Http(_)), _) => Mend::Check,
-            (None, Some(_)) => Mend::SameKey,
-            (None, None) => Mend::Person,
+            (Some(ReconcileCheck::Tool(name)), _) => ReconcileMethod::Tool(name.clone()),
+            (Some(ReconcileCheck::Command(_) | ReconcileCheck::Http(_)), _) => ReconcileMethod::Check,
+            (None, Some(_)) => ReconcileMethod::SameKey,
+            (None, None) => ReconcileMethod::Person,
         }
     }
 
-    pub(crate) async fn check(&self, call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+    pub(crate) async fn check(
+        &self,
+        call: &ExecutorCall<'_>,
+        shared: &BuiltinContext,
+    ) -> Result<RunOutcome, RunError> {
         match &self.check {
-            Some(Check::Command(command)) => command.run(call, shared).await,
-            Some(Check::Http(get)) => tokio::time::timeout(call.timeout(), get.run(call.arguments))
+            Some(ReconcileCheck::Command(command)) => command.run(call, shared).await,
+            Some(ReconcileCheck::Http(get)) => tokio::time::timeout(call.timeout(), get.run(call.arguments))
                 .await
                 .unwrap_or_else(|_| {
                     Err(RunError::Timeout {
                         timeout_ms: call.timeout_ms,
-                        obtained: Obtained::remote("declared-endpoint"),
+                        obtained: ObtainedEnforcement::remote("declared-endpoint"),
                     })
                 }),
-            Some(Check::Tool(_)) | None => Err(RunError::Unavailable("it has no check".to_owned())),
+            Some(ReconcileCheck::Tool(_)) | None => Err(RunError::Unavailable("it has no check".to_owned())),
         }
     }
 }
 
-impl Get {
+impl ReconcileEndpoint {
     async fn run(&self, facts: &Map<String, Value>) -> Result<RunOutcome, RunError> {
         let url = Url::parse(&fill(&self.template, facts))
             .map_err(|error| RunError::Unavailable(format!("`reconcile.http`: {error}")))?;
@@ -101,7 +105,7 @@ impl Get {
         let mut outcome = reply(
             &String::from_utf8_lossy(&body),
             facts,
-            Obtained::remote("declared-endpoint"),
+            ObtainedEnforcement::remote("declared-endpoint"),
         );
         outcome.is_error |= !status.is_success();
         Ok(outcome)

@@ -18,19 +18,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Marked, MarkedContent, Sources};
+use clawk_kernel::ports::{MarkedContent, ProvenanceCollector, TaintedFiles};
 use clawk_kernel::taint::{bare, lasts};
 use clawk_plan::Plan;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use crate::runner::Binding;
-use crate::undo::Place;
-use crate::undo::look::{self, Seen};
+use crate::runner::ExecutorBinding;
+use crate::undo::RecordedPath;
+use crate::undo::look::{self, FileFingerprint};
 pub(crate) use around::{after, before, mark, marked};
-use kept::{Line, Record, Where};
-use reach::{Reach, Reads, Writes, outermost};
-use walk::{Entry, HashBudget, Walk, missing_of};
+use kept::{ProvenanceLine, ProvenanceLog, WriteScope};
+use reach::{FileReach, FileReads, FileWrites, outermost};
+use walk::{FolderEntry, FolderWalk, HashBudget, missing_of};
 
 /// Bytes of a file whose wording is known again.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -43,21 +43,21 @@ const SOMEWHERE: &str = "a file";
 
 /// Which files hold untrusted text of which origins, in a folder of the state.
 #[derive(Debug)]
-pub struct Origins {
+pub struct FileProvenanceStore {
     /// Nothing below it is a tool's to change.
     state: PathBuf,
-    record: Mutex<Record>,
-    hashed: Mutex<HashMap<Seen, String>>,
+    record: Mutex<ProvenanceLog>,
+    hashed: Mutex<HashMap<FileFingerprint, String>>,
 }
 
 /// A call that is under way, and may write.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct TrackedWrite {
     call: String,
     origins: BTreeSet<String>,
-    writes: Writes,
+    writes: FileWrites,
     since_ns: i64,
-    before: BTreeMap<PathBuf, Seen>,
+    before: BTreeMap<PathBuf, FileFingerprint>,
     /// The folders that were not there, above the one file that it writes, and that file.
     missing: Vec<PathBuf>,
     /// The wording that stood there already, which is not the call's.
@@ -76,7 +76,7 @@ fn now_ns() -> i64 {
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
-impl Origins {
+impl FileProvenanceStore {
     /// Reads what is known, in `folder` of the state; the folder is made when something is learnt.
     ///
     /// # Errors
@@ -85,12 +85,12 @@ impl Origins {
         let state = folder.parent().unwrap_or(&folder).to_owned();
         Ok(Self {
             state,
-            record: Mutex::new(Record::open(folder, now_ns())?),
+            record: Mutex::new(ProvenanceLog::open(folder, now_ns())?),
             hashed: Mutex::default(),
         })
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, ProvenanceLog> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,10 +102,10 @@ impl Origins {
     ///
     /// # Errors
     /// It can't be kept that the call begins, so the call must not.
-    fn before(&self, binding: &Binding, asked: &Asked) -> io::Result<Option<Open>> {
-        let reach = Reach::of(binding, asked);
+    fn before(&self, binding: &ExecutorBinding, asked: &TrackedCall) -> io::Result<Option<TrackedWrite>> {
+        let reach = FileReach::of(binding, asked);
         let mut origins = asked.origins.clone();
-        let walk = Walk::of(&self.walked(&reach, !origins.is_empty()), &self.state);
+        let walk = FolderWalk::of(&self.walked(&reach, !origins.is_empty()), &self.state);
         let read = self.readable_of(&reach.reads, &walk, &asked.workdir);
         origins.extend(read.values().flatten().cloned());
         asked.sources.tell(read);
@@ -113,13 +113,13 @@ impl Origins {
     }
 
     /// The folders that are walked through, once for what is read there and what is written there.
-    fn walked(&self, reach: &Reach, writes: bool) -> Vec<PathBuf> {
+    fn walked(&self, reach: &FileReach, writes: bool) -> Vec<PathBuf> {
         let mut trees = Vec::new();
-        if let (Reads::Trees(reads), false) = (&reach.reads, self.is_empty()) {
+        if let (FileReads::Trees(reads), false) = (&reach.reads, self.is_empty()) {
             trees.extend(reads.iter().cloned());
         }
         // With something known, it may be read, and written again.
-        if let (Writes::Trees(written), true) = (&reach.writes, writes || !self.is_empty()) {
+        if let (FileWrites::Trees(written), true) = (&reach.writes, writes || !self.is_empty()) {
             trees.extend(written.iter().cloned());
         }
         outermost(trees)
@@ -128,21 +128,21 @@ impl Origins {
     fn begin(
         &self,
         call: &str,
-        writes: Writes,
+        writes: FileWrites,
         origins: BTreeSet<String>,
-        walk: &Walk,
-    ) -> io::Result<Option<Open>> {
+        walk: &FolderWalk,
+    ) -> io::Result<Option<TrackedWrite>> {
         let clean = origins.is_empty();
         match &writes {
-            Writes::Nothing => return Ok(None),
+            FileWrites::Nothing => return Ok(None),
             // Only a file that is marked can become clean.
-            Writes::File { place, .. } if clean && self.record().known.at(place).is_none() => {
+            FileWrites::File { place, .. } if clean && self.record().known.at(place).is_none() => {
                 return Ok(None);
             }
-            Writes::Trees(_) | Writes::Everything if clean => return Ok(None),
-            Writes::File { .. } | Writes::Trees(_) | Writes::Everything => {}
+            FileWrites::Trees(_) | FileWrites::Everything if clean => return Ok(None),
+            FileWrites::File { .. } | FileWrites::Trees(_) | FileWrites::Everything => {}
         }
-        let mut open = Open {
+        let mut open = TrackedWrite {
             call: call.to_owned(),
             origins,
             since_ns: now_ns(),
@@ -153,9 +153,9 @@ impl Origins {
             writes,
         };
         match &open.writes {
-            Writes::File { place, .. } => {
+            FileWrites::File { place, .. } => {
                 open.missing = missing_of(place);
-                if let Some(entry) = Entry::at(place)? {
+                if let Some(entry) = FolderEntry::at(place)? {
                     // What a marked file holds already stays marked.
                     let fresh = self.of_entry(&entry, &mut HashBudget::default())?.is_empty();
                     if let Some(bytes) = fresh.then(|| text_of(&entry)).flatten() {
@@ -164,16 +164,16 @@ impl Origins {
                     open.before.insert(place.clone(), entry.seen);
                 }
             }
-            Writes::Trees(trees) => match walk.below(trees) {
+            FileWrites::Trees(trees) => match walk.below(trees) {
                 Some(entries) => {
                     open.before = entries.map(|entry| (entry.path.clone(), entry.seen)).collect();
                 }
                 None => open.blind = true,
             },
-            Writes::Nothing | Writes::Everything => open.blind = true,
+            FileWrites::Nothing | FileWrites::Everything => open.blind = true,
         }
         if !clean {
-            let begun = Line::Begun {
+            let begun = ProvenanceLine::Begun {
                 call: open.call.clone(),
                 at: place_of(&open.writes),
                 origins: open.origins.clone(),
@@ -188,9 +188,14 @@ impl Origins {
     ///
     /// # Errors
     /// It can't be kept. Until the next start, what was changed there counts as the call's.
-    fn after(&self, binding: &Binding, asked: &Asked, open: Option<Open>) -> io::Result<()> {
-        let reach = Reach::of(binding, asked);
-        let walk = Walk::of(&self.walked(&reach, open.is_some()), &self.state);
+    fn after(
+        &self,
+        binding: &ExecutorBinding,
+        asked: &TrackedCall,
+        open: Option<TrackedWrite>,
+    ) -> io::Result<()> {
+        let reach = FileReach::of(binding, asked);
+        let walk = FolderWalk::of(&self.walked(&reach, open.is_some()), &self.state);
         // First what it left: while it is under way, everything that changed in its time is its work.
         let ended = open.map_or(Ok(()), |open| self.end(open, &walk));
         asked
@@ -199,11 +204,11 @@ impl Origins {
         ended
     }
 
-    fn end(&self, open: Open, walk: &Walk) -> io::Result<()> {
+    fn end(&self, open: TrackedWrite, walk: &FolderWalk) -> io::Result<()> {
         let until_ns = now_ns();
         let mut lines = match self.left(&open, walk)? {
             Some(lines) => lines,
-            None => vec![Line::Within {
+            None => vec![ProvenanceLine::Within {
                 at: place_of(&open.writes),
                 origins: open.origins.clone(),
                 since_ns: open.since_ns,
@@ -211,23 +216,23 @@ impl Origins {
             }],
         };
         if !open.origins.is_empty() {
-            lines.push(Line::Ended { call: open.call });
+            lines.push(ProvenanceLine::Ended { call: open.call });
         }
         self.record().add(lines)
     }
 
     /// The untrusted files and names among what may be read, by the paths that people know.
-    fn readable(&self, reads: &Reads, workdir: &Path) -> Marked {
+    fn readable(&self, reads: &FileReads, workdir: &Path) -> TaintedFiles {
         let walk = match reads {
-            Reads::Trees(trees) if !self.is_empty() => Walk::of(trees, &self.state),
-            Reads::Trees(_) | Reads::Nothing | Reads::Everything => Walk::default(),
+            FileReads::Trees(trees) if !self.is_empty() => FolderWalk::of(trees, &self.state),
+            FileReads::Trees(_) | FileReads::Nothing | FileReads::Everything => FolderWalk::default(),
         };
         self.readable_of(reads, &walk, workdir)
     }
 
     /// The same, of folders that were walked through.
-    fn readable_of(&self, reads: &Reads, walk: &Walk, workdir: &Path) -> Marked {
-        let mut found = Marked::new();
+    fn readable_of(&self, reads: &FileReads, walk: &FolderWalk, workdir: &Path) -> TaintedFiles {
+        let mut found = TaintedFiles::new();
         if self.is_empty() {
             return found;
         }
@@ -237,9 +242,9 @@ impl Origins {
             }
         };
         match reads {
-            Reads::Nothing => {}
-            Reads::Everything => tell(Path::new(SOMEWHERE), self.record().known.all()),
-            Reads::Trees(trees) => match walk.below(trees) {
+            FileReads::Nothing => {}
+            FileReads::Everything => tell(Path::new(SOMEWHERE), self.record().known.all()),
+            FileReads::Trees(trees) => match walk.below(trees) {
                 Some(entries) => {
                     let mut budget = HashBudget::default();
                     for entry in entries {
@@ -261,7 +266,7 @@ impl Origins {
     }
 
     /// The origins of an entry's name, its link's target and its attributes.
-    fn of_name(&self, entry: &Entry) -> BTreeSet<String> {
+    fn of_name(&self, entry: &FolderEntry) -> BTreeSet<String> {
         let record = self.record();
         let mut origins = record.known.by_time(&entry.path, entry.seen.changed_ns());
         origins.extend(record.known.of_name(&entry.path).into_iter().flatten().cloned());
@@ -269,7 +274,7 @@ impl Origins {
     }
 
     /// The origins of the untrusted text in a file.
-    fn of_entry(&self, entry: &Entry, budget: &mut HashBudget) -> io::Result<BTreeSet<String>> {
+    fn of_entry(&self, entry: &FolderEntry, budget: &mut HashBudget) -> io::Result<BTreeSet<String>> {
         let (path, size) = (&*entry.path, entry.seen.size());
         if !entry.is_file() || size == 0 {
             return Ok(BTreeSet::new());
@@ -293,8 +298,8 @@ impl Origins {
         match (by_content, held) {
             (Some(known), None) => {
                 // Found under another name: from now on it is known there, too, whatever becomes of its content.
-                let line = Line::Holds {
-                    place: Some(Place::new(path)),
+                let line = ProvenanceLine::Holds {
+                    place: Some(RecordedPath::new(path)),
                     digest,
                     size,
                     origins: known.clone(),
@@ -321,12 +326,12 @@ impl Origins {
     }
 
     /// Its digest is known from an earlier look.
-    fn is_hashed(&self, seen: &Seen) -> bool {
+    fn is_hashed(&self, seen: &FileFingerprint) -> bool {
         let hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         hashed.contains_key(seen)
     }
 
-    fn digest(&self, path: &Path, seen: &Seen) -> io::Result<String> {
+    fn digest(&self, path: &Path, seen: &FileFingerprint) -> io::Result<String> {
         let lock = || self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         let settled = seen.changed_ns() < now_ns().saturating_sub(TICK_NS);
         if settled && let Some(known) = lock().get(seen) {
@@ -344,14 +349,14 @@ impl Origins {
     }
 
     /// The origins of untrusted text in these contents. Blocking.
-    fn marked(&self, contents: Vec<MarkedContent>, workdir: &Path) -> Marked {
-        let mut found = Marked::new();
+    fn marked(&self, contents: Vec<MarkedContent>, workdir: &Path) -> TaintedFiles {
+        let mut found = TaintedFiles::new();
         for content in contents {
             match content {
                 MarkedContent::File(path) => {
                     // silent-ok: what is not there holds nothing
                     if let Ok(path) = workdir.join(path).canonicalize() {
-                        found.extend(self.readable(&Reads::Trees(vec![path]), workdir));
+                        found.extend(self.readable(&FileReads::Trees(vec![path]), workdir));
                     }
                 }
                 MarkedContent::Text { name, text } => {
@@ -408,7 +413,7 @@ impl Origins {
         if origins.is_empty() || content.is_empty() {
             return Ok(());
         }
-        self.record().add(vec![Line::Holds {
+        self.record().add(vec![ProvenanceLine::Holds {
             place: None,
             digest: hex(content),
             size: u64::try_from(content.len()).unwrap_or(u64::MAX),
@@ -420,16 +425,16 @@ impl Origins {
 
 /// A call, as it is looked at before and after.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct TrackedCall {
     call: String,
     arguments: Map<String, Value>,
     plan: Arc<Plan>,
     workdir: PathBuf,
     origins: BTreeSet<String>,
-    sources: Sources,
+    sources: ProvenanceCollector,
 }
 
-impl Asked {
+impl TrackedCall {
     pub(crate) fn of(permit: &Permit) -> Self {
         let lasting = permit.made_from().iter().filter(|origin| lasts(origin));
         Self {
@@ -453,27 +458,27 @@ fn shown(path: &Path, workdir: &Path) -> String {
     below.unwrap_or(path).display().to_string()
 }
 
-fn place_of(writes: &Writes) -> Where {
-    let trees = |all: &[PathBuf]| all.iter().map(|path| Place::new(path)).collect();
+fn place_of(writes: &FileWrites) -> WriteScope {
+    let trees = |all: &[PathBuf]| all.iter().map(|path| RecordedPath::new(path)).collect();
     match writes {
-        Writes::Nothing => Where::default(),
-        Writes::File { place, .. } => Where {
+        FileWrites::Nothing => WriteScope::default(),
+        FileWrites::File { place, .. } => WriteScope {
             places: trees(std::slice::from_ref(place)),
             trees: Vec::new(),
         },
-        Writes::Trees(all) => Where {
+        FileWrites::Trees(all) => WriteScope {
             places: Vec::new(),
             trees: trees(all),
         },
-        Writes::Everything => Where {
+        FileWrites::Everything => WriteScope {
             places: Vec::new(),
-            trees: vec![Place::new(Path::new("/"))],
+            trees: vec![RecordedPath::new(Path::new("/"))],
         },
     }
 }
 
 /// A file that is small enough to be compared word by word.
-fn text_of(entry: &Entry) -> Option<Vec<u8>> {
+fn text_of(entry: &FolderEntry) -> Option<Vec<u8>> {
     if !entry.is_file() || entry.seen.size() > MAX_TEXT_BYTES {
         return None;
     }

@@ -8,13 +8,13 @@ use clawk_manifest::model::{self, Manifest, NetworkMode, Sandbox, SandboxLevel};
 use clawk_plan::Plan;
 use clawk_sandbox::Spec;
 
-use crate::bind::{Binder, Host};
+use crate::bind::{ToolBinder, ToolHost};
 use crate::config::{ToolConfig, ToolsConfig};
-use crate::egress::Exits;
+use crate::egress::EgressProxies;
 
 /// Such a program, as `clawk.toml` has it.
 #[derive(Debug, Clone)]
-pub struct Program<'a> {
+pub struct OperatorProgram<'a> {
     /// Whose it is; secrets of `[secrets]` that are granted to a tool of this name are its own.
     pub name: &'a str,
     /// Program and arguments.
@@ -35,7 +35,7 @@ pub struct Program<'a> {
 ///
 /// # Errors
 /// Why it can't be had, for people.
-pub fn program(manifest: &Manifest, host: &Host, given: &Program<'_>) -> Result<Spec, String> {
+pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>) -> Result<Spec, String> {
     let own;
     let sandbox = match given.sandbox {
         Some(name) if !given.allowed_hosts.is_empty() => {
@@ -53,8 +53,11 @@ pub fn program(manifest: &Manifest, host: &Host, given: &Program<'_>) -> Result<
         }
     };
     let none = ToolsConfig::default();
-    let exits = Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone()));
-    let binder = Binder {
+    let exits = Arc::new(EgressProxies::new(
+        host.egress.clone(),
+        host.secrets.env().clone(),
+    ));
+    let binder = ToolBinder {
         exits: Arc::clone(&exits),
         manifest,
         config: &none,
@@ -85,15 +88,15 @@ pub fn program(manifest: &Manifest, host: &Host, given: &Program<'_>) -> Result<
 }
 
 /// A box of level `process` without files, which reaches these hosts.
-fn closed(given: &Program<'_>) -> Sandbox {
-    let network = model::Network {
+fn closed(given: &OperatorProgram<'_>) -> Sandbox {
+    let network = model::NetworkSettings {
         mode: if given.allowed_hosts.is_empty() {
             NetworkMode::Deny
         } else {
             NetworkMode::Allowlist
         },
         allowed_hosts: given.allowed_hosts.to_vec(),
-        ..model::Network::default()
+        ..model::NetworkSettings::default()
     };
     Sandbox {
         name: given.name.to_owned(),

@@ -5,22 +5,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::ports::Connections;
+use clawk_kernel::ports::ConnectionCollector;
 use clawk_manifest::model::{Manifest, McpUri, Tool};
 use serde_json::{Map, Value, json};
 
-use crate::bind::{Binder, Host};
+use crate::bind::{ToolBinder, ToolHost};
 use crate::call::cut;
 use crate::config::{ToolConfig, ToolsConfig};
-use crate::egress::Exits;
-use crate::mcp::Server;
+use crate::egress::EgressProxies;
+use crate::mcp::McpServer;
 
 /// Bytes of an error that are passed on.
 const MAX_ERROR_BYTES: usize = 300;
 
 /// A server with the tools `store`, `query` and `forget`; started at the first call.
 pub struct MemoryServer {
-    server: Arc<Server>,
+    server: Arc<McpServer>,
     /// How long one of its tools may take.
     limit: Duration,
 }
@@ -41,7 +41,7 @@ impl MemoryServer {
         store: &str,
         uri: &McpUri,
         config: ToolConfig,
-        host: &Host,
+        host: &ToolHost,
         limit: Duration,
     ) -> Result<Self, String> {
         let name = format!("memory.{store}");
@@ -52,8 +52,11 @@ impl MemoryServer {
         let config = ToolsConfig {
             tools: BTreeMap::from([(name, config)]),
         };
-        let mut binder = Binder {
-            exits: Arc::new(Exits::new(host.egress.clone(), host.secrets.env().clone())),
+        let mut binder = ToolBinder {
+            exits: Arc::new(EgressProxies::new(
+                host.egress.clone(),
+                host.secrets.env().clone(),
+            )),
             manifest: &manifest,
             config: &config,
             host,
@@ -81,7 +84,7 @@ impl MemoryServer {
             .map_err(|error| error.to_string())?;
         let result = server.asked(&link, tool, arguments, self.limit).await;
         // What it reached belongs to no call of a tool.
-        server.tell(&Connections::default());
+        server.tell(&ConnectionCollector::default());
         let result = result?;
         let text = || {
             let text = result.pointer("/content/0/text").and_then(Value::as_str);

@@ -9,48 +9,48 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use clawk_kernel::call::Permit;
 use clawk_kernel::ports::{
-    Description, Executor, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler,
-    ToolRunner,
+    BoxFuture, Executor, InspectedCall, MarkedContent, ReconcileMethod, RunError, RunOutcome,
+    SamplingHandler, TaintedFiles, ToolDescription, ToolRunner,
 };
-use clawk_kernel::sheet::{Line, Preview};
-use clawk_kernel::witness::Fact;
-use clawk_plan::{Obtained, Plan, Refusal};
+use clawk_kernel::sheet::{ExecutorPreview, PreviewLine};
+use clawk_kernel::witness::GrantPrecondition;
+use clawk_plan::{ObtainedEnforcement, Plan, SandboxRefusal};
 use clawk_proto::SessionId;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::builtin::{Builtin, Extra, Shared};
-use crate::call::Call;
-use crate::executor::{Command, Endpoint, Remote};
+use crate::builtin::{BuiltinContext, BuiltinTool, ExternalBuiltin};
+use crate::call::ExecutorCall;
+use crate::executor::{A2aEndpoint, Command, Endpoint};
 use crate::keep;
-use crate::mcp::{McpTool, Server, Source, admitted, taken_names};
-use crate::mend::{Key, Mending};
-use crate::origins::{self, Asked, Origins};
-use crate::stands::Stands;
-use crate::undo::Undo;
+use crate::mcp::{McpServer, McpServerSource, McpTool, admitted, taken_names};
+use crate::mend::{IdempotencyKeySlot, ReconcilePlan};
+use crate::origins::{self, FileProvenanceStore, TrackedCall};
+use crate::stands::CallDependencies;
+use crate::undo::UndoStore;
 
 /// What runs a tool.
 #[derive(Debug)]
-pub(crate) enum Binding {
-    Builtin(Builtin),
-    Extra(Arc<dyn Extra>),
+pub(crate) enum ExecutorBinding {
+    Builtin(BuiltinTool),
+    Extra(Arc<dyn ExternalBuiltin>),
     Command(Command),
     Http(Endpoint),
-    A2a(Remote),
+    A2a(A2aEndpoint),
     Mcp(McpTool),
 }
 
 /// Runs every tool of an agent. Made by [`crate::bind()`].
 pub struct Runner {
-    bound: BTreeMap<String, Arc<Binding>>,
+    bound: BTreeMap<String, Arc<ExecutorBinding>>,
     /// Tools of servers that a declared tool stands for: its name, and the binding.
-    taken: RwLock<BTreeMap<String, (String, Arc<Binding>)>>,
-    mending: BTreeMap<String, Mending>,
-    servers: Vec<Arc<Server>>,
-    shared: Shared,
-    undo: Option<Arc<Undo>>,
+    taken: RwLock<BTreeMap<String, (String, Arc<ExecutorBinding>)>>,
+    mending: BTreeMap<String, ReconcilePlan>,
+    servers: Vec<Arc<McpServer>>,
+    shared: BuiltinContext,
+    undo: Option<Arc<UndoStore>>,
     /// Where the text in files came from, and the folder where relative paths start.
-    origins: Option<Arc<Origins>>,
+    origins: Option<Arc<FileProvenanceStore>>,
     workdir: PathBuf,
 }
 
@@ -62,10 +62,10 @@ impl fmt::Debug for Runner {
 
 impl Runner {
     pub(crate) fn new(
-        bound: BTreeMap<String, Binding>,
-        mending: BTreeMap<String, Mending>,
-        servers: Vec<Arc<Server>>,
-        shared: Shared,
+        bound: BTreeMap<String, ExecutorBinding>,
+        mending: BTreeMap<String, ReconcilePlan>,
+        servers: Vec<Arc<McpServer>>,
+        shared: BuiltinContext,
     ) -> Self {
         let bound = bound.into_iter().map(|(name, binding)| (name, Arc::new(binding)));
         Self {
@@ -82,7 +82,7 @@ impl Runner {
 
     /// The same, with the origins of text in files remembered. Relative paths start at `workdir`.
     #[must_use]
-    pub fn tracing_text(self, origins: Arc<Origins>, workdir: PathBuf) -> Self {
+    pub fn tracing_text(self, origins: Arc<FileProvenanceStore>, workdir: PathBuf) -> Self {
         Self {
             origins: Some(origins),
             workdir,
@@ -92,7 +92,7 @@ impl Runner {
 
     /// The same, with what calls overwrite kept.
     #[must_use]
-    pub fn keeping(self, undo: Arc<Undo>) -> Self {
+    pub fn keeping(self, undo: Arc<UndoStore>) -> Self {
         Self {
             undo: Some(undo),
             ..self
@@ -103,12 +103,12 @@ impl Runner {
     #[must_use]
     pub fn executor(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match &**binding {
-            Binding::Builtin(_) | Binding::Extra(_) => "built-in",
-            Binding::Command(command) if command.guest => "wasm",
-            Binding::Command(_) => "command",
-            Binding::Http(_) => "http",
-            Binding::A2a(_) => "a2a",
-            Binding::Mcp(_) => "mcp",
+            ExecutorBinding::Builtin(_) | ExecutorBinding::Extra(_) => "built-in",
+            ExecutorBinding::Command(command) if command.guest => "wasm",
+            ExecutorBinding::Command(_) => "command",
+            ExecutorBinding::Http(_) => "http",
+            ExecutorBinding::A2a(_) => "a2a",
+            ExecutorBinding::Mcp(_) => "mcp",
         })
     }
 
@@ -120,38 +120,40 @@ impl Runner {
         request_id: &str,
     ) -> Cow<'a, Map<String, Value>> {
         match self.mending_of(tool).and_then(|mending| mending.key.as_ref()) {
-            Some(Key::Argument(name)) => {
+            Some(IdempotencyKeySlot::Argument(name)) => {
                 let mut arguments = arguments.clone();
                 arguments.insert(name.clone(), request_id.into());
                 Cow::Owned(arguments)
             }
-            Some(Key::Header(_)) | None => Cow::Borrowed(arguments),
+            Some(IdempotencyKeySlot::Header(_)) | None => Cow::Borrowed(arguments),
         }
     }
 
     fn key_header(&self, tool: &str, request_id: &str) -> Option<(http::HeaderName, String)> {
         match self.mending_of(tool)?.key.as_ref()? {
-            Key::Header(name) => Some((name.clone(), request_id.to_owned())),
-            Key::Argument(_) => None,
+            IdempotencyKeySlot::Header(name) => Some((name.clone(), request_id.to_owned())),
+            IdempotencyKeySlot::Argument(_) => None,
         }
     }
 
     /// What people should know of how a call is run.
-    fn facts(&self, binding: &Binding, look: &Look<'_>) -> Vec<String> {
+    fn facts(&self, binding: &ExecutorBinding, look: &InspectedCall<'_>) -> Vec<String> {
         match binding {
-            Binding::Builtin(Builtin::Shell) => Stands::of(binding, look, self.search()).told(),
-            Binding::Command(command) => {
+            ExecutorBinding::Builtin(BuiltinTool::Shell) => {
+                CallDependencies::of(binding, look, self.search()).told()
+            }
+            ExecutorBinding::Command(command) => {
                 let mut facts = vec![format!("$ {}", line(&command.program, &command.args))];
-                facts.extend(Stands::of(binding, look, None).told());
+                facts.extend(CallDependencies::of(binding, look, None).told());
                 facts
             }
-            Binding::Http(endpoint) => vec![posted(&endpoint.url)],
-            Binding::A2a(remote) => vec![remote.fact()],
-            Binding::Mcp(tool) => {
+            ExecutorBinding::Http(endpoint) => vec![posted(&endpoint.url)],
+            ExecutorBinding::A2a(remote) => vec![remote.fact()],
+            ExecutorBinding::Mcp(tool) => {
                 let served = tool.served_as.as_deref().unwrap_or(look.tool);
                 vec![format!("ask the MCP server {} for {served}", tool.server.name())]
             }
-            Binding::Builtin(_) | Binding::Extra(_) => Vec::new(),
+            ExecutorBinding::Builtin(_) | ExecutorBinding::Extra(_) => Vec::new(),
         }
     }
 
@@ -167,12 +169,12 @@ impl Runner {
     /// It can't be started or reached, or gives no list.
     pub async fn served_tools(&self, tool: &str) -> Result<usize, RunError> {
         match &*self.binding(tool)? {
-            Binding::Mcp(served) => served.listed().await,
-            Binding::Builtin(_)
-            | Binding::Extra(_)
-            | Binding::Command(_)
-            | Binding::Http(_)
-            | Binding::A2a(_) => Ok(1),
+            ExecutorBinding::Mcp(served) => served.listed().await,
+            ExecutorBinding::Builtin(_)
+            | ExecutorBinding::Extra(_)
+            | ExecutorBinding::Command(_)
+            | ExecutorBinding::Http(_)
+            | ExecutorBinding::A2a(_) => Ok(1),
         }
     }
 
@@ -181,20 +183,20 @@ impl Runner {
         self.shared.env.non_empty("PATH")
     }
 
-    fn find(&self, tool: &str) -> Option<Arc<Binding>> {
+    fn find(&self, tool: &str) -> Option<Arc<ExecutorBinding>> {
         self.bound.get(tool).cloned().or_else(|| {
             let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
             taken.get(tool).map(|(_, binding)| Arc::clone(binding))
         })
     }
 
-    fn binding(&self, tool: &str) -> Result<Arc<Binding>, RunError> {
+    fn binding(&self, tool: &str) -> Result<Arc<ExecutorBinding>, RunError> {
         self.find(tool)
             .ok_or_else(|| RunError::Unavailable(format!("nothing runs the tool `{tool}`")))
     }
 
     /// What is configured of a tool, or of the declared one that stands for it.
-    fn mending_of(&self, tool: &str) -> Option<&Mending> {
+    fn mending_of(&self, tool: &str) -> Option<&ReconcilePlan> {
         self.mending.get(tool).or_else(|| {
             let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
             let (declared, _) = taken.get(tool)?;
@@ -205,7 +207,7 @@ impl Runner {
     /// Binds every tool of the server for which `tool` stands.
     async fn take_over(&self, tool: &str) -> Result<Option<Vec<String>>, RunError> {
         let binding = self.binding(tool)?;
-        let Binding::Mcp(declared) = &*binding else {
+        let ExecutorBinding::Mcp(declared) = &*binding else {
             return Ok(None);
         };
         let Some(served) = declared.takes_over().await? else {
@@ -219,21 +221,24 @@ impl Runner {
                 served_as: Some(served_as.clone()),
                 ..declared.clone()
             };
-            taken.insert(name.clone(), (tool.to_owned(), Arc::new(Binding::Mcp(one))));
+            taken.insert(
+                name.clone(),
+                (tool.to_owned(), Arc::new(ExecutorBinding::Mcp(one))),
+            );
         }
         Ok(Some(names.into_keys().collect()))
     }
 
     #[cfg(test)]
-    pub(crate) fn bound_for_tests(&self, tool: &str) -> Arc<Binding> {
+    pub(crate) fn bound_for_tests(&self, tool: &str) -> Arc<ExecutorBinding> {
         self.find(tool).expect("bound")
     }
 
     /// Runs a call within its time, until it ends or is cancelled.
     pub(crate) async fn run_call(
         &self,
-        binding: &Binding,
-        call: Call<'_>,
+        binding: &ExecutorBinding,
+        call: ExecutorCall<'_>,
         session: Option<SessionId>,
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
@@ -245,21 +250,23 @@ impl Runner {
             .probe(level)
             .await
             .map_err(RunError::Sandbox)?;
-        if let Binding::A2a(remote) = binding {
+        if let ExecutorBinding::A2a(remote) = binding {
             // It tells the other agent when nobody waits any more.
             return remote.run(&call, cancel).await;
         }
         let work = async {
             match binding {
                 // Processes and servers keep the time themselves: they end what they started.
-                Binding::Builtin(builtin) if builtin.keeps_time(call.plan) => {
+                ExecutorBinding::Builtin(builtin) if builtin.keeps_time(call.plan) => {
                     builtin.run(&call, &self.shared, session).await
                 }
-                Binding::Command(command) => command.run(&call, &self.shared).await,
-                Binding::Mcp(tool) => tool.run(&call, session).await,
-                Binding::Builtin(builtin) => timed(&call, builtin.run(&call, &self.shared, session)).await,
-                Binding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
-                Binding::Extra(_) | Binding::A2a(_) => {
+                ExecutorBinding::Command(command) => command.run(&call, &self.shared).await,
+                ExecutorBinding::Mcp(tool) => tool.run(&call, session).await,
+                ExecutorBinding::Builtin(builtin) => {
+                    timed(&call, builtin.run(&call, &self.shared, session)).await
+                }
+                ExecutorBinding::Http(endpoint) => timed(&call, endpoint.run(&call)).await,
+                ExecutorBinding::Extra(_) | ExecutorBinding::A2a(_) => {
                     Err(RunError::Unavailable("it needs a permit".to_owned()))
                 }
             }
@@ -273,11 +280,11 @@ impl Runner {
 }
 
 /// A built-in's preview, away from the async threads: files are read.
-async fn built_in(builtin: Builtin, look: &Look<'_>) -> Preview {
+async fn built_in(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPreview {
     let (arguments, plan) = (look.arguments.clone(), Arc::clone(look.plan));
     let workdir = look.workdir.to_path_buf();
     let work = move || {
-        builtin.preview(&Look {
+        builtin.preview(&InspectedCall {
             tool: builtin.name(),
             arguments: &arguments,
             plan: &plan,
@@ -285,8 +292,8 @@ async fn built_in(builtin: Builtin, look: &Look<'_>) -> Preview {
         })
     };
     let worked = tokio::task::spawn_blocking(work).await;
-    worked.unwrap_or_else(|error| Preview {
-        lines: vec![Line::fact(&format!(
+    worked.unwrap_or_else(|error| ExecutorPreview {
+        lines: vec![PreviewLine::fact(&format!(
             "what it would change can't be told: {error}"
         ))],
         covers: &[],
@@ -326,55 +333,55 @@ fn unlike(why: &str) -> String {
 }
 
 async fn timed(
-    call: &Call<'_>,
+    call: &ExecutorCall<'_>,
     work: impl Future<Output = Result<RunOutcome, RunError>>,
 ) -> Result<RunOutcome, RunError> {
     match tokio::time::timeout(call.timeout(), work).await {
         Ok(result) => result,
         Err(_elapsed) => Err(RunError::Timeout {
             timeout_ms: call.timeout_ms,
-            obtained: Obtained::in_process("watcher:time"),
+            obtained: ObtainedEnforcement::in_process("watcher:time"),
         }),
     }
 }
 
 /// A tool of which the manifest says what it is.
-fn declared(executor: Executor) -> Description {
-    Description {
+fn declared(executor: Executor) -> ToolDescription {
+    ToolDescription {
         input_schema: json!({"type": "object"}),
         executor,
-        ..Description::default()
+        ..ToolDescription::default()
     }
 }
 
 impl ToolRunner for Runner {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         Box::pin(async move {
             Ok(match &*self.binding(tool)? {
-                Binding::Builtin(builtin) => Description {
+                ExecutorBinding::Builtin(builtin) => ToolDescription {
                     executor: Executor::Builtin,
                     ..builtin.describe_here(&self.shared)
                 },
-                Binding::Extra(extra) => Description {
+                ExecutorBinding::Extra(extra) => ToolDescription {
                     executor: Executor::Builtin,
                     ..extra.describe()
                 },
-                Binding::Mcp(served) => Description {
+                ExecutorBinding::Mcp(served) => ToolDescription {
                     executor: Executor::Mcp,
                     ..served.describe().await?
                 },
-                Binding::A2a(_) => Description {
+                ExecutorBinding::A2a(_) => ToolDescription {
                     executor: Executor::A2a,
-                    ..Remote::describe()
+                    ..A2aEndpoint::describe()
                 },
                 // The manifest says what these are.
-                Binding::Command(_) => declared(Executor::Command),
-                Binding::Http(_) => declared(Executor::Http),
+                ExecutorBinding::Command(_) => declared(Executor::Command),
+                ExecutorBinding::Http(_) => declared(Executor::Http),
             })
         })
     }
 
-    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         Box::pin(self.take_over(tool))
     }
 
@@ -384,16 +391,20 @@ impl ToolRunner for Runner {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.shared.launcher.known(plan.level())?;
         match self.find(tool).as_deref() {
-            Some(Binding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
-            Some(Binding::Mcp(served)) => match served.server.source() {
-                Source::Endpoint(endpoint) => plan.available().and_then(|()| admitted(&endpoint.url, plan)),
-                Source::Program { .. } => plan.available(),
+            Some(ExecutorBinding::Builtin(builtin)) => builtin.preflight(arguments, plan, workdir),
+            Some(ExecutorBinding::Mcp(served)) => match served.server.source() {
+                McpServerSource::Endpoint(endpoint) => {
+                    plan.available().and_then(|()| admitted(&endpoint.url, plan))
+                }
+                McpServerSource::Program { .. } => plan.available(),
             },
-            Some(Binding::Command(_) | Binding::Http(_) | Binding::A2a(_)) => plan.available(),
-            Some(Binding::Extra(_)) | None => Ok(()),
+            Some(ExecutorBinding::Command(_) | ExecutorBinding::Http(_) | ExecutorBinding::A2a(_)) => {
+                plan.available()
+            }
+            Some(ExecutorBinding::Extra(_)) | None => Ok(()),
         }
     }
 
@@ -401,11 +412,11 @@ impl ToolRunner for Runner {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let bound = self.binding(permit.tool())?;
             let binding = &*bound;
-            if let Binding::Extra(extra) = binding {
+            if let ExecutorBinding::Extra(extra) = binding {
                 return tokio::select! {
                     biased;
                     () = cancel.cancelled() => Err(RunError::Cancelled),
@@ -414,7 +425,7 @@ impl ToolRunner for Runner {
             }
             let request_id = permit.request_id().as_str();
             let arguments = self.sent(permit.tool(), permit.arguments(), request_id);
-            let call = Call {
+            let call = ExecutorCall {
                 arguments: &arguments,
                 key: self.key_header(permit.tool(), request_id),
                 plan: permit.plan(),
@@ -430,75 +441,77 @@ impl ToolRunner for Runner {
             let marked = origins::before(self.origins.as_ref(), &bound, &permit).await?;
             let kept = keep::before(self.undo.as_ref(), binding, &permit).await;
             let outcome = self.run_call(binding, call, Some(permit.session()), cancel).await;
-            origins::after(self.origins.as_ref(), &bound, Asked::of(&permit), marked).await;
+            origins::after(self.origins.as_ref(), &bound, TrackedCall::of(&permit), marked).await;
             keep::after(self.undo.as_ref(), kept).await;
             outcome
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         Box::pin(async move {
             let Some(found) = self.find(look.tool) else {
-                return Preview::default();
+                return ExecutorPreview::default();
             };
             let binding = &*found;
             let mut preview = match binding {
-                Binding::Builtin(builtin) => built_in(*builtin, &look).await,
-                Binding::Command(_)
-                | Binding::Http(_)
-                | Binding::A2a(_)
-                | Binding::Mcp(_)
-                | Binding::Extra(_) => Preview::default(),
+                ExecutorBinding::Builtin(builtin) => built_in(*builtin, &look).await,
+                ExecutorBinding::Command(_)
+                | ExecutorBinding::Http(_)
+                | ExecutorBinding::A2a(_)
+                | ExecutorBinding::Mcp(_)
+                | ExecutorBinding::Extra(_) => ExecutorPreview::default(),
             };
             let mut facts = self.facts(binding, &look);
             let key = self
                 .mending_of(look.tool)
                 .and_then(|mending| mending.key.as_ref());
-            if let Some(Key::Argument(name)) = key {
+            if let Some(IdempotencyKeySlot::Argument(name)) = key {
                 facts.push(format!(
                     "  `{name}` is set to the call's id, whatever stands below"
                 ));
             }
             facts.extend(keep::told(self.undo.as_ref(), binding, &look).await);
-            preview.lines.extend(facts.iter().map(|fact| Line::fact(fact)));
+            preview
+                .lines
+                .extend(facts.iter().map(|fact| PreviewLine::fact(fact)));
             preview
         })
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         Box::pin(async move {
             let Some(binding) = self.find(look.tool) else {
                 return Vec::new();
             };
-            let stands = Stands::of(&binding, &look, self.search());
+            let stands = CallDependencies::of(&binding, &look, self.search());
             match tokio::task::spawn_blocking(move || stands.look()).await {
                 Ok(facts) => facts,
-                Err(error) => vec![Fact::new("the executor", unlike(&error.to_string()))],
+                Err(error) => vec![GrantPrecondition::new("the executor", unlike(&error.to_string()))],
             }
         })
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
         Box::pin(origins::marked(self.origins.as_ref(), &self.workdir, contents))
     }
 
-    fn mark<'a>(&'a self, content: Vec<u8>, from: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+    fn mark<'a>(&'a self, content: Vec<u8>, from: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(origins::mark(self.origins.as_ref(), content, from))
     }
 
-    fn mend(&self, tool: &str) -> Mend {
-        self.mending_of(tool).map(Mending::way).unwrap_or_default()
+    fn mend(&self, tool: &str) -> ReconcileMethod {
+        self.mending_of(tool).map(ReconcilePlan::way).unwrap_or_default()
     }
 
     fn check<'a>(
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let none = || RunError::Unavailable(format!("`{}` has no check", permit.tool()));
             let mending = self.mending_of(permit.tool()).ok_or_else(none)?;
-            let call = Call {
+            let call = ExecutorCall {
                 arguments: permit.arguments(),
                 key: None,
                 plan: permit.plan(),
@@ -521,16 +534,16 @@ impl ToolRunner for Runner {
     }
 
     fn is_kernels(&self, tool: &str) -> bool {
-        matches!(self.bound.get(tool).map(|binding| &**binding), Some(Binding::Builtin(builtin)) if builtin.is_kernels())
+        matches!(self.bound.get(tool).map(|binding| &**binding), Some(ExecutorBinding::Builtin(builtin)) if builtin.is_kernels())
     }
 
-    fn models(&self, sampler: Sampler) {
+    fn models(&self, sampler: SamplingHandler) {
         for server in &self.servers {
             server.models(Arc::clone(&sampler));
         }
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             futures::future::join_all(self.servers.iter().map(|server| server.close())).await;
         })

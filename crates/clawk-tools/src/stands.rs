@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_kernel::ports::Look;
-use clawk_kernel::witness::{self, Fact, Search};
+use clawk_kernel::ports::InspectedCall;
+use clawk_kernel::witness::{self, GrantPrecondition, ProgramSearch};
 use clawk_plan::{Level, Plan};
 use serde_json::Value;
 
-use crate::builtin::Builtin;
-use crate::runner::Binding;
+use crate::builtin::BuiltinTool;
+use crate::runner::ExecutorBinding;
 
 /// Words of a command line that are looked at; a longer one is bound by its text alone, and says so.
 const MAX_WORDS: usize = 512;
@@ -25,8 +25,8 @@ const KEYWORDS: [&str; 14] = [
 
 /// What is to be looked at. Gathered first, looked at on a thread of its own: the file system may be slow.
 #[derive(Debug)]
-pub(crate) struct Stands {
-    facts: Vec<Fact>,
+pub(crate) struct CallDependencies {
+    facts: Vec<GrantPrecondition>,
     programs: Vec<String>,
     files: Vec<PathBuf>,
     /// Files that a command line writes by `>` or `>>` and names nowhere else.
@@ -42,9 +42,9 @@ pub(crate) struct Stands {
     base: PathBuf,
 }
 
-impl Stands {
+impl CallDependencies {
     /// Of a call.
-    pub(crate) fn of(binding: &Binding, look: &Look<'_>, search: Option<String>) -> Self {
+    pub(crate) fn of(binding: &ExecutorBinding, look: &InspectedCall<'_>, search: Option<String>) -> Self {
         let mut stands = Self {
             facts: Vec::new(),
             programs: Vec::new(),
@@ -58,10 +58,12 @@ impl Stands {
             base: look.workdir.to_path_buf(),
         };
         match binding {
-            Binding::Builtin(Builtin::Shell) => stands.shell(look),
-            Binding::Builtin(builtin) => stands.note("the executor", format!("built-in {}", builtin.name())),
-            Binding::Extra(_) => stands.note("the executor", "built-in".to_owned()),
-            Binding::Command(command) => {
+            ExecutorBinding::Builtin(BuiltinTool::Shell) => stands.shell(look),
+            ExecutorBinding::Builtin(builtin) => {
+                stands.note("the executor", format!("built-in {}", builtin.name()))
+            }
+            ExecutorBinding::Extra(_) => stands.note("the executor", "built-in".to_owned()),
+            ExecutorBinding::Command(command) => {
                 stands.search = path_of(&command.env);
                 stands.program(&command.program, &command.args);
                 let env: Vec<String> = command
@@ -71,15 +73,15 @@ impl Stands {
                     .collect();
                 stands.note("the environment of the command", env.join(" "));
             }
-            Binding::Http(endpoint) => stands.place("the endpoint", endpoint.url.as_str()),
-            Binding::A2a(remote) => stands.place("the other agent", remote.base.as_str()),
-            Binding::Mcp(tool) => {
+            ExecutorBinding::Http(endpoint) => stands.place("the endpoint", endpoint.url.as_str()),
+            ExecutorBinding::A2a(remote) => stands.place("the other agent", remote.base.as_str()),
+            ExecutorBinding::Mcp(tool) => {
                 stands.note(
                     "the tool at the server",
                     tool.served_as.clone().unwrap_or_default(),
                 );
                 match tool.server.source() {
-                    crate::mcp::Source::Program { launcher: _, spec } => {
+                    crate::mcp::McpServerSource::Program { launcher: _, spec } => {
                         stands.search = path_of(&spec.env);
                         stands.plan = Arc::clone(&spec.plan);
                         if let Some(folder) = &spec.workdir {
@@ -87,7 +89,7 @@ impl Stands {
                         }
                         stands.program(&spec.program, &spec.args);
                     }
-                    crate::mcp::Source::Endpoint(endpoint) => {
+                    crate::mcp::McpServerSource::Endpoint(endpoint) => {
                         stands.place("the MCP server", endpoint.url.as_str())
                     }
                 }
@@ -97,7 +99,7 @@ impl Stands {
     }
 
     fn note(&mut self, subject: &str, value: String) {
-        self.facts.push(Fact::new(subject, value));
+        self.facts.push(GrantPrecondition::new(subject, value));
     }
 
     /// Where a request goes: shown without what may be secret in it, bound with all of it.
@@ -127,7 +129,7 @@ impl Stands {
         self.files.extend(args.iter().map(|arg| self.from.join(arg)));
     }
 
-    fn shell(&mut self, look: &Look<'_>) {
+    fn shell(&mut self, look: &InspectedCall<'_>) {
         let text = |name: &str| look.arguments.get(name).and_then(Value::as_str);
         if let Some(folder) = text("workdir") {
             self.from = look.workdir.join(folder);
@@ -147,8 +149,8 @@ impl Stands {
                 format!("{more} more words, bound by their text alone"),
             );
         }
-        let words: Vec<Word> = words.into_iter().take(MAX_WORDS).collect();
-        for Word { text, first, written } in &words {
+        let words: Vec<CommandWord> = words.into_iter().take(MAX_WORDS).collect();
+        for CommandWord { text, first, written } in &words {
             let read = || {
                 words
                     .iter()
@@ -166,8 +168,8 @@ impl Stands {
         }
     }
 
-    fn search(&self) -> Search<'_> {
-        Search {
+    fn search(&self) -> ProgramSearch<'_> {
+        ProgramSearch {
             path: self.search.as_deref(),
             from: &self.from,
             plan: (!self.configured).then_some(&*self.plan),
@@ -176,7 +178,7 @@ impl Stands {
     }
 
     /// Looks. Of files that command lines name only those that are there count: most words are no files.
-    pub(crate) fn look(mut self) -> Vec<Fact> {
+    pub(crate) fn look(mut self) -> Vec<GrantPrecondition> {
         let mut facts = std::mem::take(&mut self.facts);
         for program in &self.programs {
             facts.extend(witness::program(program, self.search()));
@@ -249,7 +251,7 @@ fn path_of(env: &[(String, String)]) -> Option<String> {
 
 /// A word of a command line, quotes and escapes taken away.
 #[derive(Debug, PartialEq, Eq)]
-struct Word {
+struct CommandWord {
     text: String,
     /// It stands where a command stands.
     first: bool,
@@ -259,7 +261,7 @@ struct Word {
 
 /// The words of a command line, as a reader sees them: an aid to binding, no parser of the shell. Whatever it misses is
 /// still bound by the text of the command line.
-fn words(command: &str) -> Vec<Word> {
+fn words(command: &str) -> Vec<CommandWord> {
     let mut found = Vec::new();
     let mut word = String::new();
     let mut first = true;
@@ -272,13 +274,13 @@ fn words(command: &str) -> Vec<Word> {
             let keyword = *first && KEYWORDS.contains(&text.as_str());
             let stays = assigns || keyword;
             if to_file {
-                found.push(Word {
+                found.push(CommandWord {
                     text,
                     first: false,
                     written: true,
                 });
             } else if !stays {
-                found.push(Word {
+                found.push(CommandWord {
                     text,
                     first: *first,
                     written: false,

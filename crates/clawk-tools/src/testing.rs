@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_manifest::model::{Manifest, Metadata};
-use clawk_plan::{Defaults, Plan};
+use clawk_plan::{Plan, PlanDefaults};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::Call;
+use crate::call::ExecutorCall;
 use crate::config::ToolsConfig;
-use crate::runner::{Binding, Runner};
-use crate::{Host, bind};
+use crate::runner::{ExecutorBinding, Runner};
+use crate::{ToolHost, bind};
 
 /// The fixture program, built with this package's integration tests.
 pub(crate) fn fixture() -> PathBuf {
@@ -50,7 +50,7 @@ pub(crate) fn plan_at(level: &str, capabilities: Value) -> Arc<Plan> {
     let sandbox = json!({"name": "s", "level": level, "capabilities": capabilities});
     Arc::new(Plan::compile(
         Some(&serde_json::from_value(sandbox).expect("a sandbox")),
-        &Defaults::default(),
+        &PlanDefaults::default(),
     ))
 }
 
@@ -91,20 +91,20 @@ pub(crate) fn manifest(tools: Value, dir: &Path) -> Manifest {
     }
 }
 
-pub(crate) fn host(dir: &Path) -> Host {
-    Host {
+pub(crate) fn host(dir: &Path) -> ToolHost {
+    ToolHost {
         launcher: launcher(),
-        defaults: Defaults::default(),
-        secrets: Resolver::without_store(Env::fixed([
+        defaults: PlanDefaults::default(),
+        secrets: SecretResolver::without_store(EnvironmentSource::fixed([
             ("PATH", "/usr/bin:/bin"),
             ("TOKEN_REF", "s3cr3t-value"),
         ])),
         base: dir.to_path_buf(),
         workdir: dir.to_path_buf(),
-        own: clawk_plan::Own::nothing(),
+        own: clawk_plan::RuntimeFiles::nothing(),
         ask: None,
         extras: BTreeMap::new(),
-        egress: crate::Egress::default(),
+        egress: crate::EgressSettings::default(),
     }
 }
 
@@ -115,16 +115,16 @@ pub(crate) fn runner(tools: Value, config: &str, dir: &Path) -> Runner {
 
 /// All built-ins, bound by name.
 pub(crate) fn builtins(dir: &Path) -> Runner {
-    builtins_with(dir, crate::Egress::default())
+    builtins_with(dir, crate::EgressSettings::default())
 }
 
 /// All built-ins, with these ways out.
-pub(crate) fn builtins_with(dir: &Path, egress: crate::Egress) -> Runner {
-    let tools: Vec<Value> = crate::builtin::Builtin::ALL
+pub(crate) fn builtins_with(dir: &Path, egress: crate::EgressSettings) -> Runner {
+    let tools: Vec<Value> = crate::builtin::BuiltinTool::ALL
         .iter()
         .map(|builtin| json!({"name": builtin.name()}))
         .collect();
-    let host = Host { egress, ..host(dir) };
+    let host = ToolHost { egress, ..host(dir) };
     bind(&manifest(Value::Array(tools), dir), &ToolsConfig::default(), host).expect("all bound")
 }
 
@@ -154,7 +154,7 @@ impl Ran {
         arguments: Value,
     ) -> Result<RunOutcome, RunError> {
         let arguments: Map<String, Value> = serde_json::from_value(arguments).expect("an object");
-        let call = Call {
+        let call = ExecutorCall {
             key: None,
             arguments: &runner.sent(tool, &arguments, "test-request"),
             plan: &self.plan,
@@ -162,12 +162,12 @@ impl Ran {
             timeout_ms: self.timeout_ms,
             request_id: "a-call",
             marks: &[],
-            apart: &clawk_kernel::place::Apart::default(),
+            apart: &clawk_kernel::place::ExcludedPaths::default(),
             tool,
-            connections: clawk_kernel::ports::Connections::default(),
+            connections: clawk_kernel::ports::ConnectionCollector::default(),
             stop: self.cancel.child_token(),
         };
-        let binding: &Binding = &runner.bound_for_tests(tool);
+        let binding: &ExecutorBinding = &runner.bound_for_tests(tool);
         runner.run_call(binding, call, self.session, &self.cancel).await
     }
 }

@@ -16,12 +16,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_proto::SessionId;
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 
-pub use back::{Back, Conflict, Step, apply, plan};
-pub use look::{Linked, State};
-use look::{Look, Seen};
-pub use record::{Change, Place, Record};
+pub use back::{UndoConflict, UndoPlan, UndoStep, apply, plan};
+use look::{FileFingerprint, FileObservation};
+pub use look::{HardLink, State};
+pub use record::{RecordedChange, RecordedPath, UndoRecord};
 
 /// Entries of writable mounts that are looked at before a call, at most.
 const MAX_ENTRIES: usize = 20_000;
@@ -39,19 +39,19 @@ pub struct Limits {
 
 /// Keeps what calls overwrite, in a folder of the state.
 #[derive(Debug)]
-pub struct Undo {
+pub struct UndoStore {
     root: PathBuf,
     limits: Limits,
-    vault: Option<Vault>,
+    vault: Option<SealKeyring>,
     /// Digests of files that were kept and have not changed since.
-    known: Mutex<HashMap<Seen, String>>,
+    known: Mutex<HashMap<FileFingerprint, String>>,
     running: Arc<AtomicU64>,
     begun: AtomicU64,
 }
 
 /// What a call may change.
 #[derive(Debug, Clone)]
-pub(crate) enum Reach {
+pub(crate) enum UndoReach {
     /// These places alone, and other names that their files have below `around`.
     Places {
         places: Vec<PathBuf>,
@@ -63,27 +63,27 @@ pub(crate) enum Reach {
 
 /// A call that is under way.
 #[derive(Debug)]
-pub(crate) struct Open {
-    record: Record,
-    before: BTreeMap<PathBuf, Look>,
-    reach: Reach,
+pub(crate) struct OpenUndoRecord {
+    record: UndoRecord,
+    before: BTreeMap<PathBuf, FileObservation>,
+    reach: UndoReach,
     since: SystemTime,
     begun: u64,
     alone: bool,
-    running: Running,
+    running: RunningCallGuard,
 }
 
 /// Counts a call that is under way, however it ends.
 #[derive(Debug)]
-struct Running(Arc<AtomicU64>);
+struct RunningCallGuard(Arc<AtomicU64>);
 
-impl Drop for Running {
+impl Drop for RunningCallGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Undo {
+impl UndoStore {
     /// In this folder, which is made when something is kept. Forgets the oldest calls where they are too much.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Undo {
     ///
     /// # Errors
     /// What is kept already can't be sealed.
-    pub fn sealed_by(mut self, vault: Option<Vault>) -> io::Result<Self> {
+    pub fn sealed_by(mut self, vault: Option<SealKeyring>) -> io::Result<Self> {
         if let Some(vault) = &vault {
             record::seal_anew(&self.root, vault)?;
         }
@@ -132,7 +132,11 @@ impl Undo {
         clippy::disallowed_methods,
         reason = "the time is compared with the file system's own stamps, which no port gives"
     )]
-    pub(crate) fn begin(&self, call: Record, reach: Result<Reach, String>) -> io::Result<Open> {
+    pub(crate) fn begin(
+        &self,
+        call: UndoRecord,
+        reach: Result<UndoReach, String>,
+    ) -> io::Result<OpenUndoRecord> {
         let since = SystemTime::now();
         let alone = self.running.fetch_add(1, Ordering::SeqCst) == 0;
         let begun = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -141,14 +145,14 @@ impl Undo {
             let at = since.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: a clock before 1970 orders nothing
             call.at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         }
-        let mut open = Open {
+        let mut open = OpenUndoRecord {
             record: call,
             before: BTreeMap::new(),
-            reach: Reach::Trees(Vec::new()),
+            reach: UndoReach::Trees(Vec::new()),
             since,
             begun,
             alone,
-            running: Running(Arc::clone(&self.running)),
+            running: RunningCallGuard(Arc::clone(&self.running)),
         };
         match reach.and_then(|reach| Ok((self.looked(&reach, since)?, reach))) {
             Ok((before, reach)) => (open.before, open.reach) = (before, reach),
@@ -160,10 +164,14 @@ impl Undo {
     }
 
     /// Everything that the call may change, with contents kept.
-    fn looked(&self, reach: &Reach, now: SystemTime) -> Result<BTreeMap<PathBuf, Look>, String> {
+    fn looked(
+        &self,
+        reach: &UndoReach,
+        now: SystemTime,
+    ) -> Result<BTreeMap<PathBuf, FileObservation>, String> {
         let found = match reach {
-            Reach::Places { places, around } => look::places(places, (around, &self.root), MAX_ENTRIES),
-            Reach::Trees(trees) => look::trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?,
+            UndoReach::Places { places, around } => look::places(places, (around, &self.root), MAX_ENTRIES),
+            UndoReach::Trees(trees) => look::trees(trees, &self.root, self.limits.call_bytes, MAX_ENTRIES)?,
         };
         let mut looks = found.map_err(|error| format!("it can't be looked at: {error}"))?;
         let mut left = self.limits.call_bytes;
@@ -186,7 +194,7 @@ impl Undo {
     }
 
     /// The digest of a file whose content is kept now.
-    fn kept(&self, path: &Path, seen: &Seen, now: SystemTime) -> io::Result<String> {
+    fn kept(&self, path: &Path, seen: &FileFingerprint, now: SystemTime) -> io::Result<String> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.is_settled(now)
             && let Some(digest) = lock().get(seen)
@@ -206,9 +214,9 @@ impl Undo {
     }
 
     /// Notes what the call changed. Blocking.
-    pub(crate) fn end(&self, open: Open) -> io::Result<()> {
+    pub(crate) fn end(&self, open: OpenUndoRecord) -> io::Result<()> {
         let alone = open.alone && self.begun.load(Ordering::SeqCst) == open.begun;
-        let Open {
+        let OpenUndoRecord {
             mut record,
             before,
             reach,
@@ -221,8 +229,8 @@ impl Undo {
         record.alone = alone;
         if record.why.is_none() {
             let after = match &reach {
-                Reach::Places { .. } => look::again(before.keys())?,
-                Reach::Trees(trees) => {
+                UndoReach::Places { .. } => look::again(before.keys())?,
+                UndoReach::Trees(trees) => {
                     let all = look::trees(trees, &self.root, u64::MAX, usize::MAX);
                     all.map_err(io::Error::other)??
                 }
@@ -237,7 +245,7 @@ impl Undo {
 ///
 /// # Errors
 /// It can't be read, opened or written.
-pub fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
+pub fn seal_anew(root: &Path, vault: &SealKeyring) -> io::Result<()> {
     record::seal_anew(root, vault)
 }
 
@@ -245,7 +253,7 @@ pub fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
 ///
 /// # Errors
 /// A content can't be read, opened or removed.
-pub fn erase(root: &Path, vault: Option<&Vault>, goes: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
+pub fn erase(root: &Path, vault: Option<&SealKeyring>, goes: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
     record::erase(root, vault, goes)
 }
 
@@ -253,7 +261,7 @@ pub fn erase(root: &Path, vault: Option<&Vault>, goes: impl FnMut(&[u8]) -> bool
 ///
 /// # Errors
 /// A record can't be read.
-pub fn records(root: &Path, session: SessionId) -> io::Result<Vec<Record>> {
+pub fn records(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
     record::of_session(root, session)
 }
 
@@ -269,15 +277,15 @@ pub fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<String>>
 ///
 /// # Errors
 /// The file system's.
-pub fn undone(root: &Path, record: &Record) -> io::Result<()> {
+pub fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
     record::undone(root, record)
 }
 
 fn changes(
-    before: BTreeMap<PathBuf, Look>,
-    after: BTreeMap<PathBuf, Look>,
+    before: BTreeMap<PathBuf, FileObservation>,
+    after: BTreeMap<PathBuf, FileObservation>,
     since: SystemTime,
-) -> io::Result<Vec<Change>> {
+) -> io::Result<Vec<RecordedChange>> {
     let mut after = after;
     let mut found = Vec::new();
     for (path, was) in before {
@@ -291,13 +299,13 @@ fn changes(
         }
         let now = now.state.hashed(&path)?;
         if was.state != now {
-            found.push(Change::new(path, was.state, now));
+            found.push(RecordedChange::new(path, was.state, now));
         }
     }
     for (path, now) in after {
         if now.state != State::Absent {
             let now = now.state.hashed(&path)?;
-            found.push(Change::new(path, State::Absent, now));
+            found.push(RecordedChange::new(path, State::Absent, now));
         }
     }
     Ok(found)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 /// The parts of an event that are hashed, as text (R26). Joined without separators.
 #[derive(Debug, Clone, Copy)]
-pub struct Preimage<'a> {
+pub struct EventPreimage<'a> {
     /// `trace_version`.
     pub version: &'a str,
     /// `event_id` as written.
@@ -35,11 +35,11 @@ pub struct Preimage<'a> {
 
 /// A buffer that is used again from one event to the next.
 #[derive(Debug, Clone, Default)]
-pub struct Scratch(Vec<u8>);
+pub struct HashBuffer(Vec<u8>);
 
 /// SHA-256 over R26's bytes.
 #[must_use]
-pub fn hash(parts: &Preimage<'_>, scratch: &mut Scratch) -> Digest {
+pub fn hash(parts: &EventPreimage<'_>, scratch: &mut HashBuffer) -> Digest {
     let buffer = &mut scratch.0;
     buffer.clear();
     for part in [
@@ -100,7 +100,7 @@ pub struct Draft<'a> {
 
 /// The place that an event got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
+pub struct ChainLink {
     /// Its sequence.
     pub sequence: u64,
     /// Its parent span: none for the first event of a chain.
@@ -113,7 +113,7 @@ pub struct Link {
 
 /// One session's chain: where the next event goes. Small, so that many can be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chain {
+pub struct SessionChain {
     /// The session.
     pub session: SessionId,
     /// Its trace.
@@ -124,7 +124,7 @@ pub struct Chain {
     pub head: Digest,
 }
 
-impl Chain {
+impl SessionChain {
     /// A chain without events.
     #[must_use]
     pub const fn new(session: SessionId, trace_id: Uuid) -> Self {
@@ -138,7 +138,7 @@ impl Chain {
 
     /// Returns what [`Self::append`] would return, without appending.
     #[must_use]
-    pub fn next(&self, draft: &Draft<'_>, scratch: &mut Scratch) -> Link {
+    pub fn next(&self, draft: &Draft<'_>, scratch: &mut HashBuffer) -> ChainLink {
         let parent = if self.next_sequence == 0 {
             None
         } else {
@@ -148,7 +148,7 @@ impl Chain {
         let [event_id, trace_id, span_id, parent_id, session_id] = &mut ids;
         let mut previous = [0u8; 64];
         let hash = hash(
-            &Preimage {
+            &EventPreimage {
                 version: TRACE_VERSION,
                 event_id: draft.event_id.as_hyphenated().encode_lower(event_id),
                 trace_id: self.trace_id.as_hyphenated().encode_lower(trace_id),
@@ -163,7 +163,7 @@ impl Chain {
             },
             scratch,
         );
-        Link {
+        ChainLink {
             sequence: self.next_sequence,
             parent,
             previous: self.head,
@@ -172,7 +172,7 @@ impl Chain {
     }
 
     /// Gives the event its place and moves the chain behind it. The hot path: allocates nothing.
-    pub fn append(&mut self, draft: &Draft<'_>, scratch: &mut Scratch) -> Link {
+    pub fn append(&mut self, draft: &Draft<'_>, scratch: &mut HashBuffer) -> ChainLink {
         let link = self.next(draft, scratch);
         self.head = link.hash;
         self.next_sequence += 1;
@@ -186,7 +186,7 @@ impl Chain {
     pub fn link(
         &mut self,
         draft: &Draft<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut HashBuffer,
     ) -> Result<SealedEvent, serde_json::Error> {
         let payload = RawValue::from_string(draft.payload.to_owned())?;
         let link = self.append(draft, scratch);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::canonical::{Plainness, printable_run, scan};
+use crate::canonical::{CanonicalPlainness, printable_run, scan};
 
 /// An event as written. Ids have been checked to be UUIDs, hashes to be 64 lower-case hex digits.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub struct RawEvent<'a> {
     /// The payload's text as it stands.
     pub payload: Cow<'a, str>,
     /// What a first look said of the payload; `None`: not known to be canonical.
-    pub plainness: Option<Plainness>,
+    pub plainness: Option<CanonicalPlainness>,
     /// `event_hash`.
     pub event_hash: Cow<'a, str>,
     /// `previous_event_hash`.
@@ -136,14 +136,14 @@ fn general(line: &str) -> Result<RawEvent<'_>, String> {
     if line.starts_with([' ', '\t', '\r']) || line.ends_with([' ', '\t', '\r']) {
         return Err("blanks around the object; the format is one object per line, ended by LF".to_owned());
     }
-    let raw: Wire<'_> = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    let raw: WireEvent<'_> = serde_json::from_str(line).map_err(|e| e.to_string())?;
     raw.checked()
 }
 
 /// The general form: any order of members, any blanks, escapes in strings.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wire<'a> {
+struct WireEvent<'a> {
     #[serde(borrow)]
     trace_version: Cow<'a, str>,
     #[serde(borrow)]
@@ -169,7 +169,7 @@ struct Wire<'a> {
     previous_event_hash: Cow<'a, str>,
 }
 
-impl<'a> Wire<'a> {
+impl<'a> WireEvent<'a> {
     fn checked(self) -> Result<RawEvent<'a>, String> {
         let ids = [
             ("event_id", Some(&self.event_id)),

@@ -17,6 +17,6 @@ pub mod verify;
 
 pub use bounds::bounded;
 pub use canonical::{CanonicalError, Profile};
-pub use chain::{Chain, Draft, Link, Scratch};
+pub use chain::{ChainLink, Draft, HashBuffer, SessionChain};
 pub use diff::{Diff, diff, diff_events};
-pub use verify::{Fault, FaultKind, MAX_LINE_BYTES, Report, verify, verify_events};
+pub use verify::{FaultKind, MAX_LINE_BYTES, TraceFault, VerificationReport, verify, verify_events};

@@ -4,12 +4,12 @@
 #[cfg(test)]
 mod tests;
 
-use clawk_proto::method::{DelegateParams, Proof};
+use clawk_proto::method::{DelegateParams, HostSignature};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::chain::digest_of;
-use crate::checkpoint::{PublicKey, Signer};
+use crate::checkpoint::{PublicKey, TraceSigner};
 
 /// What a key in a configuration and on the wire begins with.
 const KIND: &str = "ed25519:";
@@ -22,14 +22,14 @@ const AHEAD_MS: i64 = 3_600_000;
 
 /// What is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum ProofSubject {
     /// The params of `claw.swarm.delegate`.
     Task,
     /// The params of `claw.swarm.report`.
     Report,
 }
 
-impl Word {
+impl ProofSubject {
     const fn name(self) -> &'static str {
         match self {
             Self::Task => "task",
@@ -40,7 +40,7 @@ impl Word {
 
 /// Why a word does not count as that of the host whose key is expected. Keys are told by their fingerprints ([`PublicKey::id`]).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unproven {
+pub enum ProofError {
     /// Nobody signed it.
     #[error("it is not signed, and the key {expected} is expected")]
     Unsigned {
@@ -74,7 +74,7 @@ pub enum Unproven {
     },
 }
 
-impl Unproven {
+impl ProofError {
     /// The fingerprint that was shown; none: nothing was signed.
     #[must_use]
     pub fn shown(&self) -> Option<&str> {
@@ -88,7 +88,7 @@ impl Unproven {
 
 /// The bytes that are signed: two lines, each ended by LF. The second is the SHA-256 of the canonical JSON of what is said, without
 /// its `proof`.
-fn bytes(word: Word, said: &impl Serialize) -> Option<Vec<u8>> {
+fn bytes(word: ProofSubject, said: &impl Serialize) -> Option<Vec<u8>> {
     let said = serde_json::to_value(said).ok()?; // silent-ok: JSON values always serialise
     let digest = digest_of(said.to_string().as_bytes()).to_hex();
     Some(format!("clawk peer {} v1\n{digest}\n", word.name()).into_bytes())
@@ -127,8 +127,8 @@ pub fn settled(value: Value) -> Value {
 
 /// Signs what is said, which has no `proof` yet and is [`settled`].
 #[must_use]
-pub fn sign(word: Word, said: &impl Serialize, signer: &Signer) -> Option<Proof> {
-    Some(Proof {
+pub fn sign(word: ProofSubject, said: &impl Serialize, signer: &TraceSigner) -> Option<HostSignature> {
+    Some(HostSignature {
         key: written(&signer.public()),
         signature: signer.sign_bytes(&bytes(word, said)?),
         at_ms: None,
@@ -138,7 +138,7 @@ pub fn sign(word: Word, said: &impl Serialize, signer: &Signer) -> Option<Proof>
 /// What is signed of a task. The identity keeps it from being put into another queue, and the time keeps it from being given again
 /// after hosts have forgotten it.
 #[derive(Serialize)]
-struct Given<'a> {
+struct SignedTask<'a> {
     at_ms: i64,
     params: &'a DelegateParams,
     to: &'a str,
@@ -146,9 +146,14 @@ struct Given<'a> {
 
 /// Signs a task for the identity `to`. Its params have no `proof` yet.
 #[must_use]
-pub fn sign_task(params: &DelegateParams, to: &str, at_ms: i64, signer: &Signer) -> Option<Proof> {
-    let proof = sign(Word::Task, &Given { at_ms, params, to }, signer)?;
-    Some(Proof {
+pub fn sign_task(
+    params: &DelegateParams,
+    to: &str,
+    at_ms: i64,
+    signer: &TraceSigner,
+) -> Option<HostSignature> {
+    let proof = sign(ProofSubject::Task, &SignedTask { at_ms, params, to }, signer)?;
+    Some(HostSignature {
         at_ms: Some(at_ms),
         ..proof
     })
@@ -163,21 +168,21 @@ pub fn check_task(
     to: &str,
     (now_ms, days): (i64, i64),
     bound: &PublicKey,
-) -> Result<(), Unproven> {
+) -> Result<(), ProofError> {
     let mut params = params.clone();
     let proof = params.context.proof.take();
     let at_ms = proof.as_ref().and_then(|proof| proof.at_ms).unwrap_or_default();
-    let given = Given {
+    let given = SignedTask {
         at_ms,
         params: &params,
         to,
     };
-    check(Word::Task, &given, proof.as_ref(), bound)?;
+    check(ProofSubject::Task, &given, proof.as_ref(), bound)?;
     let oldest = now_ms.saturating_sub(days.saturating_mul(DAY_MS));
     if (oldest..=now_ms.saturating_add(AHEAD_MS)).contains(&at_ms) {
         return Ok(());
     }
-    Err(Unproven::Old {
+    Err(ProofError::Old {
         expected: bound.id(),
         days,
     })
@@ -188,26 +193,26 @@ pub fn check_task(
 /// # Errors
 /// It has not, or shows no proof of it.
 pub fn check(
-    word: Word,
+    word: ProofSubject,
     said: &impl Serialize,
-    proof: Option<&Proof>,
+    proof: Option<&HostSignature>,
     bound: &PublicKey,
-) -> Result<(), Unproven> {
+) -> Result<(), ProofError> {
     let expected = bound.id();
     let Some(proof) = proof else {
-        return Err(Unproven::Unsigned { expected });
+        return Err(ProofError::Unsigned { expected });
     };
     match read(&proof.key) {
         Some(shown) if shown == *bound => {}
         shown => {
             let shown = shown.map_or_else(|| "(not a key)".to_owned(), |shown| shown.id());
-            return Err(Unproven::OtherKey { expected, shown });
+            return Err(ProofError::OtherKey { expected, shown });
         }
     }
     let holds = bytes(word, said).is_some_and(|bytes| bound.holds(&bytes, &proof.signature));
     if holds {
         Ok(())
     } else {
-        Err(Unproven::Changed { expected })
+        Err(ProofError::Changed { expected })
     }
 }

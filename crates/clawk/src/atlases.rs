@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clawk_carp::atlas::{Action, Executor};
-use clawk_kernel::Atlases;
+use clawk_carp::atlas::{AtlasAction, Executor};
+use clawk_kernel::AtlasSettings;
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, RunError, RunOutcome};
+use clawk_kernel::ports::{BoxFuture, RunError, RunOutcome, ToolDescription};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::{McpUri, Tool};
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
-use clawk_tools::{Extra, HttpTool, ToolConfig, ToolsConfig};
+use clawk_tools::{ExternalBuiltin, HttpTool, ToolConfig, ToolsConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct AtlasConfig {
     /// Folders that hold an `atlas.json`, such files, or packs; relative to the file's folder.
     pub(crate) paths: Vec<PathBuf>,
     /// What happens to an action that no policy mentions (R29).
-    pub(crate) default: Unmatched,
+    pub(crate) default: UnmatchedAction,
     /// How long a resolution may be executed under, seconds.
     pub(crate) ttl_seconds: u32,
     /// How far a request's timestamp may be off, seconds; 0: any.
@@ -46,7 +46,7 @@ pub(crate) struct AtlasConfig {
 /// What happens to an action that no policy mentions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Unmatched {
+pub(crate) enum UnmatchedAction {
     /// It passes, unless some loaded policy is an `allow`.
     #[default]
     Pass,
@@ -58,7 +58,7 @@ impl Default for AtlasConfig {
     fn default() -> Self {
         Self {
             paths: Vec::new(),
-            default: Unmatched::Pass,
+            default: UnmatchedAction::Pass,
             ttl_seconds: 3600,
             clock_skew_seconds: 300,
             max_context_tokens: 8_000,
@@ -72,7 +72,7 @@ impl Default for AtlasConfig {
 ///
 /// # Errors
 /// An Atlas is not valid, or an action can't run here: with all of them named.
-pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<Atlases> {
+pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<AtlasSettings> {
     let wanted = config.settings.atlases.clone();
     let folder = config.folder();
     let mut loaded = Vec::new();
@@ -102,9 +102,9 @@ pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<Atlas
             json!({}),
         )?);
     }
-    Ok(Atlases {
+    Ok(AtlasSettings {
         loaded,
-        strict: wanted.default == Unmatched::Deny,
+        strict: wanted.default == UnmatchedAction::Deny,
         ttl_seconds: wanted.ttl_seconds,
         clock_skew_ms: (wanted.clock_skew_seconds > 0).then(|| u64::from(wanted.clock_skew_seconds) * 1000),
         max_context_tokens: wanted.max_context_tokens,
@@ -117,7 +117,7 @@ fn bind_action(
     manifest: &mut Manifest,
     tools: &mut ToolsConfig,
     config: &AtlasConfig,
-    action: &Action,
+    action: &AtlasAction,
 ) -> Result<(), String> {
     let id = action.shown.action_id.to_string();
     let declared = |manifest: &Manifest, name: &str| manifest.tools.iter().any(|tool| tool.name == name);
@@ -224,14 +224,14 @@ pub(crate) fn alone() -> Result<Manifest> {
 
 /// Runs nothing: `[atlases] simulate`.
 #[derive(Debug)]
-pub(crate) struct Simulate;
+pub(crate) struct SimulatedActionTool;
 
-impl Extra for Simulate {
-    fn describe(&self) -> Description {
-        Description {
+impl ExternalBuiltin for SimulatedActionTool {
+    fn describe(&self) -> ToolDescription {
+        ToolDescription {
             description: "answers with what it was given; nothing is done".to_owned(),
             input_schema: json!({"type": "object"}),
-            ..Description::default()
+            ..ToolDescription::default()
         }
     }
 
@@ -239,13 +239,13 @@ impl Extra for Simulate {
         &'a self,
         permit: Permit,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         let given = Value::Object(permit.arguments().clone());
         Box::pin(std::future::ready(Ok(RunOutcome {
             content: vec![ContentBlock::text("simulated: nothing was done")],
             is_error: false,
             structured: Some(json!({"simulated": true, "parameters": given})),
-            obtained: Obtained::in_process("simulated"),
+            obtained: ObtainedEnforcement::in_process("simulated"),
         })))
     }
 }

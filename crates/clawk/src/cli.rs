@@ -11,7 +11,7 @@ use crate::cmd;
 /// Runs AI agents declared in a `claw.yaml` through one governed path, and proves afterwards what they did.
 #[derive(Debug, Parser)]
 #[command(name = "clawk", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXAMPLES)]
-pub(crate) struct Cli {
+pub(crate) struct CommandLine {
     /// Log to standard error; -vv logs more, -vvv logs everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -21,7 +21,7 @@ pub(crate) struct Cli {
     pub(crate) config: Option<PathBuf>,
 
     #[command(subcommand)]
-    verb: Verb,
+    verb: ClawkCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -36,7 +36,7 @@ Exit codes: 0 done, 1 the thing checked is bad or the work failed, 2 usage, 130 
 141 the output was not read to its end, 143 terminated.";
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum ClawkCommand {
     /// Write a commented claw.yaml that runs
     Init(cmd::init::Args),
     /// Write a manifest from another agent runtime's configuration
@@ -115,7 +115,7 @@ enum Verb {
     Man(cmd::man::Args),
 }
 
-impl Cli {
+impl CommandLine {
     /// Runs the verb.
     ///
     /// # Errors
@@ -123,44 +123,44 @@ impl Cli {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let config = self.config;
         match self.verb {
-            Verb::Init(args) => cmd::init::run(&args),
-            Verb::Import(args) => cmd::import::run(&args),
-            Verb::Run(args) => cmd::run::run(&args, config.as_deref()),
-            Verb::Serve(args) => cmd::serve::run(&args, config.as_deref()),
-            Verb::Acp(args) => cmd::acp::run(&args, config.as_deref()),
-            Verb::Send(args) => cmd::send::run(&args, config.as_deref()),
-            Verb::Call(args) => cmd::call::run(&args),
-            Verb::Approvals(args) => cmd::approvals::list(&args),
-            Verb::Approve(args) => cmd::approvals::approve(&args),
-            Verb::Deny(args) => cmd::approvals::deny(&args),
-            Verb::Stop(args) => cmd::stop::run(&args),
-            Verb::Validate(args) => cmd::validate::run(&args, config.as_deref()),
-            Verb::Schema(args) => cmd::schema::run(&args),
-            Verb::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
-            Verb::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
-            Verb::Outbox(args) => cmd::outbox::run(&args),
-            Verb::Provider(args) => cmd::provider::run(&args, config.as_deref()),
-            Verb::Channels(args) => cmd::channels::run(&args, config.as_deref()),
-            Verb::Trace(args) => cmd::trace::run(&args, config.as_deref()),
-            Verb::Policy(args) => cmd::policy::run(&args, config.as_deref()),
-            Verb::Atlas(args) => cmd::atlas::run(&args),
-            Verb::Resolve(args) => cmd::resolve::run(&args),
-            Verb::Memory(args) => cmd::memory::run(&args),
-            Verb::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
-            Verb::Trust(args) => cmd::trust::run(&args, config.as_deref()),
-            Verb::Sessions(args) => cmd::sessions::run(&args),
-            Verb::State(args) => cmd::state::run(&args),
-            Verb::Undo(args) => cmd::undo::run(&args),
-            Verb::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
-            Verb::Skill(args) => cmd::skill::run(&args, config.as_deref()),
-            Verb::Effects(args) => cmd::effects::run(&args),
-            Verb::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),
-            Verb::Budget(args) => cmd::budget::run(&args),
-            Verb::Conformance(args) => cmd::conformance::run(&args),
-            Verb::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),
-            Verb::Config(args) => cmd::config::run(&args, config.as_deref()),
-            Verb::Completions(args) => cmd::completions::run(&args),
-            Verb::Man(args) => cmd::man::run(&args),
+            ClawkCommand::Init(args) => cmd::init::run(&args),
+            ClawkCommand::Import(args) => cmd::import::run(&args),
+            ClawkCommand::Run(args) => cmd::run::run(&args, config.as_deref()),
+            ClawkCommand::Serve(args) => cmd::serve::run(&args, config.as_deref()),
+            ClawkCommand::Acp(args) => cmd::acp::run(&args, config.as_deref()),
+            ClawkCommand::Send(args) => cmd::send::run(&args, config.as_deref()),
+            ClawkCommand::Call(args) => cmd::call::run(&args),
+            ClawkCommand::Approvals(args) => cmd::approvals::list(&args),
+            ClawkCommand::Approve(args) => cmd::approvals::approve(&args),
+            ClawkCommand::Deny(args) => cmd::approvals::deny(&args),
+            ClawkCommand::Stop(args) => cmd::stop::run(&args),
+            ClawkCommand::Validate(args) => cmd::validate::run(&args, config.as_deref()),
+            ClawkCommand::Schema(args) => cmd::schema::run(&args),
+            ClawkCommand::Swarm(args) => cmd::swarm::run(&args, config.as_deref()),
+            ClawkCommand::DeadLetters(args) => cmd::dead_letters::run(args, config.as_deref()),
+            ClawkCommand::Outbox(args) => cmd::outbox::run(&args),
+            ClawkCommand::Provider(args) => cmd::provider::run(&args, config.as_deref()),
+            ClawkCommand::Channels(args) => cmd::channels::run(&args, config.as_deref()),
+            ClawkCommand::Trace(args) => cmd::trace::run(&args, config.as_deref()),
+            ClawkCommand::Policy(args) => cmd::policy::run(&args, config.as_deref()),
+            ClawkCommand::Atlas(args) => cmd::atlas::run(&args),
+            ClawkCommand::Resolve(args) => cmd::resolve::run(&args),
+            ClawkCommand::Memory(args) => cmd::memory::run(&args),
+            ClawkCommand::Mcp(args) => cmd::mcp::run(&args, config.as_deref()),
+            ClawkCommand::Trust(args) => cmd::trust::run(&args, config.as_deref()),
+            ClawkCommand::Sessions(args) => cmd::sessions::run(&args),
+            ClawkCommand::State(args) => cmd::state::run(&args),
+            ClawkCommand::Undo(args) => cmd::undo::run(&args),
+            ClawkCommand::Upgrade(args) => cmd::upgrade::run(&args, config.as_deref()),
+            ClawkCommand::Skill(args) => cmd::skill::run(&args, config.as_deref()),
+            ClawkCommand::Effects(args) => cmd::effects::run(&args),
+            ClawkCommand::Sandbox(args) => cmd::sandbox::run(&args, config.as_deref()),
+            ClawkCommand::Budget(args) => cmd::budget::run(&args),
+            ClawkCommand::Conformance(args) => cmd::conformance::run(&args),
+            ClawkCommand::Doctor(args) => cmd::doctor::run(&args, config.as_deref()),
+            ClawkCommand::Config(args) => cmd::config::run(&args, config.as_deref()),
+            ClawkCommand::Completions(args) => cmd::completions::run(&args),
+            ClawkCommand::Man(args) => cmd::man::run(&args),
         }
     }
 }

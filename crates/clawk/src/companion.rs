@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clawk_manifest::model::{self, Autonomy};
-use clawk_manifest::{LoadOptions, Loaded, Severity, load, policy, render};
-use clawk_policy::{Engine, Layers, Subject, ToolResult, UsageView, ValueSources, Verdict};
+use clawk_manifest::model::{self, AutonomyLevel};
+use clawk_manifest::{LoadOptions, LoadedDocument, Severity, load, policy, render};
+use clawk_policy::{Engine, PolicyLayers, PolicySubject, ToolResult, UsageView, ValueSources, Verdict};
 use clawk_tools::builtin;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -23,22 +23,22 @@ const ENDING: &str = ".tests.yaml";
 /// The document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tests {
+struct PolicyTests {
     /// Where relative paths start, unless a case says otherwise.
     #[serde(default = "workspace")]
     workdir: PathBuf,
     /// `autonomous`, where the rules alone decide, unless a case says otherwise.
     #[serde(default = "autonomous")]
-    autonomy: Autonomy,
+    autonomy: AutonomyLevel,
     /// Labels and annotations of tools that are no built-ins, or that the manifest describes otherwise.
     #[serde(default)]
-    tools: BTreeMap<String, About>,
-    cases: Vec<Case>,
+    tools: BTreeMap<String, TestedTool>,
+    cases: Vec<PolicyTestCase>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct About {
+struct TestedTool {
     labels: BTreeMap<String, String>,
     annotations: Map<String, Value>,
 }
@@ -46,7 +46,7 @@ struct About {
 /// A call and the answer that it must get.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct PolicyTestCase {
     name: Option<String>,
     tool: String,
     #[serde(default)]
@@ -56,7 +56,7 @@ struct Case {
     #[serde(default)]
     arguments: Map<String, Value>,
     workdir: Option<PathBuf>,
-    autonomy: Option<Autonomy>,
+    autonomy: Option<AutonomyLevel>,
     #[serde(default)]
     tokens_today: u64,
     #[serde(default)]
@@ -69,7 +69,7 @@ struct Case {
     /// What tools gave before, in their order.
     #[serde(default)]
     results: Vec<GivenResult>,
-    expect: Expected,
+    expect: ExpectedVerdict,
     /// The rule that must decide; `null`: none may; absent: any will do.
     #[serde(default, deserialize_with = "given")]
     rule: Option<Option<String>>,
@@ -87,14 +87,14 @@ struct GivenResult {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Expected {
+enum ExpectedVerdict {
     Allow,
     AuditOnly,
     RequireApproval,
     Deny,
 }
 
-impl Expected {
+impl ExpectedVerdict {
     const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -109,8 +109,8 @@ fn workspace() -> PathBuf {
     PathBuf::from("/workspace")
 }
 
-const fn autonomous() -> Autonomy {
-    Autonomy::Autonomous
+const fn autonomous() -> AutonomyLevel {
+    AutonomyLevel::Autonomous
 }
 
 /// Tells `null` from absent.
@@ -120,16 +120,16 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D
 
 /// How the cases of one companion went.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct PolicyTestReport {
     pub(crate) policy: PathBuf,
     pub(crate) tests: PathBuf,
     pub(crate) cases: usize,
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<PolicyTestFailure>,
 }
 
 /// A case that does not hold.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct PolicyTestFailure {
     /// Its name, or its number and tool.
     pub(crate) case: String,
     pub(crate) tool: String,
@@ -143,7 +143,7 @@ pub(crate) struct Failure {
 ///
 /// # Errors
 /// A file can't be read or is not valid; its place is said.
-pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<Report>> {
+pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<PolicyTestReport>> {
     let file = match file.to_str().and_then(|text| text.strip_suffix(ENDING)) {
         Some(stem) => ["yaml", "yml"]
             .map(|ending| PathBuf::from(format!("{stem}.{ending}")))
@@ -172,7 +172,7 @@ pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<Report>> {
 ///
 /// # Errors
 /// A companion can't be read or is not valid.
-pub(crate) fn of_manifest(loaded: &Loaded) -> Result<Vec<Report>> {
+pub(crate) fn of_manifest(loaded: &LoadedDocument) -> Result<Vec<PolicyTestReport>> {
     let mut reports = Vec::new();
     for file in loaded.sources.files() {
         if companion(file).is_some_and(|tests| tests.exists())
@@ -184,7 +184,7 @@ pub(crate) fn of_manifest(loaded: &Loaded) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-fn findings(loaded: &Loaded) -> String {
+fn findings(loaded: &LoadedDocument) -> String {
     let errors: Vec<_> = loaded
         .diagnostics
         .iter()
@@ -203,7 +203,7 @@ pub(crate) fn companion(policy: &Path) -> Option<PathBuf> {
 }
 
 /// Runs the tests beside a policy file; `None`: there are none.
-fn beside(file: &Path, found: &model::Policy) -> Result<Option<Report>> {
+fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>> {
     let Some(tests) = companion(file).filter(|tests| tests.exists()) else {
         return Ok(None);
     };
@@ -213,7 +213,7 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<Report>> {
     }
     let text = fs::read_to_string(&tests).with_context(|| format!("can't read `{shown}`"))?;
     let options = serde_saphyr::options! { strict_booleans: true };
-    let parsed: Tests = serde_saphyr::from_str_with_options(&text, options)
+    let parsed: PolicyTests = serde_saphyr::from_str_with_options(&text, options)
         .with_context(|| format!("`{shown}` is not a valid list of tests"))?;
     let engine = Engine::compile(std::slice::from_ref(found))?;
     let failures = parsed
@@ -222,7 +222,7 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<Report>> {
         .enumerate()
         .filter_map(|(at, case)| parsed.judge(at, case, &engine))
         .collect();
-    Ok(Some(Report {
+    Ok(Some(PolicyTestReport {
         policy: file.to_owned(),
         cases: parsed.cases.len(),
         tests,
@@ -230,12 +230,12 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<Report>> {
     }))
 }
 
-impl Tests {
+impl PolicyTests {
     /// `None`: the case holds.
-    fn judge(&self, at: usize, case: &Case, engine: &Engine) -> Option<Failure> {
+    fn judge(&self, at: usize, case: &PolicyTestCase, engine: &Engine) -> Option<PolicyTestFailure> {
         let (labels, annotations, schema) = self.about(case);
         let values = self.values(case);
-        let subject = Subject {
+        let subject = PolicySubject {
             tool: &case.tool,
             labels: &labels,
             annotations: &annotations,
@@ -251,7 +251,7 @@ impl Tests {
             taint: Some(&case.taint),
             values: Some(&values),
         };
-        let layers = Layers {
+        let layers = PolicyLayers {
             autonomy: case.autonomy.unwrap_or(self.autonomy),
             named: &[],
         };
@@ -280,7 +280,7 @@ impl Tests {
             }));
         }
         let name = case.name.clone();
-        Some(Failure {
+        Some(PolicyTestFailure {
             case: name.unwrap_or_else(|| format!("case {}: {}", at + 1, case.tool)),
             tool: case.tool.clone(),
             expected: wanted(case),
@@ -290,7 +290,7 @@ impl Tests {
     }
 
     /// The texts in which the case's values are looked up: nothing else was read.
-    fn values(&self, case: &Case) -> ValueSources {
+    fn values(&self, case: &PolicyTestCase) -> ValueSources {
         let mut sources = ValueSources::default();
         case.said.iter().for_each(|said| sources.add_person(said));
         for (result, order) in case.results.iter().zip(1..) {
@@ -311,7 +311,7 @@ impl Tests {
     }
 
     /// What counts of the case's tool: the built-in's own words, the file's, the case's.
-    fn about(&self, case: &Case) -> (BTreeMap<String, String>, Map<String, Value>, Option<Value>) {
+    fn about(&self, case: &PolicyTestCase) -> (BTreeMap<String, String>, Map<String, Value>, Option<Value>) {
         let mut labels = BTreeMap::new();
         let mut annotations = Map::new();
         let mut schema = None;
@@ -330,7 +330,7 @@ impl Tests {
     }
 }
 
-fn wanted(case: &Case) -> String {
+fn wanted(case: &PolicyTestCase) -> String {
     let effect = case.expect.name();
     match &case.rule {
         None => effect.to_owned(),
@@ -348,7 +348,7 @@ fn got(verdict: &Verdict) -> String {
 }
 
 /// One line for a start that is refused, naming the first case that fails. `None`: all hold.
-pub(crate) fn refusal(reports: &[Report]) -> Option<String> {
+pub(crate) fn refusal(reports: &[PolicyTestReport]) -> Option<String> {
     let failed: usize = reports.iter().map(|report| report.failures.len()).sum();
     let report = reports.iter().find(|report| !report.failures.is_empty())?;
     let first = report.failures.first()?;

@@ -20,34 +20,36 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::peers;
-use crate::state::kept::{self, Beside, StateDir};
+use crate::state::kept::{self, SharingPolicy, StateDir};
 use anyhow::{Context, Result};
-use clawk_kernel::ports::{Provider, TokenKey};
+use clawk_kernel::ports::{ModelProvider, TokenKey};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::witness::digest_of;
-use clawk_kernel::{Atlases, ModelOptions, Options, Parts, Shown, StartError, SwarmOptions};
+use clawk_kernel::{
+    AgentDependencies, AtlasSettings, ModelOptions, Options, ResultExcerpt, StartError, SwarmOptions,
+};
 use clawk_manifest::model::{Identity, ProviderProtocol};
-use clawk_manifest::{Manifest, Sources};
-use clawk_plan::Own;
-use clawk_providers::{Factory, Scripts, discover};
+use clawk_manifest::{Manifest, SourceFiles};
+use clawk_plan::RuntimeFiles;
+use clawk_providers::{ProviderFactory, ScriptAccess, discover};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Given, Resolver};
-use clawk_server::peers::Peers;
-use clawk_tools::origins::Origins;
-use clawk_tools::undo::Undo;
-use clawk_tools::{Ask, Extra, Host, Runner, bind};
+use clawk_secrets::{EnvironmentSource, ResolvedSecrets, SecretResolver};
+use clawk_server::peers::RemoteMembers;
+use clawk_tools::origins::FileProvenanceStore;
+use clawk_tools::undo::UndoStore;
+use clawk_tools::{AskUserHandler, ExternalBuiltin, Runner, ToolHost, bind};
 use tokio::runtime::Runtime;
 
 pub(crate) use agent::{Agent, Request, agent, unknown_effects};
 pub(crate) use egress::of_servers;
-pub(crate) use launch::{Launched, Source, Wired};
+pub(crate) use launch::{AgentSource, LaunchedAgentFactory, WireAgentFactory};
 
 use crate::atlases;
-use crate::config::{self, Config, Durability, Settings};
-use crate::keeper::Keeper;
-use crate::state::server::{Server, StateConfig};
-use crate::state::{Origin, Wanted};
-use crate::trust::{self, Consent};
+use crate::config::{self, Config, DecisionDurability, Settings};
+use crate::keeper::StateKeeper;
+use crate::state::server::{StateConfig, StateServer};
+use crate::state::{Origin, StateLookup};
+use crate::trust::{self, TrustConsent};
 use crate::{audit, manifest, out};
 
 /// The folder of the state that holds what calls overwrote.
@@ -72,7 +74,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
 
 /// A manifest and what is local about it: read, checked, and nothing started.
 #[derive(Debug, Clone)]
-pub(crate) struct Blueprint {
+pub(crate) struct ResolvedConfig {
     /// As it will run: `auto:` providers are settled.
     pub(crate) manifest: Arc<Manifest>,
     /// Where it comes from.
@@ -80,7 +82,7 @@ pub(crate) struct Blueprint {
     /// What is local.
     pub(crate) config: Config,
     /// Resolves secrets.
-    pub(crate) resolver: Resolver,
+    pub(crate) resolver: SecretResolver,
     /// Where tools start and relative paths begin.
     pub(crate) workdir: PathBuf,
     /// The agent's own files: what its start reads, absolute.
@@ -90,11 +92,11 @@ pub(crate) struct Blueprint {
     /// Which model answers for each `auto:` provider.
     pub(crate) models: Vec<String>,
     /// Atlases that govern it.
-    pub(crate) atlases: Atlases,
+    pub(crate) atlases: AtlasSettings,
     /// What its folder's files run here, and by whose word.
-    consent: Option<Consent>,
+    consent: Option<TrustConsent>,
     /// Where scripts of scripted models may lie.
-    scripts: Scripts,
+    scripts: ScriptAccess,
     /// Identities of the swarm's members, by name.
     pub(crate) identities: BTreeMap<String, Arc<Identity>>,
     /// Every audit that a policy wants is being delivered.
@@ -109,7 +111,7 @@ pub(crate) struct Blueprint {
     dry: bool,
 }
 
-impl Blueprint {
+impl ResolvedConfig {
     /// From a manifest's file and a configuration at hand.
     ///
     /// # Errors
@@ -117,9 +119,9 @@ impl Blueprint {
     pub(crate) async fn with_config(path: &Path, config: Config) -> Result<Self> {
         let (manifest, sources, warning) = manifest::read(path, &config)?;
         let scripts = if config.allow_outside {
-            Scripts::Anywhere(manifest.dir.clone())
+            ScriptAccess::Anywhere(manifest.dir.clone())
         } else {
-            Scripts::Inside(manifest.dir.clone())
+            ScriptAccess::Inside(manifest.dir.clone())
         };
         let mut read = own::of_sources(&sources);
         read.push(path.with_file_name(config::BESIDE));
@@ -134,11 +136,13 @@ impl Blueprint {
     /// # Errors
     /// `clawk.toml` contradicts itself.
     pub(crate) async fn of_wire(
-        (manifest, sources): (Manifest, Sources),
+        (manifest, sources): (Manifest, SourceFiles),
         config: Config,
         root: Option<&Path>,
     ) -> Result<Self> {
-        let scripts = root.map_or(Scripts::Refused, |root| Scripts::Inside(root.to_owned()));
+        let scripts = root.map_or(ScriptAccess::Refused, |root| {
+            ScriptAccess::Inside(root.to_owned())
+        });
         let said = serde_json::to_vec(&manifest).context("the manifest can't be written again")?;
         let origin = Origin::Wire(digest_of(&said));
         Self::new(manifest, origin, config, scripts, own::of_sources(&sources)).await
@@ -150,14 +154,14 @@ impl Blueprint {
     /// An Atlas is not valid, or an action can't run here.
     pub(crate) async fn of_atlases(config: Config) -> Result<Self> {
         let alone = atlases::alone()?;
-        Self::new(alone, Origin::Atlases, config, Scripts::Refused, Vec::new()).await
+        Self::new(alone, Origin::Atlases, config, ScriptAccess::Refused, Vec::new()).await
     }
 
     async fn new(
         mut manifest: Manifest,
         origin: Origin,
         config: Config,
-        scripts: Scripts,
+        scripts: ScriptAccess,
         read: Vec<PathBuf>,
     ) -> Result<Self> {
         let models = settle(&mut manifest).await;
@@ -169,12 +173,16 @@ impl Blueprint {
     fn made(
         (mut manifest, origin): (Manifest, Origin),
         mut config: Config,
-        scripts: Scripts,
+        scripts: ScriptAccess,
         mut read: Vec<PathBuf>,
         models: Vec<String>,
     ) -> Result<Self> {
         read.extend(own::of_config(&config, &manifest));
-        let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
+        let resolver = SecretResolver::new(
+            &config.settings.secrets_store,
+            &config.folder(),
+            EnvironmentSource::Process,
+        )?;
         let atlases = atlases::bind(&mut manifest, &mut config)?;
         let folder = config
             .settings
@@ -252,8 +260,8 @@ impl Blueprint {
     }
 
     /// Where the agent's state is to lie.
-    pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> Wanted<'a> {
-        Wanted {
+    pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> StateLookup<'a> {
+        StateLookup {
             flag,
             configured: self.config.settings.state.as_ref().and_then(StateConfig::dir),
             agent: &self.manifest.metadata.name,
@@ -274,10 +282,10 @@ impl Blueprint {
     }
 
     /// The server that flag and configuration name for the state; `None`: it lies in its directory.
-    fn server(&self, flag: Option<&Path>) -> Result<Option<Server>> {
+    fn server(&self, flag: Option<&Path>) -> Result<Option<StateServer>> {
         let settings = &self.config.settings;
         let (file, ca_file) = (self.config.file.as_deref(), settings.postgres.ca_file.as_deref());
-        Server::wanted(flag, settings.state.as_ref(), file, ca_file)
+        StateServer::wanted(flag, settings.state.as_ref(), file, ca_file)
     }
 
     /// Opens a state directory as configured, or what the server keeps beside it. `waits`: another host's end is waited for.
@@ -285,14 +293,18 @@ impl Blueprint {
     /// # Errors
     /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
     pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
-        let beside = if waits { Beside::Shares } else { Beside::Refused };
+        let beside = if waits {
+            SharingPolicy::Shares
+        } else {
+            SharingPolicy::Refused
+        };
         self.open_beside(dir, flag, beside).await
     }
 
     /// The same, with what happens where other hosts serve it.
-    async fn open_beside(&self, dir: &Path, flag: Option<&Path>, beside: Beside) -> Result<StateDir> {
+    async fn open_beside(&self, dir: &Path, flag: Option<&Path>, beside: SharingPolicy) -> Result<StateDir> {
         let agent = &self.manifest.metadata.name;
-        let (named, noted) = (self.server(flag)?, Server::of(dir)?);
+        let (named, noted) = (self.server(flag)?, StateServer::of(dir)?);
         if let Some(server) = &named {
             server.note(dir)?;
         }
@@ -300,8 +312,8 @@ impl Blueprint {
             return kept::serve(dir, &server, (agent, self.keys()?), beside).await;
         }
         let durability = match self.config.settings.durability {
-            Durability::Durable => crate::state::kept::Durability::Durable,
-            Durability::Relaxed => crate::state::kept::Durability::Relaxed,
+            DecisionDurability::Durable => crate::state::kept::WriteDurability::Durable,
+            DecisionDurability::Relaxed => crate::state::kept::WriteDurability::Relaxed,
         };
         Ok(StateDir::open_with(
             dir,
@@ -317,13 +329,13 @@ impl Blueprint {
     ///
     /// # Errors
     /// The state is not the one that was signed, or an audit that a policy wants can't be written.
-    pub(crate) fn keeper(&self, state: &StateDir) -> Result<Keeper> {
-        Keeper::check(state)?;
+    pub(crate) fn keeper(&self, state: &StateDir) -> Result<StateKeeper> {
+        StateKeeper::check(state)?;
         self.keeper_of_checked(state)
     }
 
-    /// The same after [`Keeper::check`].
-    fn keeper_of_checked(&self, state: &StateDir) -> Result<Keeper> {
+    /// The same after [`StateKeeper::check`].
+    fn keeper_of_checked(&self, state: &StateDir) -> Result<StateKeeper> {
         let Settings {
             checkpoints,
             retention,
@@ -342,7 +354,7 @@ impl Blueprint {
             env,
             &self.audit_writable,
         )?;
-        let mut keeper = Keeper::start(state, checkpoints, retention, env)?;
+        let mut keeper = StateKeeper::start(state, checkpoints, retention, env)?;
         keeper.also(audits);
         let is_wired = matches!(self.origin, Origin::Wire(_));
         let exporters = telemetry::of(&self.manifest, is_wired, state.path(), &journal, &self.resolver)?;
@@ -351,8 +363,8 @@ impl Blueprint {
     }
 
     /// What makes the manifest's providers.
-    pub(crate) fn provider_factory(&self) -> Factory {
-        Factory::new(
+    pub(crate) fn provider_factory(&self) -> ProviderFactory {
+        ProviderFactory::new(
             self.resolver.clone(),
             self.config.settings.providers.clone(),
             self.scripts.clone(),
@@ -363,7 +375,7 @@ impl Blueprint {
     ///
     /// # Errors
     /// Why each of the others can't be served here.
-    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Vec<String>> {
+    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn ModelProvider>>, Vec<String>> {
         let factory = self.provider_factory();
         let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
         for spec in &self.manifest.providers {
@@ -411,7 +423,11 @@ impl Blueprint {
     ///
     /// # Errors
     /// Each tool that nothing here runs.
-    pub(crate) fn runner(&self, ask: Option<Ask>, state: Option<&Path>) -> Result<Runner, Vec<String>> {
+    pub(crate) fn runner(
+        &self,
+        ask: Option<AskUserHandler>,
+        state: Option<&Path>,
+    ) -> Result<Runner, Vec<String>> {
         bind(
             &self.manifest,
             &self.config.settings.tools,
@@ -425,7 +441,7 @@ impl Blueprint {
     /// With the origins of the text in files kept in the state.
     fn tracing_text(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
         let Some(state) = state else { return Ok(runner) };
-        let origins = Origins::open(state.join(ORIGINS)).map_err(|error| {
+        let origins = FileProvenanceStore::open(state.join(ORIGINS)).map_err(|error| {
             vec![format!(
                 "where the text in files came from can't be read: {error}"
             )]
@@ -440,7 +456,7 @@ impl Blueprint {
             return Ok(runner);
         };
         let vault = self.keys().map_err(|error| vec![format!("{error:#}")])?;
-        let undo = Undo::new(state.join(UNDO), settings.limits())
+        let undo = UndoStore::new(state.join(UNDO), settings.limits())
             .and_then(|undo| undo.sealed_by(vault.map(|keys| keys.vault)))
             .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
         Ok(runner.keeping(Arc::new(undo)))
@@ -450,9 +466,9 @@ impl Blueprint {
     ///
     /// # Errors
     /// Each way out that can't be had.
-    fn tool_host(&self, ask: Option<Ask>, state: Option<&Path>) -> Result<Host, Vec<String>> {
+    fn tool_host(&self, ask: Option<AskUserHandler>, state: Option<&Path>) -> Result<ToolHost, Vec<String>> {
         let egress = egress::compose(&self.config.settings, &self.manifest, &self.resolver)?;
-        Ok(Host {
+        Ok(ToolHost {
             launcher: self.launcher(state.map(|state| state.join("cache")).as_deref()),
             own: self.own(state),
             defaults: self.config.settings.sandbox.defaults(),
@@ -466,26 +482,31 @@ impl Blueprint {
     }
 
     /// What is the runtime's and not the tools'.
-    fn own(&self, state: Option<&Path>) -> Own {
-        Own {
+    fn own(&self, state: Option<&Path>) -> RuntimeFiles {
+        RuntimeFiles {
             state: state.map(Path::to_owned),
             files: self.read.clone(),
         }
     }
 
-    fn extras(&self) -> BTreeMap<String, Arc<dyn Extra>> {
+    fn extras(&self) -> BTreeMap<String, Arc<dyn ExternalBuiltin>> {
         let simulated = self.atlases.fallback.iter();
         let send = ("channel-send".to_owned(), self.channel_send());
         let schedule = ("schedule".to_owned(), self.schedule());
         simulated
-            .map(|name| (name.clone(), Arc::new(atlases::Simulate) as Arc<dyn Extra>))
+            .map(|name| {
+                (
+                    name.clone(),
+                    Arc::new(atlases::SimulatedActionTool) as Arc<dyn ExternalBuiltin>,
+                )
+            })
             .chain([send, schedule])
             .collect()
     }
 
     /// Every secret that `clawk.toml` and the manifest name, as far as it can be had: it is recognised in any text from the
     /// start, not only after its first use. One that can't be had is told where it is used.
-    fn known_secrets(&self) -> Given {
+    fn known_secrets(&self) -> ResolvedSecrets {
         let given = self.resolver.given();
         for name in egress::named(&self.config.settings, &self.manifest) {
             let _resolved = self.resolver.resolve(name); // silent-ok: its use will say what is wrong with it
@@ -497,12 +518,12 @@ impl Blueprint {
     ///
     /// # Errors
     /// A binding is not one, or the bus can't be reached.
-    pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<Peers>>, TokenKey)> {
+    pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<RemoteMembers>>, TokenKey)> {
         if self.manifest.swarm.is_none() {
             return Ok((None, TokenKey::default()));
         }
         let key = peers::token_key(state)?;
-        let place = peers::Place {
+        let place = peers::PeerContext {
             manifest: &self.manifest,
             config: &self.config,
             resolver: &self.resolver,
@@ -524,13 +545,17 @@ impl Blueprint {
     ///
     /// # Errors
     /// Everything that keeps the agent from starting here.
-    pub(crate) fn parts(&self, state: &StateDir, ask: Option<Ask>) -> Result<Parts, StartError> {
+    pub(crate) fn parts(
+        &self,
+        state: &StateDir,
+        ask: Option<AskUserHandler>,
+    ) -> Result<AgentDependencies, StartError> {
         let faults = self.channel_faults();
         if !faults.is_empty() {
             return Err(StartError::Unserved(faults));
         }
         match (self.providers(), self.runner(ask, Some(state.path()))) {
-            (Ok(providers), Ok(runner)) => Ok(Parts {
+            (Ok(providers), Ok(runner)) => Ok(AgentDependencies {
                 manifest: Arc::clone(&self.manifest),
                 providers,
                 runner: Arc::new(runner),
@@ -551,7 +576,7 @@ impl Blueprint {
                     planning: Some(self.config.settings.world_models),
                     judge: self.config.settings.screen.judge(),
                     claims: self.config.settings.claims.claims(),
-                    shown: Shown::Ends(self.config.settings.output.shown_bytes),
+                    shown: ResultExcerpt::Ends(self.config.settings.output.shown_bytes),
                     models: self.model_options(),
                     reach_providers: false,
                     inbox: self.config.settings.inbox,
@@ -603,7 +628,7 @@ async fn settle(manifest: &mut Manifest) -> Vec<String> {
         };
         let script = format!("script:{script}");
         if found.is_none() {
-            found = Some(discover(&Env::Process).await);
+            found = Some(discover(&EnvironmentSource::Process).await);
         }
         let Some(found) = &found else { continue };
         match &found.provider {

@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clawk_channels::ChannelConfig;
-use clawk_kernel::purse::{Budgets, Prices};
-use clawk_kernel::{Claims, InboxLimits, Judge, ModelCatalogue, OutboxLimits, PlanLimits, Shown};
+use clawk_kernel::purse::{BudgetSettings, PriceTable};
+use clawk_kernel::{
+    Claims, InboxLimits, JudgeSettings, ModelCatalogue, OutboxLimits, PlanLimits, ResultExcerpt,
+};
 use clawk_manifest::model::{FilesystemMode, McpUri, NetworkMode, ShellMode};
 use clawk_plan as plan;
 use clawk_providers::ProviderConfig;
@@ -30,14 +32,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::atlases::AtlasConfig;
 use crate::http::HttpConfig;
-pub(crate) use doors::{Doors, QueueDoor};
-pub(crate) use egress::{Egress, SecretBinding};
+pub(crate) use doors::{DoorsConfig, QueueDoor};
+pub(crate) use egress::{LocalEgressConfig, SecretBinding};
 #[cfg(feature = "postgres")]
-pub(crate) use postgres::Tls as PostgresTls;
-pub(crate) use postgres::{Postgres, ServerUrl};
-pub(crate) use qdrant::Qdrant;
+pub(crate) use postgres::PostgresTlsMode as PostgresTls;
+pub(crate) use postgres::{PostgresConfig, ServerUrl};
+pub(crate) use qdrant::QdrantConfig;
 
-use crate::keeper::{Checkpoints, Retention};
+use crate::keeper::{CheckpointsConfig, Retention};
 use crate::peers::{PeerConfig, SwarmConfig};
 use crate::state::server::StateConfig;
 
@@ -56,11 +58,11 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "zone::known")]
     pub(crate) timezone: Option<String>,
     /// When a decision counts as durable.
-    pub(crate) durability: Durability,
+    pub(crate) durability: DecisionDurability,
     /// Where audit records go.
     pub(crate) audit: crate::audit::Settings,
     /// `clawk run`.
-    pub(crate) run: Run,
+    pub(crate) run: RunConfig,
     /// Where secrets come from before the environment.
     pub(crate) secrets_store: StoreConfig,
     /// What is local about a provider of the manifest, by its name.
@@ -70,31 +72,31 @@ pub(crate) struct Settings {
     /// Folders that `claw://registry/NAME/…` stands for; relative to the file's folder.
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// Screening of text.
-    pub(crate) screen: Screen,
+    pub(crate) screen: ScreenConfig,
     /// Who judges answers before they leave.
     pub(crate) claims: ClaimsConfig,
     /// What a model reads of tools' results.
     pub(crate) output: Output,
     /// Where tools may go on this machine.
-    pub(crate) egress: Egress,
+    pub(crate) egress: LocalEgressConfig,
     /// Secrets that are put in at the boundary, by reference.
     pub(crate) secrets: BTreeMap<String, SecretBinding>,
     /// What runs a tool of the manifest, by its name.
     pub(crate) tools: ToolsConfig,
     /// When the journal is signed, and where else the signatures go.
-    pub(crate) checkpoints: Checkpoints,
+    pub(crate) checkpoints: CheckpointsConfig,
     /// Atlases that govern.
     pub(crate) atlases: AtlasConfig,
     /// The listener.
     pub(crate) http: HttpConfig,
     /// Doors that are no listener: folders and queues.
-    pub(crate) doors: Doors,
+    pub(crate) doors: DoorsConfig,
     /// How long contents are kept.
     pub(crate) retention: Retention,
     /// What the agent may use up.
-    pub(crate) budgets: Budgets,
+    pub(crate) budgets: BudgetSettings,
     /// What models cost.
-    pub(crate) prices: Prices,
+    pub(crate) prices: PriceTable,
     /// What is known of models.
     pub(crate) models: ModelsConfig,
     /// How much waits, and how much runs at once.
@@ -104,7 +106,7 @@ pub(crate) struct Settings {
     /// What is local about a channel of the manifest, by its name.
     pub(crate) channels: BTreeMap<String, ChannelConfig>,
     /// Where questions go whose conversation has nobody who may answer.
-    pub(crate) approvals: Approvals,
+    pub(crate) approvals: ApprovalsConfig,
     /// What the manifest does not say of its Swarm.
     pub(crate) swarm: SwarmConfig,
     /// Who members of the Swarm are, by the names of their identities.
@@ -116,9 +118,9 @@ pub(crate) struct Settings {
     /// How much a plan step of a skill's world model may take.
     pub(crate) world_models: PlanLimits,
     /// The server of stores on PostgreSQL.
-    pub(crate) postgres: Postgres,
+    pub(crate) postgres: PostgresConfig,
     /// The server of stores on Qdrant.
-    pub(crate) qdrant: Qdrant,
+    pub(crate) qdrant: QdrantConfig,
 }
 
 /// `[models]`.
@@ -260,7 +262,7 @@ impl MemoryConfig {
 /// When a decision counts as durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Durability {
+pub(crate) enum DecisionDurability {
     /// It is on the disk: a power failure loses nothing that was acted on.
     #[default]
     Durable,
@@ -271,7 +273,7 @@ pub(crate) enum Durability {
 /// `[run]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Run {
+pub(crate) struct RunConfig {
     /// Said first by itself when `clawk run` is given no message.
     pub(crate) opening: Option<String>,
 }
@@ -279,7 +281,7 @@ pub(crate) struct Run {
 /// `[approvals]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Approvals {
+pub(crate) struct ApprovalsConfig {
     /// `CHANNEL:CONVERSATION`, each of which is asked.
     pub(crate) to: Vec<String>,
 }
@@ -287,16 +289,16 @@ pub(crate) struct Approvals {
 /// `[screen]`: who judges text where a policy says `llm-based` or `hybrid`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Screen {
+pub(crate) struct ScreenConfig {
     /// A provider of the manifest; its first one when absent.
     pub(crate) judge: Option<String>,
     /// How long one text's judgement may take; past it the text counts as suspect.
     pub(crate) judge_timeout_ms: u64,
 }
 
-impl Default for Screen {
+impl Default for ScreenConfig {
     fn default() -> Self {
-        let Judge { provider, timeout_ms } = Judge::default();
+        let JudgeSettings { provider, timeout_ms } = JudgeSettings::default();
         Self {
             judge: provider,
             judge_timeout_ms: timeout_ms,
@@ -347,26 +349,26 @@ const MAX_SHOWN_BYTES: usize = 1 << 20;
 
 impl Default for Output {
     fn default() -> Self {
-        let (Shown::Ends(shown_bytes) | Shown::Head(shown_bytes)) = Shown::default();
+        let (ResultExcerpt::Ends(shown_bytes) | ResultExcerpt::Head(shown_bytes)) = ResultExcerpt::default();
         Self { shown_bytes }
     }
 }
 
 fn shown_bytes<'de, D: serde::Deserializer<'de>>(given: D) -> Result<usize, D::Error> {
     let bytes = usize::deserialize(given)?;
-    if (Shown::MIN_BYTES..=MAX_SHOWN_BYTES).contains(&bytes) {
+    if (ResultExcerpt::MIN_BYTES..=MAX_SHOWN_BYTES).contains(&bytes) {
         return Ok(bytes);
     }
-    let least = Shown::MIN_BYTES;
+    let least = ResultExcerpt::MIN_BYTES;
     Err(serde::de::Error::custom(format!(
         "`shown_bytes` is {bytes}; it must lie between {least} and {MAX_SHOWN_BYTES}"
     )))
 }
 
-impl Screen {
+impl ScreenConfig {
     /// As the kernel takes it.
-    pub(crate) fn judge(&self) -> Judge {
-        Judge {
+    pub(crate) fn judge(&self) -> JudgeSettings {
+        JudgeSettings {
             provider: self.judge.clone(),
             timeout_ms: self.judge_timeout_ms,
         }
@@ -403,7 +405,7 @@ pub(crate) struct Sandbox {
 
 impl Default for Sandbox {
     fn default() -> Self {
-        let (warm, free) = (sandbox::Warm::default(), sandbox::MinFree::default());
+        let (warm, free) = (sandbox::WarmPoolLimits::default(), sandbox::MinFree::default());
         Self {
             allow_none: false,
             filesystem: FilesystemMode::Deny,
@@ -430,8 +432,8 @@ impl Sandbox {
     }
 
     /// As a plan takes it.
-    pub(crate) fn defaults(&self) -> plan::Defaults {
-        plan::Defaults {
+    pub(crate) fn defaults(&self) -> plan::PlanDefaults {
+        plan::PlanDefaults {
             allow_none: self.allow_none,
             limits: plan::Limits::default(),
             shell: match self.shell {
@@ -471,7 +473,7 @@ pub(crate) struct Config {
 
 /// `--allow-outside`, of every verb that reads a manifest.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub(crate) struct Outside {
+pub(crate) struct AllowOutsideArgs {
     /// Let file references leave the manifest's folder
     #[arg(long)]
     pub(crate) allow_outside: bool,
@@ -536,7 +538,7 @@ impl Config {
 
     /// With what the command line says of file references.
     #[must_use]
-    pub(crate) fn outside(mut self, outside: Outside) -> Self {
+    pub(crate) fn outside(mut self, outside: AllowOutsideArgs) -> Self {
         self.allow_outside = outside.allow_outside;
         self
     }
@@ -567,9 +569,9 @@ impl Config {
     }
 
     /// How many boxes wait for calls.
-    pub(crate) fn warm(&self) -> sandbox::Warm {
+    pub(crate) fn warm(&self) -> sandbox::WarmPoolLimits {
         let given = &self.settings.sandbox;
-        sandbox::Warm {
+        sandbox::WarmPoolLimits {
             boxes: given.warm_boxes,
             boxes_total: given.warm_boxes_total,
             idle_ms: given.warm_idle_ms,

@@ -6,18 +6,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use clawk_manifest::{Judge, Leaf, LeafValue, Remark, Severity};
+use clawk_manifest::{LeafCheckFn, LeafRemark, LeafValue, ManifestLeaf, Severity};
 use serde::Deserialize;
 
 const TABLE: &str = include_str!("../../../vectors/coverage.toml");
 
 /// By kind, then by leaf: `path`, or `path=word`.
-type Table = BTreeMap<String, BTreeMap<String, Line>>;
+type Table = BTreeMap<String, BTreeMap<String, CoverageEntry>>;
 
 /// What is said of one leaf: exactly one of `works`, `warned`, `refused`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct CoverageEntry {
     /// The test that shows the effect.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the tests and the reader"))]
     works: Option<String>,
@@ -38,9 +38,9 @@ static COVERAGE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(TABLE).expect("vectors/coverage.toml is a table of leaves"));
 
 /// What `clawk validate` and every start say of a leaf.
-pub(crate) const JUDGE: Judge = judge;
+pub(crate) const JUDGE: LeafCheckFn = judge;
 
-fn judge(leaf: &Leaf<'_>) -> Option<Remark> {
+fn judge(leaf: &ManifestLeaf<'_>) -> Option<LeafRemark> {
     let lines = COVERAGE.get(leaf.kind.title())?;
     let (line, shown) = match leaf.value {
         LeafValue::Word(word) => (
@@ -55,13 +55,13 @@ fn judge(leaf: &Leaf<'_>) -> Option<Remark> {
         return None;
     }
     match (&line.refused, &line.warned) {
-        (Some(code), _) => Some(Remark {
+        (Some(code), _) => Some(LeafRemark {
             severity: Severity::Error,
             code,
             message: format!("{shown} cannot be run by this version"),
             help: Some(line.why.clone()),
         }),
-        (None, Some(code)) => Some(Remark {
+        (None, Some(code)) => Some(LeafRemark {
             severity: Severity::Warning,
             code,
             message: format!(
@@ -74,7 +74,7 @@ fn judge(leaf: &Leaf<'_>) -> Option<Remark> {
     }
 }
 
-impl Line {
+impl CoverageEntry {
     fn asks_nothing(&self, value: LeafValue<'_>) -> bool {
         match (&self.unless, value) {
             (Some(toml::Value::Boolean(idle)), LeafValue::Bool(flag)) => *idle == flag,

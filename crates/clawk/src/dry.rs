@@ -12,50 +12,51 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::place::Search;
+use clawk_kernel::place::PathSearch;
 use clawk_kernel::ports::{
-    Description, Later, Look, Marked, MarkedContent, Mend, RunError, RunOutcome, Sampler, ToolRunner,
+    BoxFuture, InspectedCall, MarkedContent, ReconcileMethod, RunError, RunOutcome, SamplingHandler,
+    TaintedFiles, ToolDescription, ToolRunner,
 };
-use clawk_kernel::sheet::{Preview, Sheet};
-use clawk_kernel::witness::Fact;
-use clawk_kernel::{PREDICTED, Parts};
-use clawk_plan::{Obtained, Plan, Refusal};
-use clawk_policy::path::Places;
+use clawk_kernel::sheet::{CallPreview, ExecutorPreview};
+use clawk_kernel::witness::GrantPrecondition;
+use clawk_kernel::{AgentDependencies, PREDICTED};
+use clawk_plan::{ObtainedEnforcement, Plan, SandboxRefusal};
+use clawk_policy::path::RealLocations;
 use clawk_proto::RequestId;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use report::{Approved, Recorder, Report};
+pub(crate) use report::{ApprovedPlan, DryRunReport, Recorder};
 pub(crate) use state::{copy as copy_state, copy_server};
 
 /// What was predicted so far, by the call's id. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Predictions(Arc<Mutex<BTreeMap<RequestId, Predicted>>>);
+pub(crate) struct CallPredictions(Arc<Mutex<BTreeMap<RequestId, CallPrediction>>>);
 
 /// One prediction.
 #[derive(Debug, Clone)]
-pub(crate) struct Predicted {
+pub(crate) struct CallPrediction {
     /// SHA-256 of the arguments' canonical JSON, lower-case hex.
     pub(crate) parameters: String,
     /// What the call would do.
     pub(crate) lines: Vec<String>,
 }
 
-impl Predictions {
+impl CallPredictions {
     /// The prediction for a call; none: it ran, or it was refused.
-    pub(crate) fn of(&self, id: &RequestId) -> Option<Predicted> {
+    pub(crate) fn of(&self, id: &RequestId) -> Option<CallPrediction> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned()
     }
 
-    fn add(&self, id: RequestId, predicted: Predicted) {
+    fn add(&self, id: RequestId, predicted: CallPrediction) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(id, predicted);
     }
 
     /// Puts the dry runner before the agent's own, and nobody behind the swarm's tools.
-    pub(crate) fn around(&self, parts: Parts) -> Parts {
+    pub(crate) fn around(&self, parts: AgentDependencies) -> AgentDependencies {
         let mut parts = parts;
         // Members and peers are told nothing: their tools are predicted as well.
         parts.options.swarm = std::mem::take(&mut parts.options.swarm).unmanned();
@@ -71,7 +72,7 @@ impl Predictions {
 /// Runs what only reads, and predicts the rest.
 struct DryRunner {
     inner: Arc<dyn ToolRunner>,
-    predictions: Predictions,
+    predictions: CallPredictions,
 }
 
 impl fmt::Debug for DryRunner {
@@ -82,20 +83,20 @@ impl fmt::Debug for DryRunner {
 
 impl DryRunner {
     async fn predict(&self, permit: &Permit) -> RunOutcome {
-        let look = Look {
+        let look = InspectedCall {
             tool: permit.tool(),
             arguments: permit.arguments(),
             plan: permit.plan(),
             workdir: permit.workdir(),
         };
         let preview = self.inner.preview(look).await;
-        let sheet = Sheet::of(permit.arguments(), preview, Vec::new());
+        let sheet = CallPreview::of(permit.arguments(), preview, Vec::new());
         let text = format!(
             "[dry run] This was not done. It would be:\n{}\n[Go on as if it had been done. What you read later shows the \
              world as it is now, without it.]",
             sheet.whole()
         );
-        let predicted = Predicted {
+        let predicted = CallPrediction {
             parameters: permit.digest().to_hex(),
             lines: sheet.whole().lines().map(str::to_owned).collect(),
         };
@@ -104,17 +105,17 @@ impl DryRunner {
             content: vec![ContentBlock::text(text)],
             is_error: false,
             structured: Some(json!({"dry_run": true})),
-            obtained: Obtained::in_process(PREDICTED),
+            obtained: ObtainedEnforcement::in_process(PREDICTED),
         }
     }
 }
 
 impl ToolRunner for DryRunner {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         self.inner.describe(tool)
     }
 
-    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         self.inner.takes_over(tool)
     }
 
@@ -124,7 +125,7 @@ impl ToolRunner for DryRunner {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.inner.preflight(tool, arguments, plan, workdir)
     }
 
@@ -134,7 +135,7 @@ impl ToolRunner for DryRunner {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.inner.foresee(tool, arguments, plan, workdir)
     }
 
@@ -142,37 +143,37 @@ impl ToolRunner for DryRunner {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         if permit.read_only() {
             return self.inner.run(permit, cancel);
         }
         Box::pin(async move { Ok(self.predict(&permit).await) })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         self.inner.preview(look)
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.inner.stands_on(look)
     }
 
-    fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
+    fn places<'a>(&'a self, look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
         self.inner.places(look, search)
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
         self.inner.marked(contents)
     }
 
     /// Into the copy of the state.
-    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
         self.inner.mark(content, origins)
     }
 
     /// Nothing that a dry run did is found out by doing it.
-    fn mend(&self, _tool: &str) -> Mend {
-        Mend::Person
+    fn mend(&self, _tool: &str) -> ReconcileMethod {
+        ReconcileMethod::Person
     }
 
     /// The kernel runs those that only read; the others come here.
@@ -182,11 +183,11 @@ impl ToolRunner for DryRunner {
         reads && self.inner.is_kernels(tool)
     }
 
-    fn models(&self, sampler: Sampler) {
+    fn models(&self, sampler: SamplingHandler) {
         self.inner.models(sampler);
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.inner.close()
     }
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use crate::state::kept::StateDir;
 use anyhow::{Context, Result, bail};
 use clawk_egress::HostPattern;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
-use clawk_secrets::Resolver;
-use clawk_server::Host;
-use clawk_server::http::{Door, Http, HttpOptions, Page, Scope, Tls, Token, Traces};
-use clawk_trace::Report;
+use clawk_secrets::SecretResolver;
+use clawk_server::AgentHost;
+use clawk_server::http::{HttpDoor, HttpListener, HttpOptions, ListenerTls, Page, Scope, Token, TraceReader};
+use clawk_trace::VerificationReport;
 use oauth::OAuthConfig;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -33,7 +33,7 @@ pub(crate) struct HttpConfig {
     /// What is served, by path (R42): `claw` (`/claw`, `/claw/ws`), `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`), `openai`
     /// (`/openai/v1/…`), `mcp` (`/mcp`), `a2a` (`/a2a` and the
     /// AgentCard).
-    pub(crate) doors: Vec<Door>,
+    pub(crate) doors: Vec<HttpDoor>,
     /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
     pub(crate) tokens: Vec<TokenConfig>,
     /// An authorization server whose tokens are taken, too.
@@ -44,7 +44,7 @@ pub(crate) struct HttpConfig {
     pub(crate) tls: Option<TlsConfig>,
     /// Addresses beyond loopback may be listened on; tokens are then required.
     pub(crate) public: bool,
-    /// Names that a `Host` header may have, besides loopback's.
+    /// Names that a `AgentHost` header may have, besides loopback's.
     pub(crate) hosts: Vec<String>,
     /// Origins of browsers that may call, such as `https://console.example.com`.
     pub(crate) origins: Vec<String>,
@@ -78,7 +78,7 @@ pub(crate) struct TlsConfig {
 }
 
 impl TlsConfig {
-    fn load(&self) -> Result<Tls> {
+    fn load(&self) -> Result<ListenerTls> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("`[http.tls]`: `{}`", path.display()));
         let mode = fs::metadata(&self.key).map(|key| key.permissions().mode());
@@ -87,7 +87,7 @@ impl TlsConfig {
             bail!("`[http.tls]`: other users may read the key `{key}`; remove this right with `chmod 600`");
         }
         let authorities = self.client_authorities.as_deref().map(read).transpose()?;
-        Tls::new(
+        ListenerTls::new(
             &read(&self.certificate)?,
             &read(&self.key)?,
             authorities.as_deref(),
@@ -143,12 +143,12 @@ impl HttpConfig {
     /// A token has no value, two, or a weak one; two tokens have one name.
     pub(crate) fn options(
         &self,
-        secrets: &Resolver,
+        secrets: &SecretResolver,
         private: &[HostPattern],
         state: &Path,
     ) -> Result<HttpOptions> {
         if self.doors.is_empty() {
-            let known: Vec<&str> = Door::ALL.iter().map(|door| door.name()).collect();
+            let known: Vec<&str> = HttpDoor::ALL.iter().map(|door| door.name()).collect();
             bail!(
                 "`[http] doors` names nothing to serve; known: {}",
                 known.join(", ")
@@ -179,7 +179,7 @@ impl HttpConfig {
     ///
     /// # Errors
     /// A token has no value, two, or a weak one; two tokens have one name.
-    pub(crate) fn tokens(&self, secrets: &Resolver) -> Result<Vec<Token>> {
+    pub(crate) fn tokens(&self, secrets: &SecretResolver) -> Result<Vec<Token>> {
         let mut tokens: Vec<Token> = Vec::new();
         for given in &self.tokens {
             let token =
@@ -193,7 +193,7 @@ impl HttpConfig {
     }
 }
 
-fn token(given: &TokenConfig, secrets: &Resolver) -> Result<Token> {
+fn token(given: &TokenConfig, secrets: &SecretResolver) -> Result<Token> {
     if given.name.is_empty() || given.scopes.is_empty() {
         let known: Vec<&str> = Scope::ALL.iter().map(|scope| scope.name()).collect();
         bail!(
@@ -225,18 +225,18 @@ fn token(given: &TokenConfig, secrets: &Resolver) -> Result<Token> {
 pub(crate) async fn bind(
     address: SocketAddr,
     (config, private): (&HttpConfig, &[HostPattern]),
-    secrets: &Resolver,
-    host: Host,
+    secrets: &SecretResolver,
+    host: AgentHost,
     state: &StateDir,
-) -> Result<Http> {
+) -> Result<HttpListener> {
     let options = config.options(secrets, private, state.path())?;
     let traces = traces(state);
     let clock = Arc::new(SystemClock::default());
-    Ok(Http::bind(address, options, host, traces, clock).await?)
+    Ok(HttpListener::bind(address, options, host, traces, clock).await?)
 }
 
 /// Reads the traces of this state.
-pub(crate) fn traces(state: &StateDir) -> Arc<dyn Traces> {
+pub(crate) fn traces(state: &StateDir) -> Arc<dyn TraceReader> {
     Arc::new(StateTraces(state.clone()))
 }
 
@@ -244,8 +244,8 @@ pub(crate) fn traces(state: &StateDir) -> Arc<dyn Traces> {
 #[derive(Debug)]
 struct StateTraces(StateDir);
 
-impl Traces for StateTraces {
-    fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>> {
+impl TraceReader for StateTraces {
+    fn page(&self, page: Page) -> BoxFuture<'_, Result<Vec<SealedEvent>, String>> {
         Box::pin(self.0.chain(page.session, page.since, page.kinds, page.limit))
     }
 
@@ -253,11 +253,11 @@ impl Traces for StateTraces {
         self.0.watch()
     }
 
-    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> BoxFuture<'_, Result<u64, String>> {
         Box::pin(self.0.count(session, kinds))
     }
 
-    fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
+    fn verify(&self, session: SessionId) -> BoxFuture<'_, Result<VerificationReport, String>> {
         Box::pin(self.0.verify(session))
     }
 }

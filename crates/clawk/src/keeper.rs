@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::kept::{self, Erase, StateDir};
+use crate::state::kept::{self, ErasureSelection, StateDir};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_trace::checkpoint::Signer;
+use clawk_trace::checkpoint::TraceSigner;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use places::{File, Webhook};
+use places::{HeadFile, HeadWebhook};
 
 use crate::audit::Audit;
 use crate::compose::telemetry::Exporter;
@@ -39,7 +39,7 @@ const NEWEST_EVENTS: u64 = 10_000;
 /// `[checkpoints]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Checkpoints {
+pub(crate) struct CheckpointsConfig {
     /// After so many events; 0: by time alone.
     pub(crate) every_events: u64,
     /// After so many seconds in which something came; 0: by events alone.
@@ -50,7 +50,7 @@ pub(crate) struct Checkpoints {
     pub(crate) webhook: Option<String>,
 }
 
-impl Default for Checkpoints {
+impl Default for CheckpointsConfig {
     fn default() -> Self {
         Self {
             every_events: 1000,
@@ -71,23 +71,23 @@ pub(crate) struct Retention {
 
 /// Works beside an agent until [`Self::close`].
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct StateKeeper {
     over: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// What its tasks share.
 #[derive(Debug)]
-struct Shared {
+struct StateKeeperShared {
     state: StateDir,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointsConfig,
     retention: Retention,
-    file: Option<File>,
+    file: Option<HeadFile>,
     signed: Notify,
     clock: SystemClock,
 }
 
-impl Keeper {
+impl StateKeeper {
     /// Refuses a journal that is not the one that was signed; before [`Self::start`].
     ///
     /// # Errors
@@ -106,21 +106,21 @@ impl Keeper {
     /// The second place does not fit the journal; the webhook's address is none.
     pub(crate) fn start(
         state: &StateDir,
-        checkpoints: &Checkpoints,
+        checkpoints: &CheckpointsConfig,
         retention: &Retention,
-        env: &clawk_secrets::Env,
+        env: &clawk_secrets::EnvironmentSource,
     ) -> Result<Self> {
-        let file = checkpoints.file.clone().map(File::new);
+        let file = checkpoints.file.clone().map(HeadFile::new);
         if let Some(file) = &file {
             file.check(state)?;
         }
         let webhook = checkpoints
             .webhook
             .as_deref()
-            .map(|url| Webhook::new(url, env))
+            .map(|url| HeadWebhook::new(url, env))
             .transpose()
             .context("`checkpoints.webhook`")?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StateKeeperShared {
             state: state.clone(),
             checkpoints: checkpoints.clone(),
             retention: retention.clone(),
@@ -214,13 +214,13 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }
 
-impl Shared {
+impl StateKeeperShared {
     /// Signs whenever it is due, and once at the end.
     async fn sign(self: Arc<Self>, over: CancellationToken) {
         let mut signer = None;
         // Whatever an earlier run left unsigned counts as due.
         let (mut signed, mut last, mut behind) = (0, Instant::now(), true);
-        let Checkpoints {
+        let CheckpointsConfig {
             every_events,
             every_seconds,
             ..
@@ -262,7 +262,7 @@ impl Shared {
         }
     }
 
-    async fn seal(&self, signer: &mut Option<Signer>) -> Result<()> {
+    async fn seal(&self, signer: &mut Option<TraceSigner>) -> Result<()> {
         if signer.is_none() {
             *signer = Some(self.state.signer()?);
         }
@@ -286,7 +286,12 @@ impl Shared {
             while kept::sharing(&self.state).leads {
                 match self
                     .state
-                    .erase(Erase::Before(before), &reason, "retention", &self.clock)
+                    .erase(
+                        ErasureSelection::Before(before),
+                        &reason,
+                        "retention",
+                        &self.clock,
+                    )
                     .await
                 {
                     Ok(erased) if erased.more && !over.is_cancelled() => {}

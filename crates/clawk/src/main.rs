@@ -62,9 +62,9 @@ fn main() -> ExitCode {
     }
     hide_memory();
     // Usage errors end here with 2, `--help` and `--version` with 0.
-    let matches = cli::Cli::command().get_matches();
+    let matches = cli::CommandLine::command().get_matches();
     let json = refusal::is_wanted(&matches);
-    let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log(cli.verbose, is_served(&matches));
     as_many_descriptors_as_allowed();
     state::kept::find_keys(cli.config.as_deref());
@@ -145,7 +145,7 @@ fn log(verbose: u8, served: bool) {
 
 /// What went wrong, what caused it, and so on down.
 fn report(error: &anyhow::Error) {
-    let paint = out::Paint::stderr();
+    let paint = out::TerminalStyle::stderr();
     out::note(&format!(
         "{} {}",
         paint.red("error:"),

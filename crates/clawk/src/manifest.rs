@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::builder::TypedValueParser as _;
 use clawk_manifest::model::{Policy, Sandbox};
-use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Manifest, Severity, Sources, load, render};
+use clawk_manifest::{
+    Diagnostic, LoadOptions, LoadedDocument, Manifest, Severity, SourceFiles, load, render,
+};
 use clawk_policy::{Engine, WarningKind};
 use clawk_proto::uri::Kind;
 
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
-use crate::out::{self, Paint};
-use crate::refusal::Refused;
+use crate::out::{self, TerminalStyle};
+use crate::refusal::DetailedRefusal;
 use crate::unapplied;
 
 /// How a manifest is named on the command line: its file, or the folder that has a `claw.yaml`.
@@ -32,7 +34,7 @@ pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
 ///
 /// # Errors
 /// It is invalid: every finding has been shown on standard error. Or a policy file fails the tests beside it.
-pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Sources, Option<String>)> {
+pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, SourceFiles, Option<String>)> {
     let (manifest, loaded) = look(path, config)?;
     if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
         bail!("{refusal}");
@@ -58,7 +60,7 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, Sources, O
 ///
 /// # Errors
 /// It is invalid; every finding has been shown on standard error.
-pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, Loaded)> {
+pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, LoadedDocument)> {
     let mut loaded = load(path, &options(config));
     match loaded.manifest.take() {
         Some(manifest) => Ok((manifest, loaded)),
@@ -88,8 +90,15 @@ pub(crate) fn options(config: &Config) -> LoadOptions {
 }
 
 /// Shows every finding, and is the error.
-fn shown(path: &Path, loaded: &Loaded) -> anyhow::Error {
-    out::note(render(&loaded.diagnostics, &loaded.sources, Paint::stderr().is_on()).trim_end());
+fn shown(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
+    out::note(
+        render(
+            &loaded.diagnostics,
+            &loaded.sources,
+            TerminalStyle::stderr().is_on(),
+        )
+        .trim_end(),
+    );
     let errors = loaded
         .diagnostics
         .iter()
@@ -98,16 +107,16 @@ fn shown(path: &Path, loaded: &Loaded) -> anyhow::Error {
     let plural = if errors == 1 { "" } else { "s" };
     let message = format!("`{}` is not valid: {errors} error{plural}", path.display());
     let of = loaded.diagnostics.iter();
-    Refused::new(message, of.filter(|found| found.severity == Severity::Error)).into()
+    DetailedRefusal::new(message, of.filter(|found| found.severity == Severity::Error)).into()
 }
 
 /// What the engine says about the rules: shadowed ones, conditions that nothing understands.
-pub(crate) fn about_rules(policies: &[Policy], sources: &Sources) -> Vec<Diagnostic> {
+pub(crate) fn about_rules(policies: &[Policy], sources: &SourceFiles) -> Vec<Diagnostic> {
     let engine = match Engine::compile(policies) {
         Ok(engine) => engine,
         Err(error) => return vec![Diagnostic::error("policy-rule", "", error.to_string())],
     };
-    let finding = |warning: &clawk_policy::Warning| {
+    let finding = |warning: &clawk_policy::PolicyWarning| {
         let code = match warning.kind {
             WarningKind::Unreachable { .. } => "unreachable-rule",
             WarningKind::UnknownCondition(_) => "unknown-condition",
@@ -124,7 +133,7 @@ pub(crate) fn about_rules(policies: &[Policy], sources: &Sources) -> Vec<Diagnos
 }
 
 /// With the line of the rule's `id`, where the files have just one rule of that id.
-fn placed(mut finding: Diagnostic, rule_id: &str, sources: &Sources) -> Diagnostic {
+fn placed(mut finding: Diagnostic, rule_id: &str, sources: &SourceFiles) -> Diagnostic {
     let mut found = None;
     for file in sources.files() {
         let mut start = 0;

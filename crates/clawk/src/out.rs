@@ -72,19 +72,19 @@ fn colours(piece: &str) -> bool {
 
 /// Colours and weights, or nothing where they are not wanted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Paint {
+pub(crate) struct TerminalStyle {
     on: bool,
 }
 
-impl Paint {
-    /// For standard output: see [`Paint::wanted`].
+impl TerminalStyle {
+    /// For standard output: see [`TerminalStyle::wanted`].
     pub(crate) fn stdout() -> Self {
         Self {
             on: Self::wanted(io::stdout().is_terminal()),
         }
     }
 
-    /// For standard error: see [`Paint::wanted`].
+    /// For standard error: see [`TerminalStyle::wanted`].
     pub(crate) fn stderr() -> Self {
         Self {
             on: Self::wanted(io::stderr().is_terminal()),
@@ -164,7 +164,7 @@ pub(crate) struct OneLine(String);
 
 /// Text from outside that may have several lines, for places where nothing else stands beside it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Block(String);
+pub(crate) struct SanitizedBlock(String);
 
 /// Stands for a line end in one line.
 const LINE_END: char = '⏎';
@@ -181,8 +181,8 @@ pub(crate) fn one_line(text: &str) -> OneLine {
 }
 
 /// The text with its lines.
-pub(crate) fn block(text: &str) -> Block {
-    Block(unsteered(text))
+pub(crate) fn block(text: &str) -> SanitizedBlock {
+    SanitizedBlock(unsteered(text))
 }
 
 macro_rules! shown {
@@ -209,7 +209,7 @@ macro_rules! shown {
     };
 }
 shown!(OneLine);
-shown!(Block);
+shown!(SanitizedBlock);
 
 /// Standard error for logs: each event is written at once and stays one line, whatever its values hold.
 #[derive(Debug, Clone, Copy, Default)]
@@ -255,7 +255,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Paint, block, clipped, one_line, own_colours};
+    use super::{TerminalStyle, block, clipped, one_line, own_colours};
 
     #[test]
     fn text_from_outside_cannot_steer_the_terminal() {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_line_steers_the_terminal_by_our_own_colours_alone() {
-        let painted = Paint { on: true };
+        let painted = TerminalStyle { on: true };
         let mixed = format!(
             "{} /a\x1b[2J\x1b[8mb\x1b]0;x\x07\u{202e}\x1b",
             painted.dim(&painted.red("x"))

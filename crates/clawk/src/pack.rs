@@ -21,24 +21,24 @@ const BEGIN: &[u8] = b"{\"clawk_atlas_pack\":1,";
 /// A pack as it is written: members in order, one line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Pack {
+pub(crate) struct AtlasPack {
     clawk_atlas_pack: u8,
     /// Over the digests and names of all parts.
     pub(crate) digest: String,
     /// Context files, by their paths in the manifest.
-    pub(crate) files: BTreeMap<String, Part>,
-    manifest: Part,
+    pub(crate) files: BTreeMap<String, AtlasPackPart>,
+    manifest: AtlasPackPart,
 }
 
 /// A text and its SHA-256.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Part {
+pub(crate) struct AtlasPackPart {
     sha256: String,
     text: String,
 }
 
-impl Part {
+impl AtlasPackPart {
     fn new(text: String) -> Self {
         Self {
             sha256: digest_of(text.as_bytes()).to_hex(),
@@ -52,7 +52,7 @@ impl Part {
 }
 
 /// One line per part: digest, two blanks, name; the manifest first.
-fn whole(manifest: &Part, files: &BTreeMap<String, Part>) -> String {
+fn whole(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> String {
     let mut list = format!("{}  atlas.json\n", manifest.sha256);
     for (name, part) in files {
         list.push_str(&format!("{}  {name:?}\n", part.sha256));
@@ -64,7 +64,7 @@ fn whole(manifest: &Part, files: &BTreeMap<String, Part>) -> String {
 ///
 /// # Errors
 /// It is not valid, or can't be read.
-pub(crate) fn make(folder: &Path) -> Result<(Atlas, Pack)> {
+pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
     let atlas = load::load(folder)?;
     let root = if folder.is_dir() {
         folder
@@ -89,11 +89,11 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, Pack)> {
         if let Some(place) = place {
             let text =
                 fs::read_to_string(&place).with_context(|| format!("can't read `{}`", place.display()))?;
-            files.insert(name.to_owned(), Part::new(text));
+            files.insert(name.to_owned(), AtlasPackPart::new(text));
         }
     }
-    let manifest = Part::new(manifest);
-    let pack = Pack {
+    let manifest = AtlasPackPart::new(manifest);
+    let pack = AtlasPack {
         clawk_atlas_pack: 1,
         digest: whole(&manifest, &files),
         files,
@@ -107,7 +107,7 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, Pack)> {
     Ok((packed, pack))
 }
 
-impl Pack {
+impl AtlasPack {
     /// The file's bytes.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec(self)?;
@@ -118,7 +118,7 @@ impl Pack {
     /// The Atlas in it, when every digest holds.
     fn atlas(&self) -> Result<Atlas> {
         let parts = self.files.values().chain([&self.manifest]);
-        if self.clawk_atlas_pack != 1 || !parts.into_iter().all(Part::holds) {
+        if self.clawk_atlas_pack != 1 || !parts.into_iter().all(AtlasPackPart::holds) {
             bail!("a part does not have its digest: the pack was changed");
         }
         if whole(&self.manifest, &self.files) != self.digest {
@@ -150,7 +150,7 @@ pub(crate) fn load(path: &Path) -> Result<Atlas> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > PACK_BYTES {
         bail!("`{}` is larger than {PACK_BYTES} bytes", path.display());
     }
-    let pack: Pack = serde_json::from_slice(&bytes)
+    let pack: AtlasPack = serde_json::from_slice(&bytes)
         .with_context(|| format!("`{}` is not a valid Atlas pack", path.display()))?;
     pack.atlas().with_context(|| format!("`{}`", path.display()))
 }

@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clawk_client::Target;
+use clawk_client::AgentAddress;
 use clawk_egress::Url;
 use clawk_kernel::Role;
-use clawk_kernel::ports::{Errand, Later, Lost, RunError, TokenKey, Worked};
+use clawk_kernel::ports::{BoxFuture, RemoteResult, RemoteTask, RetryReason, RunError, TokenKey};
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_kernel::witness::digest_of;
 use clawk_manifest::Manifest;
 use clawk_manifest::model::{BusBackend, MessagePassing, Swarm};
-use clawk_secrets::Resolver;
-use clawk_server::peers::{BusKind, BusOptions, Foreign, ForeignOptions, LinkOptions, Peers};
+use clawk_secrets::SecretResolver;
+use clawk_server::peers::{BusKind, BusOptions, ForeignMember, ForeignOptions, LinkOptions, RemoteMembers};
 use clawk_swarm::Plan;
-use clawk_swarm::limit::Local;
+use clawk_swarm::limit::LocalLimits;
 use clawk_swarm::plan::identity_name;
 use clawk_tools::{A2aAgent, A2aStep};
 use clawk_trace::checkpoint::PublicKey;
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, QueueDoor};
 
-pub(crate) use binding::{ANY, Binding, binding};
+pub(crate) use binding::{ANY, MemberBinding, binding};
 
 /// Below the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
@@ -49,7 +49,7 @@ pub(crate) struct SwarmConfig {
     /// Identities whose tasks this host takes out of the bus; absent: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) serve: Option<Vec<String>>,
-    /// See [`Local`].
+    /// See [`LocalLimits`].
     retry_delay_ms: Option<u64>,
     max_depth: Option<u32>,
     max_waiting: Option<usize>,
@@ -57,9 +57,9 @@ pub(crate) struct SwarmConfig {
 
 impl SwarmConfig {
     /// The limits.
-    pub(crate) fn local(&self) -> Local {
-        let usual = Local::default();
-        Local {
+    pub(crate) fn local(&self) -> LocalLimits {
+        let usual = LocalLimits::default();
+        LocalLimits {
             retry_delay_ms: self.retry_delay_ms.unwrap_or(usual.retry_delay_ms),
             max_depth: self.max_depth.unwrap_or(usual.max_depth),
             max_waiting: self.max_waiting.unwrap_or(usual.max_waiting),
@@ -105,7 +105,7 @@ pub(crate) struct PeerConfig {
 }
 
 /// One way to reach a peer.
-enum Way<'a> {
+enum PeerAddress<'a> {
     Here,
     Manifest(&'a Path),
     Command(&'a [String]),
@@ -117,19 +117,21 @@ enum Way<'a> {
 }
 
 impl PeerConfig {
-    fn way(&self, name: &str) -> Result<Way<'_>> {
+    fn way(&self, name: &str) -> Result<PeerAddress<'_>> {
         let ways = [
-            self.identity.as_ref().map(|_| Way::Here),
-            self.manifest.as_deref().map(Way::Manifest),
-            self.command.as_deref().map(Way::Command),
-            self.url.as_deref().map(Way::Url),
-            self.a2a.as_deref().map(Way::A2a),
-            self.bus.as_deref().map(Way::Bus),
+            self.identity.as_ref().map(|_| PeerAddress::Here),
+            self.manifest.as_deref().map(PeerAddress::Manifest),
+            self.command.as_deref().map(PeerAddress::Command),
+            self.url.as_deref().map(PeerAddress::Url),
+            self.a2a.as_deref().map(PeerAddress::A2a),
+            self.bus.as_deref().map(PeerAddress::Bus),
         ];
         let mut given = ways.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(way), None) => Ok(way),
-            (None, _) if self.key.is_some() && self.token.is_none() && self.tools.is_none() => Ok(Way::Swarm),
+            (None, _) if self.key.is_some() && self.token.is_none() && self.tools.is_none() => {
+                Ok(PeerAddress::Swarm)
+            }
             _ => bail!(
                 "`[peers.{name}]` of clawk.toml needs exactly one of `identity`, `manifest`, `command`, `url`, `a2a` and `bus`"
             ),
@@ -143,13 +145,17 @@ impl PeerConfig {
             format!("`[peers.{name}] key` of clawk.toml is not a key (example: `ed25519:` and 64 hexadecimal digits)")
         })?;
         match self.way(name)? {
-            Way::Here => bail!(
+            PeerAddress::Here => bail!(
                 "`[peers.{name}]` of clawk.toml: `identity` works in this process, where nothing is signed; leave `key` out"
             ),
-            Way::A2a(_) => {
+            PeerAddress::A2a(_) => {
                 bail!("`[peers.{name}]` of clawk.toml: an agent of A2A signs nothing; leave `key` out")
             }
-            Way::Manifest(_) | Way::Command(_) | Way::Url(_) | Way::Bus(_) | Way::Swarm => Ok(Some(key)),
+            PeerAddress::Manifest(_)
+            | PeerAddress::Command(_)
+            | PeerAddress::Url(_)
+            | PeerAddress::Bus(_)
+            | PeerAddress::Swarm => Ok(Some(key)),
         }
     }
 
@@ -178,10 +184,10 @@ fn line(words: &[String]) -> String {
 
 /// What a blueprint knows that peers need.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct PeerContext<'a> {
     pub(crate) manifest: &'a Manifest,
     pub(crate) config: &'a Config,
-    pub(crate) resolver: &'a Resolver,
+    pub(crate) resolver: &'a SecretResolver,
     pub(crate) state: &'a Path,
 }
 
@@ -234,10 +240,10 @@ pub(crate) fn kept_key(state: &Path, name: &str) -> Result<[u8; 32]> {
 ///
 /// # Errors
 /// A binding is not one, or the bus can't be reached.
-pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option<Arc<Peers>>> {
+pub(crate) async fn elsewhere(place: PeerContext<'_>, key: &TokenKey) -> Result<Option<Arc<RemoteMembers>>> {
     let (mut links, mut foreign) = (BTreeMap::new(), BTreeMap::new());
     for (name, peer) in &place.config.settings.peers {
-        if let Way::A2a(url) = peer.way(name)? {
+        if let PeerAddress::A2a(url) = peer.way(name)? {
             foreign.insert(name.clone(), stranger(place, name, peer, url)?);
         } else if let Some(options) = link(place, name, peer)? {
             links.insert(name.clone(), options);
@@ -250,7 +256,7 @@ pub(crate) async fn elsewhere(place: Place<'_>, key: &TokenKey) -> Result<Option
         return Ok(None);
     }
     let at = bus.as_ref().map(|bus| place_of(&bus.kind)).unwrap_or_default();
-    let peers = Peers::new(links, foreign, bus, keys).await;
+    let peers = RemoteMembers::new(links, foreign, bus, keys).await;
     Ok(Some(peers.with_context(|| {
         format!("the swarm's bus {at} (`[swarm] url` of clawk.toml) can't be reached")
     })?))
@@ -268,12 +274,12 @@ fn place_of(kind: &BusKind) -> String {
 }
 
 /// The keys of `[peers]`, by the names of their tables.
-fn keys(place: Place<'_>) -> Result<BTreeMap<String, PublicKey>> {
+fn keys(place: PeerContext<'_>) -> Result<BTreeMap<String, PublicKey>> {
     let mut keys = BTreeMap::new();
     for (name, peer) in &place.config.settings.peers {
         let Some(key) = peer.key(name)? else { continue };
         let own = |swarm: &Swarm| swarm.coordination.backend == BusBackend::InProcess;
-        if matches!(peer.way(name)?, Way::Swarm) && place.manifest.swarm.as_ref().is_none_or(own) {
+        if matches!(peer.way(name)?, PeerAddress::Swarm) && place.manifest.swarm.as_ref().is_none_or(own) {
             bail!(
                 "`[peers.{name}]` of clawk.toml: a `key` alone is for members of a Swarm whose backend is `sqlite-wal`, `redis` or `nats`; say how the peer is reached"
             );
@@ -283,12 +289,12 @@ fn keys(place: Place<'_>) -> Result<BTreeMap<String, PublicKey>> {
     Ok(keys)
 }
 
-fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
+fn link(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOptions>> {
     let folder = place.config.folder();
     let about = || format!("`[peers.{name}]` of clawk.toml");
     let target = match peer.way(name)? {
-        Way::Here | Way::A2a(_) | Way::Swarm => return Ok(None),
-        Way::Manifest(path) => {
+        PeerAddress::Here | PeerAddress::A2a(_) | PeerAddress::Swarm => return Ok(None),
+        PeerAddress::Manifest(path) => {
             let state = place.state.join(STATES).join(name);
             let program = std::env::current_exe().context("this program can't find itself")?;
             let words = [
@@ -304,16 +310,16 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
                 .mode(0o700)
                 .create(&state)
                 .with_context(about)?;
-            Target::Command(line(&words))
+            AgentAddress::Command(line(&words))
         }
-        Way::Command([]) => bail!("{}: `command` names no program", about()),
+        PeerAddress::Command([]) => bail!("{}: `command` names no program", about()),
         // A foreign program gets none of this process's variables: keys are among them.
-        Way::Command(words) => Target::Command(format!("env -i {KEPT} {}", line(words))),
-        Way::Url(url) => match Target::parse(url).with_context(about)? {
-            target @ (Target::Http(_) | Target::WebSocket(_)) => target,
+        PeerAddress::Command(words) => AgentAddress::Command(format!("env -i {KEPT} {}", line(words))),
+        PeerAddress::Url(url) => match AgentAddress::parse(url).with_context(about)? {
+            target @ (AgentAddress::Http(_) | AgentAddress::WebSocket(_)) => target,
             _ => bail!("{}: `url` is `http://`, `https://`, `ws://` or `wss://`", about()),
         },
-        Way::Bus(url) => {
+        PeerAddress::Bus(url) => {
             let swarm = place
                 .manifest
                 .swarm
@@ -324,8 +330,8 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
             } else {
                 format!("{url}#{swarm}/{name}")
             };
-            match Target::parse(&whole).with_context(about)? {
-                target @ (Target::Nats(_) | Target::Redis(_)) => target,
+            match AgentAddress::parse(&whole).with_context(about)? {
+                target @ (AgentAddress::Nats(_) | AgentAddress::Redis(_)) => target,
                 _ => bail!("{}: `bus` is `nats://`, `tls://` or `redis://`", about()),
             }
         }
@@ -343,7 +349,7 @@ fn link(place: Place<'_>, name: &str, peer: &PeerConfig) -> Result<Option<LinkOp
     }))
 }
 
-fn stranger(place: Place<'_>, name: &str, peer: &PeerConfig, url: &str) -> Result<ForeignOptions> {
+fn stranger(place: PeerContext<'_>, name: &str, peer: &PeerConfig, url: &str) -> Result<ForeignOptions> {
     let about = || format!("`[peers.{name}]` of clawk.toml");
     if peer.tools.is_some() {
         bail!(
@@ -368,10 +374,10 @@ fn stranger(place: Place<'_>, name: &str, peer: &PeerConfig, url: &str) -> Resul
 #[derive(Debug)]
 struct Member(Arc<A2aAgent>);
 
-impl Foreign for Member {
-    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked> {
+impl ForeignMember for Member {
+    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
         Box::pin(async move {
-            let mut waits = Waits {
+            let mut waits = RemoteTaskGuard {
                 agent: Arc::clone(&self.0),
                 task: None,
             };
@@ -387,36 +393,36 @@ impl Foreign for Member {
             if ended.is_ok() {
                 waits.task = None;
             }
-            let lost = |why, error: RunError| Worked::Lost {
+            let lost = |why, error: RunError| RemoteResult::Lost {
                 why,
                 message: error.to_string(),
                 tokens: unused,
             };
             match ended {
-                Ok(end) if end.state == "completed" => Worked::Answered {
+                Ok(end) if end.state == "completed" => RemoteResult::Answered {
                     text: end.text,
                     tokens: None,
                 },
-                Ok(end) => Worked::Refused {
+                Ok(end) => RemoteResult::Refused {
                     reason: end.state.chars().take(32).collect(),
                     message: end.text.chars().take(300).collect(),
                     tokens: None,
                 },
-                Err(error @ RunError::Unavailable(_)) => lost(Lost::Unreached, error),
-                Err(error @ RunError::Timeout { .. }) => lost(Lost::Timeout, error),
-                Err(error) => lost(Lost::Crashed, error),
+                Err(error @ RunError::Unavailable(_)) => lost(RetryReason::Unreached, error),
+                Err(error @ RunError::Timeout { .. }) => lost(RetryReason::Timeout, error),
+                Err(error) => lost(RetryReason::Crashed, error),
             }
         })
     }
 }
 
 /// Somebody waits for a task. When this is dropped before its end, the other agent is told.
-struct Waits {
+struct RemoteTaskGuard {
     agent: Arc<A2aAgent>,
     task: Option<String>,
 }
 
-impl Drop for Waits {
+impl Drop for RemoteTaskGuard {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
         let agent = Arc::clone(&self.agent);
@@ -432,7 +438,7 @@ const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
 ///
 /// # Errors
 /// `[swarm] url` is not one of this back end, or its password can't be had.
-fn server(place: Place<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
+fn server(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
     let schemes = match backend {
         "redis" => ["redis", "rediss"],
         _ => ["nats", "tls"],
@@ -457,7 +463,7 @@ fn server(place: Place<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
 }
 
 /// The identities that work by the bus, and how many of each work at once.
-fn identities(place: Place<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BTreeMap<String, usize> {
+fn identities(place: PeerContext<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BTreeMap<String, usize> {
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
     for who in plan
         .all()
@@ -481,7 +487,7 @@ fn identities(place: Place<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BT
 
 /// The bus of the manifest's Swarm; none: its members work in this process.
 fn bus(
-    place: Place<'_>,
+    place: PeerContext<'_>,
     key: &TokenKey,
     bound: &dyn Fn(&str) -> bool,
     keys: &BTreeMap<String, PublicKey>,

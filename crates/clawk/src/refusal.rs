@@ -10,12 +10,12 @@ use crate::out;
 
 /// A refusal of which more is known than its text: each fault with its place.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct DetailedRefusal {
     message: String,
     faults: Vec<Value>,
 }
 
-impl Refused {
+impl DetailedRefusal {
     /// With this text for people, and these faults.
     pub(crate) fn new<'a, F: Serialize + 'a>(
         message: String,
@@ -26,13 +26,13 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for DetailedRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for DetailedRefusal {}
 
 /// Whether the verb that was asked for prints JSON.
 pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
@@ -48,7 +48,7 @@ pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
 pub(crate) fn print(error: &anyhow::Error) -> anyhow::Result<()> {
     let mut errors: Vec<Value> = error
         .chain()
-        .filter_map(|cause| cause.downcast_ref::<Refused>())
+        .filter_map(|cause| cause.downcast_ref::<DetailedRefusal>())
         .flat_map(|refused| refused.faults.iter().cloned())
         .collect();
     if errors.is_empty() {

@@ -24,7 +24,7 @@ const OWNER: &str = "manifest";
 
 /// Which state directory a verb looks at.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Which {
+pub(crate) struct StateSelector {
     /// State directory, or `postgres://USER@HOST/DATABASE?schema=SCHEMA`
     #[arg(long, value_name = "DIR|URL")]
     pub(crate) state: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub(crate) struct Which {
     pub(crate) agent: Option<String>,
 }
 
-impl Which {
+impl StateSelector {
     /// The directory; it exists.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Which {
     pub(crate) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.state {
             if let Some(url) = server::url_of(dir) {
-                return server::Server::of_url(url, &server::StateTable::default())?.own_dir();
+                return server::StateServer::of_url(url, &server::StateTable::default())?.own_dir();
             }
             return existing(dir.clone());
         }
@@ -76,7 +76,7 @@ impl Which {
 ///
 /// # Errors
 /// The state can't be read.
-pub(crate) fn text_of(reader: &kept::Reader, content: Option<Digest>) -> Result<Option<String>> {
+pub(crate) fn text_of(reader: &kept::StateDirReader, content: Option<Digest>) -> Result<Option<String>> {
     let bytes = content
         .map(|digest| reader.content(digest))
         .transpose()?
@@ -150,7 +150,7 @@ impl fmt::Display for Origin {
 
 /// Where the state of an agent is wanted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct StateLookup<'a> {
     /// `--state`.
     pub(crate) flag: Option<&'a Path>,
     /// `state` of `clawk.toml`.
@@ -163,7 +163,7 @@ pub(crate) struct Wanted<'a> {
 
 /// The place of an agent's state.
 #[derive(Debug)]
-struct Located {
+struct StateLocation {
     dir: PathBuf,
     /// It is the agent's default one, and no other manifest's.
     default: bool,
@@ -171,7 +171,7 @@ struct Located {
     taken_by: Option<(PathBuf, OsString)>,
 }
 
-impl Wanted<'_> {
+impl StateLookup<'_> {
     /// The directory, whether it is there or not; nothing is made.
     ///
     /// # Errors
@@ -180,10 +180,10 @@ impl Wanted<'_> {
         self.locate().map(|located| located.dir)
     }
 
-    fn locate(&self) -> Result<Located> {
+    fn locate(&self) -> Result<StateLocation> {
         let flag = self.flag.filter(|flag| server::url_of(flag).is_none());
         if let Some(dir) = flag.or(self.configured) {
-            return Ok(Located {
+            return Ok(StateLocation {
                 dir: dir.to_owned(),
                 default: false,
                 taken_by: None,
@@ -192,7 +192,7 @@ impl Wanted<'_> {
         let (home, owner) = (home()?, self.origin.owner());
         let dir = home.join(self.agent);
         let Some(other) = owner_of(&dir)?.filter(|other| *other != owner) else {
-            return Ok(Located {
+            return Ok(StateLocation {
                 dir,
                 default: true,
                 taken_by: None,
@@ -210,7 +210,7 @@ impl Wanted<'_> {
                 third.display()
             );
         }
-        Ok(Located {
+        Ok(StateLocation {
             dir: own,
             default: true,
             taken_by: Some((dir, other)),
@@ -223,7 +223,7 @@ impl Wanted<'_> {
     /// # Errors
     /// It can't be made or protected, or it belongs to another user.
     pub(crate) fn prepare(&self) -> Result<(PathBuf, Option<String>)> {
-        let Located {
+        let StateLocation {
             dir,
             default,
             taken_by,

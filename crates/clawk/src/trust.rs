@@ -26,7 +26,7 @@ use clawk_tools::ToolConfig;
 use serde::Serialize;
 
 use crate::config::{Config, MemoryStore};
-use crate::out::{self, Paint};
+use crate::out::{self, TerminalStyle};
 use crate::state;
 use crate::terminal::{can_ask, input};
 
@@ -47,7 +47,7 @@ const KEPT_CHARS: usize = 400;
 
 /// Something that a start of the agent would run, or run with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Runs {
+pub(crate) struct StartupProgram {
     /// Which entry of which file says so.
     pub(crate) by: String,
     /// The command as words, or the file.
@@ -60,7 +60,7 @@ pub(crate) struct Runs {
     pub(crate) files: Vec<(PathBuf, String)>,
 }
 
-impl Runs {
+impl StartupProgram {
     /// One line for people: all of it, with what can't be seen written out.
     pub(crate) fn line(&self) -> String {
         let mut words = self.what.join(" ");
@@ -73,8 +73,8 @@ impl Runs {
 
 /// Everything that a start would run because a file beside the manifest, or the manifest itself, says so. What the user's own
 /// configuration or `--config` names is the user's word already.
-pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<Runs> {
-    let mut found = Finder {
+pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupProgram> {
+    let mut found = StartupProgramFinder {
         folders: [
             manifest.map(|manifest| manifest.dir.clone()),
             Some(config.folder()),
@@ -97,17 +97,17 @@ pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<Runs> {
 }
 
 /// Over all of it.
-pub(crate) fn digest(runs: &[Runs]) -> Digest {
+pub(crate) fn digest(runs: &[StartupProgram]) -> Digest {
     digest_of(&serde_json::to_vec(runs).unwrap_or_default()) // silent-ok: words and digests always serialise
 }
 
-struct Finder {
+struct StartupProgramFinder {
     /// What lies in them came with the manifest.
     folders: Vec<PathBuf>,
-    runs: Vec<Runs>,
+    runs: Vec<StartupProgram>,
 }
 
-impl Finder {
+impl StartupProgramFinder {
     #[expect(
         clippy::too_many_lines,
         reason = "one piece for each section that names a program"
@@ -417,7 +417,7 @@ impl Finder {
                 files.push((path, content.unwrap_or_default()));
             }
         }
-        self.runs.push(Runs {
+        self.runs.push(StartupProgram {
             by: by.to_owned(),
             what: words.iter().map(|word| without_password(word)).collect(),
             env,
@@ -445,7 +445,7 @@ fn without_password(word: &str) -> String {
 /// By whose word it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum How {
+pub(crate) enum ConsentSource {
     /// Somebody said yes at the terminal.
     Asked,
     /// `--trust`, or `clawk trust`.
@@ -458,10 +458,10 @@ pub(crate) enum How {
 
 /// What was agreed to; kept in the state directory.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Consent {
+pub(crate) struct TrustConsent {
     digest: Digest,
-    how: How,
-    runs: Vec<Runs>,
+    how: ConsentSource,
+    runs: Vec<StartupProgram>,
 }
 
 /// Makes sure that the user agrees to what a start would run. `told`: they have said so on the command line; `asks`: there is a
@@ -474,7 +474,7 @@ pub(crate) fn agreed(
     manifest: Option<&Manifest>,
     told: bool,
     asks: bool,
-) -> Result<Option<Consent>> {
+) -> Result<Option<TrustConsent>> {
     let runs = of(config, manifest);
     let folder = manifest.map_or_else(|| config.folder(), |manifest| manifest.dir.clone());
     if runs.is_empty() {
@@ -483,17 +483,17 @@ pub(crate) fn agreed(
     let digest = digest(&runs);
     let how = if told {
         remember(digest, &folder)?;
-        How::Told
+        ConsentSource::Told
     } else if remembered()?.contains(&digest.to_hex()) {
-        How::Remembered
+        ConsentSource::Remembered
     } else if asks {
         ask(&runs, &folder)?;
         remember(digest, &folder)?;
-        How::Asked
+        ConsentSource::Asked
     } else {
-        How::Named
+        ConsentSource::Named
     };
-    Ok(Some(Consent { digest, how, runs }))
+    Ok(Some(TrustConsent { digest, how, runs }))
 }
 
 /// Whether nothing would run because a folder's files say so, or its user agreed to all of it before.
@@ -508,7 +508,7 @@ pub(crate) fn asks() -> bool {
     can_ask()
 }
 
-impl Consent {
+impl TrustConsent {
     /// Adds it to the state directory's record, unless its last line says the same.
     ///
     /// # Errors
@@ -541,8 +541,8 @@ impl Consent {
     }
 }
 
-fn ask(runs: &[Runs], folder: &Path) -> Result<()> {
-    let lines: Vec<String> = runs.iter().map(Runs::line).collect();
+fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
+    let lines: Vec<String> = runs.iter().map(StartupProgram::line).collect();
     if lines.iter().map(String::len).sum::<usize>() > MAX_SHOWN_BYTES {
         let folder = folder.display();
         bail!(
@@ -550,7 +550,7 @@ fn ask(runs: &[Runs], folder: &Path) -> Result<()> {
              prints it, `clawk trust {folder}` agrees to it"
         );
     }
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     let head = format!(
         "the files in `{}` would run or use on this machine:",
         folder.display()

@@ -13,7 +13,7 @@ use crate::peers::PeerConfig;
 /// One warning for each.
 pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    if let Err(reason) = clawk_policy::Screen::compile(&manifest.policies) {
+    if let Err(reason) = clawk_policy::ScreeningPolicy::compile(&manifest.policies) {
         found.push(Diagnostic::warning(
             "unserved-screening",
             "/spec/policies",

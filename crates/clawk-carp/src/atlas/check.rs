@@ -7,8 +7,10 @@ use clawk_proto::carp::{AllowedAction, RiskTier};
 use semver::{Version, VersionReq};
 use serde_json::{Map, Value, json};
 
-use super::{Action, Atlas, Capability, Conditions, Executor, Pack, Policy, Schema, bounds, policy};
-use crate::fault::{At, Length, Report};
+use super::{
+    Atlas, AtlasAction, Capability, ContextPack, Executor, Policy, PolicyConditions, Schema, bounds, policy,
+};
+use crate::fault::{FaultCollector, InputPath, LengthBounds};
 use crate::glob::Pattern;
 
 const KNOWN: [&str; 17] = [
@@ -31,10 +33,10 @@ const KNOWN: [&str; 17] = [
     "metadata",
 ];
 
-pub(super) fn manifest(report: &mut Report, value: &Value) -> Option<Atlas> {
-    let at = At::Root;
+pub(super) fn manifest(report: &mut FaultCollector, value: &Value) -> Option<Atlas> {
+    let at = InputPath::Root;
     let map = report.object(value, &at, &KNOWN)?;
-    if let Some(text) = report.required_text(map, &at, "atlas_version", Length(1, 64))
+    if let Some(text) = report.required_text(map, &at, "atlas_version", LengthBounds(1, 64))
         && text != "1.0"
     {
         report.fault(
@@ -43,7 +45,7 @@ pub(super) fn manifest(report: &mut Report, value: &Value) -> Option<Atlas> {
             format!("`{text}` is not spoken here; `1.0` is"),
         );
     }
-    let id = report.required_text(map, &at, "atlas_id", Length(1, 255));
+    let id = report.required_text(map, &at, "atlas_id", LengthBounds(1, 255));
     let id = id.filter(|id| {
         let fits = is_atlas_id(id);
         if !fits {
@@ -57,8 +59,8 @@ pub(super) fn manifest(report: &mut Report, value: &Value) -> Option<Atlas> {
         fits
     });
     let version = version(report, map, &at);
-    let name = report.required_text(map, &at, "name", Length(1, 100));
-    let description = report.required_text(map, &at, "description", Length(0, 1000));
+    let name = report.required_text(map, &at, "name", LengthBounds(1, 100));
+    let description = report.required_text(map, &at, "description", LengthBounds(0, 1000));
     let about = about(report, map, &at);
     let actions = actions(report, map, &at);
     let packs = packs(report, map, &at);
@@ -109,8 +111,8 @@ fn dotted(text: &str, least: usize, first_hyphen: bool, later_hyphen: bool) -> b
     all && count >= least
 }
 
-fn version(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<Version> {
-    let text = report.required_text(map, at, "version", Length(1, 255))?;
+fn version(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Option<Version> {
+    let text = report.required_text(map, at, "version", LengthBounds(1, 255))?;
     match Version::parse(text) {
         Ok(version) => Some(version),
         Err(cause) => {
@@ -121,11 +123,11 @@ fn version(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option
     }
 }
 
-fn about(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Map<String, Value> {
-    report.texts(map, at, "authors", 100, Length(1, 255));
-    report.texts(map, at, "domains", 100, Length(1, 255));
+fn about(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Map<String, Value> {
+    report.texts(map, at, "authors", 100, LengthBounds(1, 255));
+    report.texts(map, at, "domains", 100, LengthBounds(1, 255));
     for key in ["license", "homepage", "repository"] {
-        report.optional_text(map, at, key, Length(1, 2000));
+        report.optional_text(map, at, key, LengthBounds(1, 2000));
     }
     for key in ["adapters", "metadata"] {
         if let Some(value) = map.get(key) {
@@ -146,8 +148,8 @@ fn about(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Map<Stri
     .collect()
 }
 
-fn actions(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Action> {
-    let mut out: Vec<Action> = Vec::new();
+fn actions(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<AtlasAction> {
+    let mut out: Vec<AtlasAction> = Vec::new();
     let mut seen = HashSet::new();
     // Many actions share a schema; it is compiled once.
     let mut schemas: HashMap<String, Arc<Schema>> = HashMap::new();
@@ -170,11 +172,11 @@ fn actions(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Ac
 }
 
 fn action(
-    report: &mut Report,
+    report: &mut FaultCollector,
     value: &Value,
-    at: &At<'_>,
+    at: &InputPath<'_>,
     schemas: &mut HashMap<String, Arc<Schema>>,
-) -> Option<Action> {
+) -> Option<AtlasAction> {
     let known = [
         "action_id",
         "name",
@@ -190,7 +192,7 @@ fn action(
         "examples",
     ];
     let map = report.object(value, at, &known)?;
-    let id = report.required_text(map, at, "action_id", Length(1, 255));
+    let id = report.required_text(map, at, "action_id", LengthBounds(1, 255));
     if let Some(id) = id.filter(|id| !is_action_id(id)) {
         let wanted = "lower-case names joined by dots, such as `ticket.lookup`";
         report.fault(
@@ -199,8 +201,8 @@ fn action(
             format!("`{id}` is not a valid action id ({wanted})"),
         );
     }
-    let name = report.required_text(map, at, "name", Length(1, 255));
-    let description = report.required_text(map, at, "description", Length(0, 10_000));
+    let name = report.required_text(map, at, "name", LengthBounds(1, 255));
+    let description = report.required_text(map, at, "description", LengthBounds(0, 10_000));
     let parameters = schema(report, map, at, "parameters_schema", schemas);
     let returns = schema(report, map, at, "returns_schema", schemas);
     let tiers = RiskTier::ALL.map(|tier| (tier.name(), tier));
@@ -211,7 +213,7 @@ fn action(
     let idempotent = report.flag(map, at, "idempotent");
     let requires_confirmation = report.flag(map, at, "requires_confirmation");
     let executor = report
-        .optional_text(map, at, "executor", Length(1, 2000))
+        .optional_text(map, at, "executor", LengthBounds(1, 2000))
         .and_then(|text| executor(report, text, &at.key("executor")));
     let timeout = map.get("timeout_seconds");
     let timeout_seconds = timeout.map_or(Some(30), |value| {
@@ -225,7 +227,7 @@ fn action(
     if let Some(value) = map.get("examples") {
         report.list(value, &at.key("examples"), 1000, |_, _, _| {});
     }
-    Some(Action {
+    Some(AtlasAction {
         shown: Arc::new(AllowedAction {
             action_id: id?.into(),
             name: name?.to_owned(),
@@ -245,9 +247,9 @@ fn action(
 }
 
 fn schema(
-    report: &mut Report,
+    report: &mut FaultCollector,
     map: &Map<String, Value>,
-    at: &At<'_>,
+    at: &InputPath<'_>,
     key: &str,
     known: &mut HashMap<String, Arc<Schema>>,
 ) -> Option<Arc<Schema>> {
@@ -281,7 +283,7 @@ fn schema(
     }
 }
 
-fn executor(report: &mut Report, text: &str, at: &At<'_>) -> Option<Executor> {
+fn executor(report: &mut FaultCollector, text: &str, at: &InputPath<'_>) -> Option<Executor> {
     let found = match text.split_once(':') {
         None => Some(Executor::Tool(text.into())),
         Some(("tool", name)) if !name.is_empty() => Some(Executor::Tool(name.into())),
@@ -304,7 +306,7 @@ fn executor(report: &mut Report, text: &str, at: &At<'_>) -> Option<Executor> {
     found
 }
 
-fn packs(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Pack> {
+fn packs(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<ContextPack> {
     let known = [
         "pack_id",
         "name",
@@ -327,7 +329,7 @@ fn packs(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Pack
             let Some(map) = report.object(item, at, &known) else {
                 return;
             };
-            let id = report.required_text(map, at, "pack_id", Length(1, 255));
+            let id = report.required_text(map, at, "pack_id", LengthBounds(1, 255));
             if let Some(id) = id.filter(|id| !seen.insert(*id)) {
                 report.fault(
                     &at.key("pack_id"),
@@ -335,19 +337,19 @@ fn packs(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Pack
                     format!("`{id}` is declared twice"),
                 );
             }
-            report.required_text(map, at, "name", Length(1, 255));
-            report.optional_text(map, at, "description", Length(0, 10_000));
+            report.required_text(map, at, "name", LengthBounds(1, 255));
+            report.optional_text(map, at, "description", LengthBounds(0, 10_000));
             report.required(map, at, "files");
-            let files = report.texts(map, at, "files", bounds::FILES, Length(1, 1000));
+            let files = report.texts(map, at, "files", bounds::FILES, LengthBounds(1, 1000));
             let priority = map.get("priority").map_or(Some(100), |value| {
                 report.integer(value, &at.key("priority"), 0, 1000)
             });
             let max_tokens = map
                 .get("max_tokens")
                 .and_then(|value| report.integer(value, &at.key("max_tokens"), 1, u64::MAX));
-            let conditions = Conditions::read(report, map.get("conditions"), &at.key("conditions"));
+            let conditions = PolicyConditions::read(report, map.get("conditions"), &at.key("conditions"));
             if let (Some(id), Some(priority), Some(conditions)) = (id, priority, conditions) {
-                out.push(Pack {
+                out.push(ContextPack {
                     id: id.into(),
                     priority: u16::try_from(priority).unwrap_or(1000), // INVARIANT: at most 1000
                     conditions,
@@ -363,11 +365,11 @@ fn packs(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Pack
 }
 
 fn capabilities(
-    report: &mut Report,
+    report: &mut FaultCollector,
     map: &Map<String, Value>,
-    at: &At<'_>,
-    packs: &[Pack],
-    actions: &[Action],
+    at: &InputPath<'_>,
+    packs: &[ContextPack],
+    actions: &[AtlasAction],
 ) -> Vec<Capability> {
     let mut out: Vec<Capability> = Vec::new();
     let mut seen = HashSet::new();
@@ -394,22 +396,22 @@ fn capabilities(
 }
 
 fn capability(
-    report: &mut Report,
+    report: &mut FaultCollector,
     value: &Value,
-    at: &At<'_>,
+    at: &InputPath<'_>,
     packs: &HashSet<&str>,
     declared: &HashSet<&str>,
 ) -> Option<Capability> {
     let known = ["capability_id", "name", "description", "actions", "context_packs"];
     let map = report.object(value, at, &known)?;
-    let id = report.required_text(map, at, "capability_id", Length(1, 255));
+    let id = report.required_text(map, at, "capability_id", LengthBounds(1, 255));
     if let Some(id) = id.filter(|id| !is_capability_id(id)) {
         let message = format!("`{id}` is not a valid capability id (lower-case names joined by dots)");
         report.fault(&at.key("capability_id"), "pattern", message);
     }
-    report.required_text(map, at, "name", Length(1, 255));
-    report.optional_text(map, at, "description", Length(0, 10_000));
-    let names = report.texts(map, at, "actions", bounds::ENTRIES, Length(1, 255));
+    report.required_text(map, at, "name", LengthBounds(1, 255));
+    report.optional_text(map, at, "description", LengthBounds(0, 10_000));
+    let names = report.texts(map, at, "actions", bounds::ENTRIES, LengthBounds(1, 255));
     let names_at = at.key("actions");
     let mut actions = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -422,7 +424,7 @@ fn capability(
         }
         actions.push(pattern);
     }
-    let context_packs = report.texts(map, at, "context_packs", bounds::PACKS, Length(1, 255));
+    let context_packs = report.texts(map, at, "context_packs", bounds::PACKS, LengthBounds(1, 255));
     let packs_at = at.key("context_packs");
     let unknown = context_packs
         .iter()
@@ -439,7 +441,7 @@ fn capability(
     })
 }
 
-fn policies(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<Arc<Policy>> {
+fn policies(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<Arc<Policy>> {
     let mut out: Vec<Arc<Policy>> = Vec::new();
     let mut seen = HashSet::new();
     if let Some(value) = map.get("policies") {
@@ -461,9 +463,9 @@ fn policies(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Vec<A
 }
 
 fn dependencies(
-    report: &mut Report,
+    report: &mut FaultCollector,
     map: &Map<String, Value>,
-    at: &At<'_>,
+    at: &InputPath<'_>,
     own: Option<&str>,
 ) -> BTreeMap<String, VersionReq> {
     let mut out = BTreeMap::new();
@@ -479,7 +481,7 @@ fn dependencies(
         if own == Some(id) {
             report.fault(&at, "cycle", "an Atlas cannot depend on itself");
         }
-        let Some(text) = report.text(value, &at, Length(1, 255)) else {
+        let Some(text) = report.text(value, &at, LengthBounds(1, 255)) else {
             continue;
         };
         match range(text) {

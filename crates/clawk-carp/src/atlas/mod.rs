@@ -7,16 +7,16 @@ mod schema;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use clawk_proto::carp::{AllowedAction, ContentType, ContextBlock, Fault};
+use clawk_proto::carp::{AllowedAction, CarpFault, ContentType, ContextBlock};
 use semver::{Version, VersionReq};
 use serde_json::{Map, Value, json};
 
 pub(crate) use check::is_atlas_id;
-pub use policy::{Budget, Conditions, Policy, Rule};
-pub(crate) use policy::{EVERY_TIER, Facts, tier_bit};
+pub use policy::{BudgetParameters, Policy, PolicyConditions, Rule};
+pub(crate) use policy::{ConditionFacts, EVERY_TIER, tier_bit};
 pub use schema::Schema;
 
-use crate::fault::{At, Faults, Report};
+use crate::fault::{FaultCollector, InputFaults, InputPath};
 use crate::glob::Pattern;
 
 /// Bounds of one Atlas. What exceeds them is refused.
@@ -57,7 +57,7 @@ pub enum Executor {
 
 /// An action.
 #[derive(Debug, Clone)]
-pub struct Action {
+pub struct AtlasAction {
     /// What a resolution shows of it.
     pub shown: Arc<AllowedAction>,
     /// Its parameters' schema, compiled.
@@ -83,13 +83,13 @@ pub struct Capability {
 
 /// Context that is given when its conditions hold.
 #[derive(Debug, Clone)]
-pub struct Pack {
+pub struct ContextPack {
     /// Its id.
     pub id: Arc<str>,
     /// 0–1000.
     pub priority: u16,
     /// When.
-    pub conditions: Conditions,
+    pub conditions: PolicyConditions,
     /// One per file that is there, within `max_tokens`.
     pub blocks: Vec<Arc<ContextBlock>>,
     files: Vec<String>,
@@ -112,24 +112,24 @@ pub struct Atlas {
     /// Groups of actions.
     pub capabilities: Vec<Capability>,
     /// Context, in manifest order.
-    pub packs: Vec<Pack>,
+    pub packs: Vec<ContextPack>,
     /// Policies, in manifest order.
     pub policies: Vec<Arc<Policy>>,
     /// Actions, in manifest order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<AtlasAction>,
     /// Other Atlases that must be loaded beside it.
     pub dependencies: BTreeMap<String, VersionReq>,
     /// `authors`, `license`, `homepage`, `repository`, `domains`, `adapters`, `metadata` as given.
     pub about: Map<String, Value>,
     /// What is odd but not wrong.
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<CarpFault>,
     /// What it was read from.
-    pub source: Arc<Source>,
+    pub source: Arc<AtlasSource>,
 }
 
 /// The files of an Atlas, complete enough to read the Atlas again elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct AtlasSource {
     /// The manifest's text.
     pub manifest: String,
     /// Texts of the context files that are there, by their paths as written.
@@ -138,7 +138,7 @@ pub struct Source {
 
 /// The result of reading a context file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum File {
+pub enum ContextFileContent {
     /// Its text.
     Text(String),
     /// It is not there: a warning (R30).
@@ -152,10 +152,13 @@ impl Atlas {
     ///
     /// # Errors
     /// All faults with their pointers.
-    pub fn read(manifest: &[u8], mut file: impl FnMut(&str) -> File) -> Result<Self, Faults> {
+    pub fn read(
+        manifest: &[u8],
+        mut file: impl FnMut(&str) -> ContextFileContent,
+    ) -> Result<Self, InputFaults> {
         if manifest.len() > bounds::MANIFEST_BYTES {
             let limit = bounds::MANIFEST_BYTES;
-            return Err(Faults::one(
+            return Err(InputFaults::one(
                 "",
                 "too_large",
                 format!("an Atlas manifest has at most {limit} bytes"),
@@ -163,21 +166,21 @@ impl Atlas {
         }
         let value = match crate::json::parse(manifest) {
             Ok(value) => value,
-            Err(cause) => return Err(Faults::one("", "json", format!("no readable JSON: {cause}"))),
+            Err(cause) => return Err(InputFaults::one("", "json", format!("no readable JSON: {cause}"))),
         };
-        let mut report = Report::default();
+        let mut report = FaultCollector::default();
         let atlas = check::manifest(&mut report, &value);
         let atlas = atlas.map(|mut atlas| {
             let mut files = BTreeMap::new();
             atlas.fill(&mut report, &mut |path| {
                 let found = file(path);
-                if let File::Text(text) = &found {
+                if let ContextFileContent::Text(text) = &found {
                     files.insert(path.to_owned(), text.clone());
                 }
                 found
             });
             atlas.warnings = std::mem::take(&mut report.warnings);
-            atlas.source = Arc::new(Source {
+            atlas.source = Arc::new(AtlasSource {
                 manifest: String::from_utf8_lossy(manifest).into_owned(),
                 files,
             });
@@ -190,9 +193,12 @@ impl Atlas {
     ///
     /// # Errors
     /// The same errors as [`Self::read`].
-    pub fn in_memory(manifest: &[u8], files: &BTreeMap<String, String>) -> Result<Self, Faults> {
+    pub fn in_memory(manifest: &[u8], files: &BTreeMap<String, String>) -> Result<Self, InputFaults> {
         Self::read(manifest, |path| {
-            files.get(path).cloned().map_or(File::Missing, File::Text)
+            files
+                .get(path)
+                .cloned()
+                .map_or(ContextFileContent::Missing, ContextFileContent::Text)
         })
     }
 
@@ -205,13 +211,13 @@ impl Atlas {
     }
 
     /// Makes the blocks of all packs.
-    fn fill(&mut self, report: &mut Report, file: &mut impl FnMut(&str) -> File) {
+    fn fill(&mut self, report: &mut FaultCollector, file: &mut impl FnMut(&str) -> ContextFileContent) {
         let listed: HashSet<&str> = self
             .capabilities
             .iter()
             .flat_map(|capability| capability.context_packs.iter().map(String::as_str))
             .collect();
-        let root = At::Root;
+        let root = InputPath::Root;
         let packs_at = root.key("context_packs");
         for (number, pack) in self.packs.iter_mut().enumerate() {
             pack.in_capability = listed.contains(&*pack.id);
@@ -221,18 +227,18 @@ impl Atlas {
             for (index, path) in pack.files.iter().enumerate() {
                 let at = files_at.index(index);
                 match file(path) {
-                    File::Text(text) => {
+                    ContextFileContent::Text(text) => {
                         let block = block(&self.id, pack, path, text, &mut left, report, &at);
                         pack.blocks.extend(block.map(Arc::new));
                     }
-                    File::Missing => {
+                    ContextFileContent::Missing => {
                         report.warn(
                             &at,
                             "missing_file",
                             format!("`{path}` is not there and yields no context"),
                         );
                     }
-                    File::Refused(why) => report.fault(&at, "file", format!("`{path}` {why}")),
+                    ContextFileContent::Refused(why) => report.fault(&at, "file", format!("`{path}` {why}")),
                 }
             }
         }
@@ -260,12 +266,12 @@ fn content_type(path: &str) -> ContentType {
 /// One file's block. What exceeds the pack's tokens is cut at a line's end; JSON, which cannot be cut, is left out.
 fn block(
     source: &Arc<str>,
-    pack: &Pack,
+    pack: &ContextPack,
     path: &str,
     mut text: String,
     left: &mut Option<u64>,
-    report: &mut Report,
-    at: &At<'_>,
+    report: &mut FaultCollector,
+    at: &InputPath<'_>,
 ) -> Option<ContextBlock> {
     let kind = content_type(path);
     let mut metadata = Map::new();

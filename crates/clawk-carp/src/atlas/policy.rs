@@ -7,7 +7,7 @@ use clawk_proto::carp::{RateLimit, RiskTier};
 use serde_json::{Map, Value};
 
 use super::bounds;
-use crate::fault::{At, Length, Report, nearest};
+use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest};
 use crate::glob::Pattern;
 use crate::window::TimeWindow;
 
@@ -16,7 +16,7 @@ const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
 
 /// The conditions under which a policy applies. Every key that is present must match. A list matches if one of its entries does.
 #[derive(Debug, Clone, Default)]
-pub struct Conditions {
+pub struct PolicyConditions {
     /// Bit per tier (bit 0: low); all bits when absent.
     tiers: Option<u8>,
     agents: Option<Vec<Pattern>>,
@@ -28,7 +28,7 @@ pub struct Conditions {
 
 /// Facts of a request that conditions look at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts<'r> {
+pub(crate) struct ConditionFacts<'r> {
     pub(crate) agent: &'r str,
     pub(crate) capabilities: &'r [String],
     pub(crate) context: &'r Map<String, Value>,
@@ -48,9 +48,9 @@ pub(crate) const fn tier_bit(tier: RiskTier) -> u8 {
 /// All tiers.
 pub(crate) const EVERY_TIER: u8 = 0b1111;
 
-impl Conditions {
+impl PolicyConditions {
     /// The tiers for which everything holds, as bits; none when something else does not hold.
-    pub(crate) fn tiers(&self, facts: &Facts<'_>) -> u8 {
+    pub(crate) fn tiers(&self, facts: &ConditionFacts<'_>) -> u8 {
         let agent = self
             .agents
             .as_ref()
@@ -115,7 +115,11 @@ impl Conditions {
         out
     }
 
-    pub(crate) fn read(report: &mut Report, value: Option<&Value>, at: &At<'_>) -> Option<Self> {
+    pub(crate) fn read(
+        report: &mut FaultCollector,
+        value: Option<&Value>,
+        at: &InputPath<'_>,
+    ) -> Option<Self> {
         let Some(value) = value else {
             return Some(Self::default());
         };
@@ -141,7 +145,7 @@ impl Conditions {
             .get("agents")
             .map(|value| patterns(report, value, &at.key("agents")));
         let capabilities = map.get("capabilities").map(|value| {
-            let list = report.texts(map, at, "capabilities", bounds::ENTRIES, Length(1, 255));
+            let list = report.texts(map, at, "capabilities", bounds::ENTRIES, LengthBounds(1, 255));
             not_empty(report, value, &at.key("capabilities"));
             list
         });
@@ -149,7 +153,7 @@ impl Conditions {
         if let Some(value) = map.get("context_matches") {
             let at = at.key("context_matches");
             for (key, value) in report.map(value, &at).into_iter().flatten() {
-                let wanted = report.text(value, &at.key(key), Length(0, 10_000));
+                let wanted = report.text(value, &at.key(key), LengthBounds(0, 10_000));
                 context.extend(wanted.map(|wanted| (key.clone(), wanted.to_owned())));
             }
         }
@@ -179,7 +183,7 @@ pub enum Rule {
     /// So many calls per agent in a sliding window.
     RateLimit(RateLimit),
     /// So much cost per agent in a sliding window.
-    Budget(Budget),
+    Budget(BudgetParameters),
     /// Allowed, if nothing before it says otherwise.
     Allow,
 }
@@ -212,7 +216,7 @@ impl Rule {
 
 /// Parameters of a budget; costs in millionths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
+pub struct BudgetParameters {
     /// `max_cost`.
     pub max_cost_micros: u64,
     /// `window_seconds`.
@@ -223,7 +227,7 @@ pub struct Budget {
     pub costs_micros: HashMap<String, u64>,
 }
 
-impl Budget {
+impl BudgetParameters {
     /// The cost of one call of the action, in millionths.
     #[must_use]
     pub fn cost(&self, action: &str) -> u64 {
@@ -244,7 +248,7 @@ pub struct Policy {
     /// High first.
     pub priority: i64,
     /// When it applies.
-    pub conditions: Conditions,
+    pub conditions: PolicyConditions,
     /// To which actions; absent: to all.
     pub(crate) actions: Option<Vec<Pattern>>,
     /// `parameters.reason`.
@@ -262,7 +266,7 @@ impl Policy {
     }
 }
 
-pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Policy> {
+pub(super) fn read(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Policy> {
     let known = [
         "policy_id",
         "type",
@@ -274,7 +278,7 @@ pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Po
         "description",
     ];
     let map = report.object(value, at, &known)?;
-    let id = report.required_text(map, at, "policy_id", Length(1, 255));
+    let id = report.required_text(map, at, "policy_id", LengthBounds(1, 255));
     let kind = report.required(map, at, "type").and_then(|value| {
         let words = [
             ("allow", "allow"),
@@ -293,19 +297,19 @@ pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Po
         }
         number
     });
-    let conditions = Conditions::read(report, map.get("conditions"), &at.key("conditions"));
+    let conditions = PolicyConditions::read(report, map.get("conditions"), &at.key("conditions"));
     let actions = map
         .get("actions")
         .map(|value| patterns(report, value, &at.key("actions")));
-    report.optional_text(map, at, "name", Length(0, 255));
-    report.optional_text(map, at, "description", Length(0, 10_000));
+    report.optional_text(map, at, "name", LengthBounds(0, 255));
+    report.optional_text(map, at, "description", LengthBounds(0, 10_000));
     let nothing = Map::new();
     let inside = at.key("parameters");
     let parameters = match map.get("parameters") {
         None => &nothing,
         Some(value) => report.map(value, &inside)?,
     };
-    let reason = report.optional_text(parameters, &inside, "reason", Length(1, 1000));
+    let reason = report.optional_text(parameters, &inside, "reason", LengthBounds(1, 1000));
     let rule = rule(report, kind?, parameters, &inside)?;
     if rule == Rule::Scope && actions.is_none() {
         report.fault(
@@ -324,7 +328,12 @@ pub(super) fn read(report: &mut Report, value: &Value, at: &At<'_>) -> Option<Po
     })
 }
 
-fn rule(report: &mut Report, kind: &str, parameters: &Map<String, Value>, at: &At<'_>) -> Option<Rule> {
+fn rule(
+    report: &mut FaultCollector,
+    kind: &str,
+    parameters: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Option<Rule> {
     let known: &[&str] = match kind {
         "rate_limit" => &["reason", "max_calls", "window_seconds"],
         "budget" => &["reason", "max_cost", "window_seconds", "default_cost", "costs"],
@@ -352,7 +361,11 @@ fn rule(report: &mut Report, kind: &str, parameters: &Map<String, Value>, at: &A
 }
 
 /// `max_calls` and `window_seconds`.
-pub(super) fn rate_limit(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<RateLimit> {
+pub(super) fn rate_limit(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Option<RateLimit> {
     let calls = report.required(map, at, "max_calls");
     let max_calls = calls.and_then(|value| report.integer(value, &at.key("max_calls"), 1, u64::MAX));
     let window_seconds = window(report, map, at);
@@ -362,12 +375,16 @@ pub(super) fn rate_limit(report: &mut Report, map: &Map<String, Value>, at: &At<
     })
 }
 
-fn window(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<u64> {
+fn window(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Option<u64> {
     let value = report.required(map, at, "window_seconds")?;
     report.integer(value, &at.key("window_seconds"), 1, MAX_WINDOW_SECONDS)
 }
 
-fn budget(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<Budget> {
+fn budget(
+    report: &mut FaultCollector,
+    map: &Map<String, Value>,
+    at: &InputPath<'_>,
+) -> Option<BudgetParameters> {
     let most = report.required(map, at, "max_cost");
     let max_cost_micros = most.and_then(|value| micros(report, value, &at.key("max_cost")));
     let window_seconds = window(report, map, at);
@@ -383,7 +400,7 @@ fn budget(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<
             costs_micros.extend(cost.map(|cost| (action.clone(), cost)));
         }
     }
-    Some(Budget {
+    Some(BudgetParameters {
         max_cost_micros: max_cost_micros?,
         window_seconds: window_seconds?,
         default_cost_micros: default_cost_micros?,
@@ -392,7 +409,7 @@ fn budget(report: &mut Report, map: &Map<String, Value>, at: &At<'_>) -> Option<
 }
 
 /// A cost in millionths, from its decimal text: no floating point takes part.
-fn micros(report: &mut Report, value: &Value, at: &At<'_>) -> Option<u64> {
+fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<u64> {
     let text = value.as_number().map(ToString::to_string);
     let read = |text: &str| -> Option<u64> {
         let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -415,10 +432,10 @@ fn micros(report: &mut Report, value: &Value, at: &At<'_>) -> Option<u64> {
 }
 
 /// Patterns of actions or agents.
-pub(super) fn patterns(report: &mut Report, value: &Value, at: &At<'_>) -> Vec<Pattern> {
+pub(super) fn patterns(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Vec<Pattern> {
     let mut out = Vec::new();
     report.list(value, at, bounds::ENTRIES, |report, item, at| {
-        if let Some(text) = report.text(item, at, Length(1, 255)) {
+        if let Some(text) = report.text(item, at, LengthBounds(1, 255)) {
             let pattern = Pattern::new(text);
             if let Some(refusal) = pattern.refusal() {
                 report.fault(at, "pattern", refusal);
@@ -431,7 +448,7 @@ pub(super) fn patterns(report: &mut Report, value: &Value, at: &At<'_>) -> Vec<P
 }
 
 /// One reader takes an empty list for "any", another for "none": neither is guessed.
-fn not_empty(report: &mut Report, value: &Value, at: &At<'_>) {
+fn not_empty(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) {
     if value.as_array().is_some_and(Vec::is_empty) {
         report.fault(
             at,

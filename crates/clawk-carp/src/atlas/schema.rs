@@ -8,7 +8,7 @@ use std::fmt;
 use jsonschema::PatternOptions;
 use serde_json::{Map, Value};
 
-use crate::fault::Faults;
+use crate::fault::InputFaults;
 
 /// A compiled JSON Schema.
 pub struct Schema {
@@ -51,7 +51,7 @@ impl Schema {
     ///
     /// # Errors
     /// All faults; pointers begin with `base`. Values are not repeated: parameters may hold secrets.
-    pub fn check(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), Faults> {
+    pub fn check(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), InputFaults> {
         if self.takes_anything() {
             return Ok(());
         }
@@ -62,14 +62,14 @@ impl Schema {
     ///
     /// # Errors
     /// The same errors as [`Self::check`].
-    pub fn check_value(&self, instance: &Value, base: &str) -> Result<(), Faults> {
+    pub fn check_value(&self, instance: &Value, base: &str) -> Result<(), InputFaults> {
         let Some(validator) = &self.validator else {
             return Ok(());
         };
         if validator.is_valid(instance) {
             return Ok(());
         }
-        let mut faults = Faults::default();
+        let mut faults = InputFaults::default();
         for fault in validator.iter_errors(instance) {
             let mut path = format!("{base}{}", fault.instance_path().as_str());
             if let jsonschema::error::ValidationErrorKind::Required { property } = fault.kind() {

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::{NOW, actions, allowed, at, denied, manifest, paths, read, request, resolution, resolved, set};
-use crate::Ledger;
-use crate::fault::{At, Report};
+use crate::RateLedger;
+use crate::fault::{FaultCollector, InputPath};
 use crate::window::TimeWindow;
 
 /// A deny under these conditions; does it hold for a request with these parts?
@@ -83,8 +83,8 @@ fn an_empty_list_is_refused_because_readers_differ() {
 }
 
 fn window(value: &Value) -> TimeWindow {
-    let mut report = Report::default();
-    let window = TimeWindow::read(&mut report, value, &At::Root);
+    let mut report = FaultCollector::default();
+    let window = TimeWindow::read(&mut report, value, &InputPath::Root);
     report.faults.or(window).expect("a window")
 }
 
@@ -195,12 +195,16 @@ fn a_wrong_window_is_told_where() {
         (json!({"days": []}), "/days"),
         (json!({"from": "09:00"}), "/from"),
     ] {
-        let mut report = Report::default();
-        TimeWindow::read(&mut report, &value, &At::Root);
+        let mut report = FaultCollector::default();
+        TimeWindow::read(&mut report, &value, &InputPath::Root);
         assert_eq!(paths(&report.faults), [path], "{value}");
     }
-    let mut report = Report::default();
-    TimeWindow::read(&mut report, &json!({"timezone": "Europe/Berlinn"}), &At::Root);
+    let mut report = FaultCollector::default();
+    TimeWindow::read(
+        &mut report,
+        &json!({"timezone": "Europe/Berlinn"}),
+        &InputPath::Root,
+    );
     assert!(
         report.faults.to_string().contains("`Europe/Berlin`"),
         "{}",
@@ -215,10 +219,16 @@ fn a_window_governs_and_is_told_as_a_constraint() {
         "policies": [{"policy_id": "hours", "type": "allow",
                       "conditions": {"time_window": {"start": "09:00", "end": "17:00"}}}],
     }));
-    let day = resolved(&set, &request(&json!({})), NOW, &Ledger::new()).resolution;
+    let day = resolved(&set, &request(&json!({})), NOW, &RateLedger::new()).resolution;
     assert_eq!(allowed(&day), ["a.b"]);
     assert_eq!(day.constraints[0].parameters["start"], json!("09:00"));
     assert_eq!(day.constraints[0].parameters["timezone"], json!("UTC"));
-    let night = resolved(&set, &request(&json!({})), "2026-03-04T20:00:00Z", &Ledger::new()).resolution;
+    let night = resolved(
+        &set,
+        &request(&json!({})),
+        "2026-03-04T20:00:00Z",
+        &RateLedger::new(),
+    )
+    .resolution;
     assert_eq!(denied(&night), [("a.b", "no_policy_allows", None)]);
 }

@@ -1,23 +1,23 @@
-use clawk_proto::carp::{Execution, Requester, Task};
+use clawk_proto::carp::{CarpExecution, CarpRequester, CarpTask};
 use serde_json::{Value, json};
 
 use super::{NOW, actions, at, atlas, ids, request, resolved, set, set_of};
-use crate::execute::{Grant, Issued, Refusal, check};
-use crate::resolve::{Outcome, Violation};
+use crate::execute::{ExecutionGrant, ExecutionRefusal, IssuedResolution, check};
+use crate::resolve::{PolicyOutcome, Violation};
 use crate::validate::validate;
-use crate::{AtlasSet, Ledger};
+use crate::{AtlasSet, RateLedger};
 
-fn issue(set: &AtlasSet, parts: &Value) -> Issued {
+fn issue(set: &AtlasSet, parts: &Value) -> IssuedResolution {
     let request = request(parts);
-    Issued::new(
+    IssuedResolution::new(
         &request,
-        &resolved(set, &request, NOW, &Ledger::new()).resolution,
+        &resolved(set, &request, NOW, &RateLedger::new()).resolution,
         at(NOW),
     )
 }
 
-fn execution(action: &str, parameters: &Value) -> Execution {
-    Execution {
+fn execution(action: &str, parameters: &Value) -> CarpExecution {
+    CarpExecution {
         resolution_id: ids().resolution,
         action_id: action.to_owned(),
         parameters: parameters.as_object().expect("an object").clone(),
@@ -25,17 +25,17 @@ fn execution(action: &str, parameters: &Value) -> Execution {
     }
 }
 
-fn requester() -> Requester {
+fn requester() -> CarpRequester {
     request(&json!({})).requester
 }
 
 fn attempt<'s>(
     set: &'s AtlasSet,
-    issued: &Issued,
+    issued: &IssuedResolution,
     action: &str,
     now: &str,
-    ledger: &Ledger,
-) -> Result<Grant<'s>, Refusal> {
+    ledger: &RateLedger,
+) -> Result<ExecutionGrant<'s>, ExecutionRefusal> {
     check(
         set,
         Some(issued),
@@ -51,19 +51,19 @@ fn attempt<'s>(
 fn a_resolution_lives_for_its_time_and_its_session() {
     let set = set(&json!({"actions": actions(&["a.b"])}));
     let issued = issue(&set, &json!({}));
-    let ledger = Ledger::new();
+    let ledger = RateLedger::new();
     assert!(attempt(&set, &issued, "a.b", "2026-03-04T12:59:59Z", &ledger).is_ok());
     assert_eq!(
         attempt(&set, &issued, "a.b", "2026-03-04T13:00:00Z", &ledger).expect_err("old"),
-        Refusal::Expired
+        ExecutionRefusal::Expired
     );
     let execution = execution("a.b", &json!({}));
     let unknown = check(&set, None, &requester(), None, &execution, at(NOW), &ledger);
-    assert_eq!(unknown.expect_err("unknown"), Refusal::Expired);
+    assert_eq!(unknown.expect_err("unknown"), ExecutionRefusal::Expired);
     let mut other = requester();
     other.session_id.0 = uuid::Uuid::from_u128(9);
     let foreign = check(&set, Some(&issued), &other, None, &execution, at(NOW), &ledger);
-    assert_eq!(foreign.expect_err("foreign"), Refusal::Unauthorized);
+    assert_eq!(foreign.expect_err("foreign"), ExecutionRefusal::Unauthorized);
     let mut other = requester();
     other.agent_id = "someone".to_owned();
     let foreign =
@@ -79,9 +79,9 @@ fn only_allowed_actions_run() {
     }));
     let issued = issue(&set, &json!({}));
     for action in ["a.c", "no.such"] {
-        let refused = attempt(&set, &issued, action, NOW, &Ledger::new()).expect_err("not allowed");
+        let refused = attempt(&set, &issued, action, NOW, &RateLedger::new()).expect_err("not allowed");
         assert!(
-            matches!(&refused, Refusal::NotAllowed { action_id, .. } if action_id == action),
+            matches!(&refused, ExecutionRefusal::NotAllowed { action_id, .. } if action_id == action),
             "{refused:?}"
         );
     }
@@ -103,9 +103,9 @@ fn parameters_are_checked_without_repeating_them() {
             None,
             &execution,
             at(NOW),
-            &Ledger::new(),
+            &RateLedger::new(),
         ) {
-            Err(Refusal::InvalidParameters(faults)) => faults,
+            Err(ExecutionRefusal::InvalidParameters(faults)) => faults,
             other => panic!("{other:?}"),
         }
     };
@@ -130,7 +130,7 @@ fn parameters_are_checked_without_repeating_them() {
             None,
             &execution,
             at(NOW),
-            &Ledger::new()
+            &RateLedger::new()
         )
         .is_ok()
     );
@@ -148,7 +148,7 @@ fn every_limit_is_charged_and_a_spent_one_denies() {
         ],
     }));
     let issued = issue(&set, &json!({}));
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     for _ in 0..2 {
         let grant = attempt(&set, &issued, "a.b", NOW, &ledger).expect("granted");
         let charged: Vec<(&str, u64)> = grant
@@ -168,14 +168,14 @@ fn every_limit_is_charged_and_a_spent_one_denies() {
         ledger.spend("test-agent", &grant.spends, at(NOW)).expect("room");
     }
     match attempt(&set, &issued, "a.b", "2026-03-04T12:00:10Z", &ledger) {
-        Err(Refusal::Denied {
+        Err(ExecutionRefusal::Denied {
             evaluation,
             violation: Violation::RateLimit,
             retry_after_ms: Some(50_000),
         }) => {
             assert_eq!(
                 (evaluation.policy_id.as_deref(), evaluation.outcome),
-                (Some("two"), Outcome::Deny)
+                (Some("two"), PolicyOutcome::Deny)
             );
             assert_eq!(evaluation.reason.as_deref(), Some("rate_limit_exceeded"));
         }
@@ -192,14 +192,14 @@ fn policy_is_asked_again() {
         "policies": [hours, {"policy_id": "r", "type": "deny", "conditions": {"risk_tiers": ["critical"]}}],
     }));
     let issued = issue(&set, &json!({}));
-    let ledger = Ledger::new();
+    let ledger = RateLedger::new();
     assert!(attempt(&set, &issued, "a.b", NOW, &ledger).is_ok());
     let late = attempt(&set, &issued, "a.b", "2026-03-04T12:40:00Z", &ledger).expect_err("late");
     assert_eq!(late.violation(), Some(Violation::DeniedAction));
-    let task = Task {
+    let task = CarpTask {
         goal: "x".to_owned(),
         risk_tier: clawk_proto::carp::RiskTier::Critical,
-        ..Task::default()
+        ..CarpTask::default()
     };
     let execution = execution("a.b", &json!({}));
     let risky = check(
@@ -211,7 +211,7 @@ fn policy_is_asked_again() {
         at(NOW),
         &ledger,
     );
-    assert!(matches!(risky, Err(Refusal::Denied { .. })));
+    assert!(matches!(risky, Err(ExecutionRefusal::Denied { .. })));
     // A set loaded anew governs what an older resolution allowed.
     let tightened = set_of(vec![atlas(
         "com.example.test",
@@ -219,7 +219,7 @@ fn policy_is_asked_again() {
     )]);
     assert!(matches!(
         attempt(&tightened, &issued, "a.b", NOW, &ledger),
-        Err(Refusal::NotAllowed { .. })
+        Err(ExecutionRefusal::NotAllowed { .. })
     ));
 }
 
@@ -234,12 +234,12 @@ fn an_approval_opens_one_execution() {
         ],
     }));
     let mut issued = issue(&set, &json!({}));
-    let ledger = Ledger::new();
+    let ledger = RateLedger::new();
     assert_eq!(issued.waiting().collect::<Vec<_>>(), ["a.b"]);
     for now in [NOW, "2026-03-04T12:45:00Z"] {
         // The second moment lies outside the policy's hours: what waited still waits.
         match attempt(&set, &issued, "a.b", now, &ledger) {
-            Err(Refusal::PendingApproval { policy_id, .. }) => assert_eq!(&*policy_id, "ask"),
+            Err(ExecutionRefusal::PendingApproval { policy_id, .. }) => assert_eq!(&*policy_id, "ask"),
             other => panic!("{other:?}"),
         }
     }
@@ -254,7 +254,7 @@ fn an_approval_opens_one_execution() {
     issued.use_approval("a.b");
     assert!(matches!(
         attempt(&set, &issued, "a.b", NOW, &ledger),
-        Err(Refusal::PendingApproval { .. })
+        Err(ExecutionRefusal::PendingApproval { .. })
     ));
 }
 
@@ -269,7 +269,7 @@ fn an_approval_does_not_lift_a_deny_or_a_limit() {
     }));
     let mut issued = issue(&set, &json!({}));
     issued.approve("a.b");
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let grant = attempt(&set, &issued, "a.b", NOW, &ledger).expect("approved");
     ledger.spend("test-agent", &grant.spends, at(NOW)).expect("room");
     let spent = attempt(&set, &issued, "a.b", NOW, &ledger).expect_err("spent");
@@ -282,8 +282,8 @@ fn validate_tells_what_would_stand_in_the_way() {
         "actions": [{"action_id": "a.b", "parameters_schema": {"type": "object", "required": ["id"]}}],
         "capabilities": [{"capability_id": "c", "name": "C", "actions": ["a.b"]}],
     }));
-    let paths = |parts: Value, issued: Option<&Issued>| {
-        let answer = validate(&set, &request(&parts), issued, at(NOW), &Ledger::new());
+    let paths = |parts: Value, issued: Option<&IssuedResolution>| {
+        let answer = validate(&set, &request(&parts), issued, at(NOW), &RateLedger::new());
         assert_eq!(answer.valid, answer.errors.is_empty());
         answer
             .errors

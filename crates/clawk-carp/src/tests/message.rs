@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 
 use super::{NOW, at, paths, request};
-use crate::message::{self, Shape};
+use crate::message::{self, RequestShape};
 
 fn faults(change: impl Fn(&mut Value)) -> Vec<String> {
     let mut value = serde_json::to_value(request(&json!({}))).expect("JSON");
     change(&mut value);
-    match message::read(&value, Shape::Schema) {
+    match message::read(&value, RequestShape::Schema) {
         Ok(_) => Vec::new(),
         Err(faults) => paths(&faults).into_iter().map(str::to_owned).collect(),
     }
@@ -73,23 +73,23 @@ fn an_execute_request_may_leave_out_the_task_on_the_wire_only() {
         "execution": {"resolution_id": "01234567-89ab-cdef-0123-456789abcdef", "action_id": "a.b", "parameters": {},
                       "idempotency_key": null},
     });
-    assert!(message::read(&value, Shape::Wire).is_ok());
+    assert!(message::read(&value, RequestShape::Wire).is_ok());
     assert_eq!(
-        paths(&message::read(&value, Shape::Schema).expect_err("no task")),
+        paths(&message::read(&value, RequestShape::Schema).expect_err("no task")),
         ["/task"]
     );
 }
 
 #[test]
 fn a_key_given_twice_is_refused() {
-    let faults = message::parse(br#"{"task": 1, "task": 2}"#, Shape::Wire).expect_err("twice");
+    let faults = message::parse(br#"{"task": 1, "task": 2}"#, RequestShape::Wire).expect_err("twice");
     assert!(faults.to_string().contains("`task` is given twice"), "{faults}");
-    assert!(message::parse(&vec![b'['; 100_000], Shape::Wire).is_err());
+    assert!(message::parse(&vec![b'['; 100_000], RequestShape::Wire).is_err());
 }
 
 #[test]
 fn suggestions_are_made_for_near_misses() {
-    let faults = message::read(&json!({"reqester": {}}), Shape::Wire).expect_err("misspelt");
+    let faults = message::read(&json!({"reqester": {}}), RequestShape::Wire).expect_err("misspelt");
     assert!(
         faults.errors[0].message.contains("did you mean `requester`?"),
         "{faults}"

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{NOW, at, atlas, request, resolved, set_of};
-use crate::execute::{Issued, Refusal, check};
+use crate::execute::{ExecutionRefusal, IssuedResolution, check};
 use crate::glob::Pattern;
-use crate::rate::{Bucket, Spend};
-use crate::resolve::Outcome;
-use crate::{AtlasSet, Ledger};
+use crate::rate::{BucketSpend, RateLimitBucket};
+use crate::resolve::PolicyOutcome;
+use crate::{AtlasSet, RateLedger};
 
 const ORDER: [&[&str]; 5] = [
     &["deny", "scope"],
@@ -126,8 +126,8 @@ fn decide(atlases: &[Value], action: &Value, task_tier: RiskTier, used: u64) -> 
 }
 
 /// Every limit has `used` calls, or whole units of cost, behind it.
-fn spent(set: &AtlasSet, used: u64) -> Ledger {
-    let mut ledger = Ledger::new();
+fn spent(set: &AtlasSet, used: u64) -> RateLedger {
+    let mut ledger = RateLedger::new();
     for ranked in &set.policies {
         let Some(bucket) = &ranked.bucket else { continue };
         let unit = if matches!(ranked.policy.rule, crate::atlas::Rule::Budget(_)) {
@@ -135,14 +135,14 @@ fn spent(set: &AtlasSet, used: u64) -> Ledger {
         } else {
             1
         };
-        let wide = Bucket {
+        let wide = RateLimitBucket {
             limit: u64::MAX,
             ..bucket.clone()
         };
         ledger
             .spend(
                 "test-agent",
-                &[Spend {
+                &[BucketSpend {
                     bucket: wide,
                     amount: used * unit,
                 }],
@@ -183,16 +183,16 @@ proptest! {
         let tier = RiskTier::ALL[task_tier];
         let request = request(&json!({"task": {"goal": "g", "risk_tier": tier.name()}}));
         let resolved = resolved(&set, &request, NOW, &ledger);
-        let issued = Issued::new(&request, &resolved.resolution, at(NOW));
+        let issued = IssuedResolution::new(&request, &resolved.resolution, at(NOW));
         let mut evaluations = resolved.evaluations.iter();
         for action in atlases.iter().flat_map(|parts| parts["actions"].as_array().expect("a list")) {
             let (allowed, policy) = decide(&atlases, action, tier, used);
             let found = evaluations.next().expect("one per candidate");
             prop_assert_eq!(&*found.action_id, action["action_id"].as_str().expect("an id"));
             prop_assert_eq!(found.policy_id.as_deref(), policy.as_deref(), "{}", action);
-            prop_assert_eq!(found.outcome != Outcome::Deny, allowed);
+            prop_assert_eq!(found.outcome != PolicyOutcome::Deny, allowed);
             // What resolve allows, execute grants at the same moment, by the same policy.
-            let execution = clawk_proto::carp::Execution {
+            let execution = clawk_proto::carp::CarpExecution {
                 resolution_id: resolved.resolution.resolution_id,
                 action_id: found.action_id.to_string(),
                 parameters: serde_json::Map::new(),
@@ -203,7 +203,7 @@ proptest! {
                     prop_assert!(allowed);
                     prop_assert_eq!(&grant.evaluation, found);
                 }
-                Err(Refusal::PendingApproval { evaluation, .. }) => prop_assert_eq!(&evaluation, found),
+                Err(ExecutionRefusal::PendingApproval { evaluation, .. }) => prop_assert_eq!(&evaluation, found),
                 Err(refusal) => prop_assert!(!allowed, "{}", refusal),
             }
         }

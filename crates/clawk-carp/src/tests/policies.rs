@@ -2,8 +2,8 @@ use clawk_proto::carp::{ConstraintType, DecisionType};
 use serde_json::{Value, json};
 
 use super::{NOW, actions, allowed, at, atlas, denied, ids, request, resolution, resolved, set, set_of};
-use crate::resolve::{Outcome, ResolveError, Violation, resolve};
-use crate::{AtlasSet, Ledger, Options};
+use crate::resolve::{PolicyOutcome, ResolveError, Violation, resolve};
+use crate::{AtlasSet, Options, RateLedger};
 
 fn govern(ids: &[&str], policies: &Value) -> AtlasSet {
     set(&json!({"actions": actions(ids), "policies": policies}))
@@ -48,14 +48,14 @@ fn within_a_type_priority_then_file_order() {
 #[test]
 fn the_default_turns_with_the_first_allow_and_with_strict() {
     let none = govern(&["a.b", "c.d"], &json!([]));
-    let passed = resolved(&none, &request(&json!({})), NOW, &Ledger::new());
+    let passed = resolved(&none, &request(&json!({})), NOW, &RateLedger::new());
     assert_eq!(allowed(&passed.resolution), ["a.b", "c.d"]);
     assert_eq!(passed.resolution.decision.kind, DecisionType::Allow);
     assert!(
         passed
             .evaluations
             .iter()
-            .all(|one| one.outcome == Outcome::NotApplicable && one.policy_id.is_none())
+            .all(|one| one.outcome == PolicyOutcome::NotApplicable && one.policy_id.is_none())
     );
 
     let some = govern(
@@ -191,7 +191,7 @@ fn a_spent_rate_limit_denies_before_an_allow_and_is_told() {
              "parameters": {"max_calls": 1, "window_seconds": 60, "reason": "not told"}},
         ]),
     );
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let first = resolved(&set, &request(&json!({})), NOW, &ledger);
     assert_eq!(allowed(&first.resolution), ["a.b", "c.d"]);
     assert_eq!(first.resolution.constraints[0].parameters["remaining"], json!(1));
@@ -203,7 +203,7 @@ fn a_spent_rate_limit_denies_before_an_allow_and_is_told() {
         .iter()
         .find_map(|ranked| ranked.bucket.clone())
         .expect("a bucket");
-    let spend = crate::rate::Spend { bucket, amount: 1 };
+    let spend = crate::rate::BucketSpend { bucket, amount: 1 };
     ledger.spend("test-agent", &[spend], at(NOW)).expect("room");
     let second = resolved(&set, &request(&json!({})), NOW, &ledger);
     assert_eq!(
@@ -230,7 +230,7 @@ fn a_budget_counts_costs_per_action() {
                 "max_cost": 2.5, "window_seconds": 3600, "default_cost": 0.5, "costs": {"a.dear": 2.1}}},
         ]),
     );
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let first = resolved(&set, &request(&json!({})), NOW, &ledger);
     assert_eq!(allowed(&first.resolution), ["a.cheap", "a.dear"]);
     assert_eq!(
@@ -241,7 +241,7 @@ fn a_budget_counts_costs_per_action() {
     ledger
         .spend(
             "test-agent",
-            &[crate::rate::Spend {
+            &[crate::rate::BucketSpend {
                 bucket,
                 amount: 500_000,
             }],
@@ -262,12 +262,12 @@ fn an_action_has_a_limit_of_its_own() {
     let set = set(&json!({
         "actions": [{"action_id": "a.b", "rate_limit": {"max_calls": 1, "window_seconds": 10}}],
     }));
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let own = set.actions[0].own.clone().expect("a bucket");
     ledger
         .spend(
             "test-agent",
-            &[crate::rate::Spend {
+            &[crate::rate::BucketSpend {
                 bucket: own,
                 amount: 1,
             }],
@@ -312,7 +312,7 @@ fn candidates_follow_the_request() {
     assert_eq!(nothing.decision.kind, DecisionType::Deny);
 
     let missing = request(&json!({"atlas_ids": ["com.example.none"]}));
-    let error = resolve(&set, &missing, at(NOW), ids(), &Ledger::new()).expect_err("unknown");
+    let error = resolve(&set, &missing, at(NOW), ids(), &RateLedger::new()).expect_err("unknown");
     assert_eq!(
         error,
         ResolveError::UnknownAtlas(vec!["com.example.none".to_owned()])
@@ -322,7 +322,7 @@ fn candidates_follow_the_request() {
 #[test]
 fn an_evaluation_is_written_as_canonical_json() {
     let set = govern(&["a.b"], &json!([{"policy_id": "say \"no\"\n", "type": "deny"}]));
-    let resolved = resolved(&set, &request(&json!({})), NOW, &Ledger::new());
+    let resolved = resolved(&set, &request(&json!({})), NOW, &RateLedger::new());
     let mut out = Vec::new();
     resolved.evaluations[0].write_payload(&mut out);
     let text = String::from_utf8(out).expect("UTF-8");
@@ -348,7 +348,7 @@ fn a_resolution_survives_the_wire() {
     let resolution = resolution(&set, &json!({}));
     let text = serde_json::to_string(&resolution).expect("JSON");
     assert_eq!(
-        serde_json::from_str::<clawk_proto::carp::Resolution>(&text).expect("reads"),
+        serde_json::from_str::<clawk_proto::carp::CarpResolution>(&text).expect("reads"),
         resolution
     );
     assert!(

@@ -3,18 +3,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use crate::rate::{Bucket, Ledger, MAX_WINDOWS, Spend, SpendError};
+use crate::rate::{BucketSpend, MAX_WINDOWS, RateLedger, RateLimitBucket, SpendError};
 
-fn bucket(key: &str, limit: u64, window_seconds: u64) -> Bucket {
-    Bucket {
+fn bucket(key: &str, limit: u64, window_seconds: u64) -> RateLimitBucket {
+    RateLimitBucket {
         key: Arc::from(key),
         limit,
         window_seconds,
     }
 }
 
-fn one(bucket: &Bucket) -> Spend {
-    Spend {
+fn one(bucket: &RateLimitBucket) -> BucketSpend {
+    BucketSpend {
         bucket: bucket.clone(),
         amount: 1,
     }
@@ -26,7 +26,7 @@ fn ms(ms: i64) -> Timestamp {
 
 #[test]
 fn a_window_slides() {
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let bucket = bucket("b", 2, 10);
     assert_eq!(ledger.spend("a", &[one(&bucket)], ms(0)), Ok(()));
     assert_eq!(ledger.spend("a", &[one(&bucket)], ms(4_000)), Ok(()));
@@ -46,7 +46,7 @@ fn a_window_slides() {
 
 #[test]
 fn spending_is_all_or_nothing() {
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let (wide, narrow) = (bucket("wide", 10, 10), bucket("narrow", 1, 10));
     assert_eq!(ledger.spend("a", &[one(&wide), one(&narrow)], ms(0)), Ok(()));
     assert!(ledger.spend("a", &[one(&wide), one(&narrow)], ms(1)).is_err());
@@ -55,8 +55,8 @@ fn spending_is_all_or_nothing() {
 
 #[test]
 fn what_can_never_fit_says_so() {
-    let mut ledger = Ledger::new();
-    let dear = Spend {
+    let mut ledger = RateLedger::new();
+    let dear = BucketSpend {
         bucket: bucket("b", 5, 10),
         amount: 6,
     };
@@ -73,7 +73,7 @@ fn what_can_never_fit_says_so() {
 
 #[test]
 fn a_clock_set_back_frees_nothing() {
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let bucket = bucket("b", 2, 10);
     ledger.spend("a", &[one(&bucket)], ms(100_000)).expect("room");
     ledger.spend("a", &[one(&bucket)], ms(50_000)).expect("room");
@@ -83,13 +83,13 @@ fn a_clock_set_back_frees_nothing() {
 
 #[test]
 fn memory_is_bounded_per_window_and_in_all() {
-    let mut ledger = Ledger::new();
+    let mut ledger = RateLedger::new();
     let many = bucket("many", u64::MAX, 10);
     for n in 0..100_000 {
         ledger.spend("a", &[one(&many)], ms(n / 10)).expect("room");
     }
     assert_eq!(ledger.used("a", &many, ms(9_999)), 100_000);
-    let spends: Vec<Spend> = (0..1000).map(|n| one(&bucket(&format!("b{n}"), 9, 10))).collect();
+    let spends: Vec<BucketSpend> = (0..1000).map(|n| one(&bucket(&format!("b{n}"), 9, 10))).collect();
     for agent in 0..MAX_WINDOWS / 1000 {
         ledger
             .spend(&format!("agent{agent}"), &spends, ms(20_000))
@@ -105,12 +105,12 @@ proptest! {
     /// Against all calls kept: exact while few, never too lenient and hardly stricter when many.
     #[test]
     fn a_window_counts_what_it_should(steps in prop::collection::vec((0i64..400, 1u64..4), 1..900)) {
-        let mut ledger = Ledger::new();
+        let mut ledger = RateLedger::new();
         let bucket = bucket("b", u64::MAX, 10);
         let (mut now, mut all) = (0, Vec::new());
         for (step, amount) in steps {
             now += step % 40;
-            ledger.spend("a", &[Spend { bucket: bucket.clone(), amount }], ms(now)).expect("room");
+            ledger.spend("a", &[BucketSpend { bucket: bucket.clone(), amount }], ms(now)).expect("room");
             all.push((now, amount));
             let exact: u64 = all.iter().filter(|(at, _)| now - at < 10_000).map(|(_, amount)| amount).sum();
             let slack: u64 = all.iter().filter(|(at, _)| now - at < 10_010).map(|(_, amount)| amount).sum();

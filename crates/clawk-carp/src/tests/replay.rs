@@ -1,16 +1,16 @@
 //! Replay: a record made by `resolve` and `check`, judged again.
 
 use clawk_proto::SessionId;
-use clawk_proto::carp::Execution;
+use clawk_proto::carp::CarpExecution;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{NOW, actions, at, ids, request, set};
-use crate::execute::{Issued, Refusal, judge};
-use crate::replay::{Event, Replayed, Turn, replay};
-use crate::resolve::{Evaluation, Ids, resolve};
-use crate::{AtlasSet, Ledger};
+use crate::execute::{ExecutionRefusal, IssuedResolution, judge};
+use crate::replay::{AtlasReplayResult, Event, Turn, replay};
+use crate::resolve::{ActionEvaluation, ResolutionIds, resolve};
+use crate::{AtlasSet, RateLedger};
 
 /// An event of a record.
 struct Made {
@@ -24,10 +24,10 @@ struct Made {
 /// A runtime in small: it resolves and executes, and keeps what TRACE wants of it.
 struct Runtime<'s> {
     set: &'s AtlasSet,
-    ledger: Ledger,
+    ledger: RateLedger,
     now: Timestamp,
     spans: u128,
-    issued: Vec<(u128, Issued)>,
+    issued: Vec<(u128, IssuedResolution)>,
     made: Vec<Made>,
 }
 
@@ -35,7 +35,7 @@ impl<'s> Runtime<'s> {
     fn new(set: &'s AtlasSet) -> Self {
         Self {
             set,
-            ledger: Ledger::new(),
+            ledger: RateLedger::new(),
             now: at(NOW),
             spans: 1000,
             issued: Vec::new(),
@@ -55,7 +55,7 @@ impl<'s> Runtime<'s> {
         });
     }
 
-    fn judged(&mut self, session: u128, one: &Evaluation) {
+    fn judged(&mut self, session: u128, one: &ActionEvaluation) {
         let mut payload = Vec::new();
         one.write_payload(&mut payload);
         self.note(
@@ -79,7 +79,7 @@ impl<'s> Runtime<'s> {
         let asked = request(
             &json!({ "requester": { "agent_id": agent }, "task": { "goal": "g", "risk_tier": tier } }),
         );
-        let ids = Ids {
+        let ids = ResolutionIds {
             resolution: Uuid::from_u128(self.spans),
             ..ids()
         };
@@ -99,7 +99,7 @@ impl<'s> Runtime<'s> {
             "ttl_seconds": resolution.ttl_seconds,
         }));
         self.issued
-            .push((session, Issued::new(&asked, resolution, self.now)));
+            .push((session, IssuedResolution::new(&asked, resolution, self.now)));
         self.issued.len() - 1
     }
 
@@ -108,7 +108,7 @@ impl<'s> Runtime<'s> {
         self.spans += 1;
         let session = self.issued[under].0;
         self.note(session, "action.requested", json!({ "action_id": action }));
-        let execution = Execution {
+        let execution = CarpExecution {
             resolution_id: self.issued[under].1.resolution_id,
             action_id: action.to_owned(),
             parameters: Map::new(),
@@ -130,7 +130,7 @@ impl<'s> Runtime<'s> {
                 self.judged(session, &evaluation);
                 self.note(session, "action.approved", approved);
             }
-            Err(Refusal::PendingApproval { evaluation, .. }) => {
+            Err(ExecutionRefusal::PendingApproval { evaluation, .. }) => {
                 self.judged(session, &evaluation);
                 match yes {
                     None => {}
@@ -147,7 +147,7 @@ impl<'s> Runtime<'s> {
                     }
                 }
             }
-            Err(Refusal::Denied { evaluation, .. }) => {
+            Err(ExecutionRefusal::Denied { evaluation, .. }) => {
                 self.judged(session, &evaluation);
                 self.note(session, "action.denied", json!({ "action_id": action }));
             }
@@ -159,7 +159,7 @@ impl<'s> Runtime<'s> {
         self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
     }
 
-    fn again(&self, set: &AtlasSet, only: Option<u128>) -> Replayed {
+    fn again(&self, set: &AtlasSet, only: Option<u128>) -> AtlasReplayResult {
         let events: Vec<Event<'_>> = self
             .made
             .iter()

@@ -6,8 +6,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{NOW, actions, at, ids, manifest, paths, read_with, request, resolved, set_of};
-use crate::message::{self, Shape};
-use crate::rate::Ledger;
+use crate::message::{self, RequestShape};
+use crate::rate::RateLedger;
 use crate::{Atlas, execute};
 
 fn cases(kind: &str) -> Vec<Value> {
@@ -18,7 +18,7 @@ fn cases(kind: &str) -> Vec<Value> {
     found
 }
 
-fn verdict(case: &Value, outcome: Result<(), crate::Faults>) {
+fn verdict(case: &Value, outcome: Result<(), crate::InputFaults>) {
     let id = &case["test_id"];
     match (case["expected"].as_str(), outcome) {
         (Some("VALID"), outcome) => assert_eq!(outcome, Ok(()), "{id}"),
@@ -36,7 +36,10 @@ fn verdict(case: &Value, outcome: Result<(), crate::Faults>) {
 #[test]
 fn requests() {
     for case in cases("carp_request") {
-        verdict(&case, message::read(&case["input"], Shape::Schema).map(|_| ()));
+        verdict(
+            &case,
+            message::read(&case["input"], RequestShape::Schema).map(|_| ()),
+        );
     }
 }
 
@@ -89,7 +92,7 @@ fn single_resolutions() {
     for case in cases("resolve") {
         let id = &case["test_id"];
         let set = set_of(vec![std::sync::Arc::new(complete(&case))]);
-        let resolution = resolved(&set, &ask(&case), NOW, &Ledger::new()).resolution;
+        let resolution = resolved(&set, &ask(&case), NOW, &RateLedger::new()).resolution;
         let shown = serde_json::to_value(&resolution).expect("JSON");
         let expected = case["expected"].as_object().expect("an object");
         for (key, wanted) in expected {
@@ -120,7 +123,7 @@ fn sequences_of_executions() {
     for case in cases("sequence") {
         let id = &case["test_id"];
         let set = set_of(vec![std::sync::Arc::new(complete(&case))]);
-        let mut ledger = Ledger::new();
+        let mut ledger = RateLedger::new();
         for (number, step) in case["sequence"].as_array().expect("a list").iter().enumerate() {
             let request = ask(&case);
             let resolution = resolved(&set, &request, NOW, &ledger).resolution;
@@ -132,8 +135,8 @@ fn sequences_of_executions() {
             match step["expected"].as_str() {
                 Some("allow") => {
                     assert!(denied.is_none(), "{id}, step {number}");
-                    let issued = execute::Issued::new(&request, &resolution, at(NOW));
-                    let execution = clawk_proto::carp::Execution {
+                    let issued = execute::IssuedResolution::new(&request, &resolution, at(NOW));
+                    let execution = clawk_proto::carp::CarpExecution {
                         resolution_id: ids().resolution,
                         action_id: action.to_owned(),
                         parameters: Map::new(),

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 
-use super::{Albums, Gathered, merge};
-use crate::adapter::{Attachment, Incoming};
+use super::{AlbumCollector, AlbumOutcome, merge};
+use crate::adapter::{Attachment, PlatformMessage};
 
-fn part(n: usize, text: &str) -> Incoming {
-    Incoming {
+fn part(n: usize, text: &str) -> PlatformMessage {
+    PlatformMessage {
         ids: vec![format!("5:{n}")],
         conversation: "5".to_owned(),
         text: text.to_owned(),
@@ -20,7 +20,7 @@ fn part(n: usize, text: &str) -> Incoming {
             name: format!("p{n}"),
             ..Attachment::default()
         }],
-        ..Incoming::default()
+        ..PlatformMessage::default()
     }
 }
 
@@ -31,7 +31,7 @@ fn parts_become_one_message_with_all_ids_and_files() {
         author: QuoteAuthor::Agent,
         text: "which?".to_owned(),
     };
-    let with_quote = |part: Incoming| Incoming {
+    let with_quote = |part: PlatformMessage| PlatformMessage {
         context: MessageContext {
             quotes: vec![quote.clone()],
             ..MessageContext::default()
@@ -55,10 +55,10 @@ fn parts_become_one_message_with_all_ids_and_files() {
 #[tokio::test(start_paused = true)]
 async fn parts_that_come_one_by_one_are_settled_together() {
     for (kept, total) in [(true, None), (false, None), (true, Some(3))] {
-        let albums = Arc::new(Albums::new(Duration::from_millis(700)));
+        let albums = Arc::new(AlbumCollector::new(Duration::from_millis(700)));
         let (one, two) = (Arc::clone(&albums), Arc::clone(&albums));
         let first = tokio::spawn(async move {
-            let Gathered::All(parts, receipt) = albums.gather("a", 1, total).await else {
+            let AlbumOutcome::All(parts, receipt) = albums.gather("a", 1, total).await else {
                 panic!("the first part gathers the others");
             };
             receipt.settle(kept);
@@ -70,14 +70,14 @@ async fn parts_that_come_one_by_one_are_settled_together() {
         let third = tokio::spawn(async move { two.gather("a", 3, total).await });
         assert_eq!(first.await.unwrap(), [1, 2, 3]);
         for other in [second, third] {
-            assert!(matches!(other.await.unwrap(), Gathered::Settled(told) if told == kept));
+            assert!(matches!(other.await.unwrap(), AlbumOutcome::Settled(told) if told == kept));
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_gathering_that_is_cut_off_settles_nothing_and_blocks_nothing() {
-    let albums = Arc::new(Albums::new(Duration::from_millis(700)));
+    let albums = Arc::new(AlbumCollector::new(Duration::from_millis(700)));
     let (one, two) = (Arc::clone(&albums), Arc::clone(&albums));
     let first = tokio::spawn(async move { one.gather("a", 1, None).await });
     tokio::task::yield_now().await;
@@ -85,9 +85,9 @@ async fn a_gathering_that_is_cut_off_settles_nothing_and_blocks_nothing() {
     tokio::task::yield_now().await;
     first.abort();
     assert!(
-        matches!(second.await.unwrap(), Gathered::Settled(false)),
+        matches!(second.await.unwrap(), AlbumOutcome::Settled(false)),
         "the parts come again"
     );
     let again = albums.gather("a", 1, None).await;
-    assert!(matches!(again, Gathered::All(parts, _) if parts == [1]));
+    assert!(matches!(again, AlbumOutcome::All(parts, _) if parts == [1]));
 }

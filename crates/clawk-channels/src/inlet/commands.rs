@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clawk_kernel::{ConversationStatus, Door, Role};
+use clawk_kernel::{ConversationStatus, EntryPoint, Role};
 
-use super::{Inlet, harmless};
-use crate::adapter::Incoming;
+use super::{InboundPipeline, harmless};
+use crate::adapter::PlatformMessage;
 use crate::config::is_trigger;
 use crate::state::State;
 
@@ -89,9 +89,9 @@ pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
     Some((*command, named))
 }
 
-impl Inlet {
+impl InboundPipeline {
     /// The command that a message is. An edit, and what comes from no person, is none.
-    pub(super) fn command(&self, incoming: &Incoming, spoken: &str) -> Option<(ChatCommand, bool)> {
+    pub(super) fn command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<(ChatCommand, bool)> {
         if is_trigger(self.channel.kind) || incoming.context.edited || !incoming.attachments.is_empty() {
             return None;
         }
@@ -101,7 +101,13 @@ impl Inlet {
     }
 
     /// Does what a command says, and answers it.
-    pub(super) async fn obey(&self, command: ChatCommand, incoming: &Incoming, sender: &str, role: Role) {
+    pub(super) async fn obey(
+        &self,
+        command: ChatCommand,
+        incoming: &PlatformMessage,
+        sender: &str,
+        role: Role,
+    ) {
         let place = &incoming.conversation;
         // Who may not speak more must still be able to end what runs.
         if !matches!(command, ChatCommand::New | ChatCommand::Stop)
@@ -117,7 +123,7 @@ impl Inlet {
             self.aside(place, "You may not do that here.".to_owned());
             return;
         }
-        let door = Door::Channel {
+        let door = EntryPoint::Channel {
             channel: self.channel.name.clone(),
             conversation: place.clone(),
             direct: incoming.direct,
@@ -142,7 +148,7 @@ impl Inlet {
         self.aside(place, told);
     }
 
-    async fn begin_anew(&self, door: &Door) -> String {
+    async fn begin_anew(&self, door: &EntryPoint) -> String {
         let cleared = tokio::time::timeout(PATIENCE, self.kernel.clear_conversation(door));
         match cleared.await {
             Ok(Ok(true)) => {

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::ports::Audio;
-use clawk_manifest::model::Modality;
+use clawk_kernel::ports::AudioRecording;
+use clawk_manifest::model::ModelModality;
 use clawk_proto::Digest;
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Inlet, Taken, harmless};
-use crate::adapter::{Attachment, Content, Incoming};
+use super::{InboundPipeline, IngestOutcome, harmless};
+use crate::adapter::{Attachment, AttachmentContent, PlatformMessage};
 use crate::features;
-use crate::files::Whose;
+use crate::files::FileOwner;
 use crate::gate::NOBODY;
 use crate::recording;
-use crate::state::Came;
-use crate::waiting::Waiting;
+use crate::state::IngestKind;
+use crate::waiting::PendingVoiceMessage;
 
 /// The longest recording that is understood, milliseconds.
 const MAX_MS: u64 = 300_000;
@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Characters of a transcript.
 const MAX_CHARS: usize = 16_000;
 
-impl Inlet {
+impl InboundPipeline {
     /// The Provider that turns recordings into words: `settings.transcribe`, else the first one with `audio`.
     fn ear(&self) -> Option<String> {
         if let Some(named) = self.config.settings.get("transcribe") {
@@ -40,7 +40,7 @@ impl Inlet {
         let providers = &self.kernel.manifest().providers;
         let ear = providers
             .iter()
-            .find(|provider| provider.capabilities.contains(&Modality::Audio));
+            .find(|provider| provider.capabilities.contains(&ModelModality::Audio));
         ear.map(|provider| provider.name.clone())
     }
 
@@ -51,18 +51,22 @@ impl Inlet {
     }
 
     /// Whether a message has a recording that is to be understood.
-    pub(super) fn hears(&self, incoming: &Incoming) -> bool {
+    pub(super) fn hears(&self, incoming: &PlatformMessage) -> bool {
         incoming.attachments.iter().any(is_sound) && self.listens()
     }
 
     /// Whether a message lies on the shelf.
-    pub(super) fn is_shelved(&self, incoming: &Incoming) -> bool {
+    pub(super) fn is_shelved(&self, incoming: &PlatformMessage) -> bool {
         self.hears(incoming) && self.shelf.waits(incoming)
     }
 
     /// Accepts a message with a recording. `None`: there is no room on the shelf; the recording is a file like others.
-    pub(super) async fn shelve(&self, incoming: &Incoming, role: clawk_kernel::Role) -> Option<Taken> {
-        let waiting = Waiting {
+    pub(super) async fn shelve(
+        &self,
+        incoming: &PlatformMessage,
+        role: clawk_kernel::Role,
+    ) -> Option<IngestOutcome> {
+        let waiting = PendingVoiceMessage {
             incoming: incoming.clone(),
             role,
             at: self.now().0,
@@ -74,11 +78,11 @@ impl Inlet {
             Ok(Ok(true)) => {
                 self.recorded.notify_one();
                 self.react(incoming);
-                Some(Taken::Ignored)
+                Some(IngestOutcome::Ignored)
             }
             Ok(Ok(false)) => None,
-            Ok(Err(error)) => Some(Taken::Later(error.to_string())),
-            Err(error) => Some(Taken::Later(error.to_string())),
+            Ok(Err(error)) => Some(IngestOutcome::Later(error.to_string())),
+            Err(error) => Some(IngestOutcome::Later(error.to_string())),
         }
     }
 
@@ -104,7 +108,7 @@ impl Inlet {
                 continue;
             }
             // One of a conversation at a time, in their order.
-            let mut lines: BTreeMap<String, Vec<Waiting>> = BTreeMap::new();
+            let mut lines: BTreeMap<String, Vec<PendingVoiceMessage>> = BTreeMap::new();
             for waiting in pending {
                 let line = lines.entry(waiting.incoming.conversation.clone()).or_default();
                 line.push(waiting);
@@ -121,24 +125,24 @@ impl Inlet {
     }
 
     /// Returns `false` if a message could not be handed in now.
-    async fn line(&self, line: Vec<Waiting>) -> bool {
+    async fn line(&self, line: Vec<PendingVoiceMessage>) -> bool {
         for waiting in line {
             match self.heard(waiting.clone()).await {
                 None => return false,
-                Some(Taken::Refused(_)) => {
-                    self.status.came(self.now(), Came::Refused);
+                Some(IngestOutcome::Refused(_)) => {
+                    self.status.came(self.now(), IngestKind::Refused);
                     if let Some(id) = waiting.incoming.ids.first() {
                         self.unreact(&waiting.incoming.conversation, id);
                     }
                 }
-                Some(Taken::Accepted { message, session, .. }) => {
-                    self.status.came(self.now(), Came::Accepted);
+                Some(IngestOutcome::Accepted { message, session, .. }) => {
+                    self.status.came(self.now(), IngestKind::Accepted);
                     self.acknowledge(&waiting.incoming);
                     self.follow(&waiting.incoming.conversation, message, session);
                     self.questions
                         .spoke(&self.channel.name, &waiting.incoming.conversation, waiting.role);
                 }
-                Some(Taken::Ignored | Taken::Later(_)) => {}
+                Some(IngestOutcome::Ignored | IngestOutcome::Later(_)) => {}
             }
             self.shelf.done(&waiting.incoming);
         }
@@ -146,7 +150,7 @@ impl Inlet {
     }
 
     /// Hands a message in. `None`: it stays on the shelf.
-    async fn heard(&self, mut waiting: Waiting) -> Option<Taken> {
+    async fn heard(&self, mut waiting: PendingVoiceMessage) -> Option<IngestOutcome> {
         let sender = waiting
             .incoming
             .sender
@@ -155,14 +159,14 @@ impl Inlet {
         let mut inbound = self.inbound(&waiting.incoming, &sender);
         match self.kernel.arrived(&inbound).await {
             Ok(None) => {}
-            Ok(Some(_)) => return Some(Taken::Ignored),
+            Ok(Some(_)) => return Some(IngestOutcome::Ignored),
             Err(_) => return None,
         }
         let conversation = waiting.incoming.conversation.clone();
         let Some(role) = self.gate.role(&sender) else {
             let reason = "the sender is not let in any more";
             self.record_refusal(&conversation, &sender, reason).await;
-            return Some(Taken::Refused(reason.to_owned()));
+            return Some(IngestOutcome::Refused(reason.to_owned()));
         };
         inbound.role = role.min(waiting.role);
         self.fetch_sounds(&mut waiting.incoming).await;
@@ -190,14 +194,14 @@ impl Inlet {
             return Some(self.refuse(&waiting.incoming, &sender, reason, Some(told)).await);
         }
         let adapter = self.adapter();
-        let whose = Whose::of(self, &inbound);
+        let whose = FileOwner::of(self, &inbound);
         let taken = self
             .files
             .take(adapter.as_ref(), &text, &waiting.incoming.attachments, &whose)
             .await;
         (inbound.images, inbound.text) = taken;
         match self.submitted(inbound).await {
-            Taken::Later(reason) => {
+            IngestOutcome::Later(reason) => {
                 tracing::warn!(reason, "what was said could not be handed in yet");
                 None
             }
@@ -206,7 +210,7 @@ impl Inlet {
     }
 
     /// Fetches the recordings, once for their words and the file that is kept.
-    async fn fetch_sounds(&self, incoming: &mut Incoming) {
+    async fn fetch_sounds(&self, incoming: &mut PlatformMessage) {
         let adapter = self.adapter();
         let sender = incoming.sender.clone().unwrap_or_else(|| NOBODY.to_owned());
         let role = self.gate.role(&sender);
@@ -214,17 +218,17 @@ impl Inlet {
         for file in sounds.take(MAX_RECORDINGS) {
             // silent-ok: the line of the file says why
             if let Ok(data) = self.files.one(adapter.as_ref(), file, (&sender, role)).await {
-                file.content = Content::Here(data);
+                file.content = AttachmentContent::Here(data);
             }
         }
     }
 
     /// A line for each recording. `None`: the agent ends; it is asked again later.
-    async fn words(&self, incoming: &Incoming) -> Option<Vec<String>> {
+    async fn words(&self, incoming: &PlatformMessage) -> Option<Vec<String>> {
         let mut lines = Vec::new();
         let sounds = incoming.attachments.iter().filter(|file| is_sound(file));
         for file in sounds.take(MAX_RECORDINGS) {
-            let Content::Here(data) = &file.content else {
+            let AttachmentContent::Here(data) = &file.content else {
                 continue;
             };
             lines.push(match recording::measured(data) {
@@ -242,7 +246,7 @@ impl Inlet {
 
     async fn line_of(&self, media_type: &str, length_ms: u64, data: &[u8]) -> Option<String> {
         let ear = self.ear()?;
-        let audio = Audio {
+        let audio = AudioRecording {
             media_type: media_type.to_owned(),
             digest: Digest(Sha256::digest(data).into()),
             length_ms,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::{ASIDE_MS, Inlet};
-use crate::adapter::Incoming;
+use super::{ASIDE_MS, InboundPipeline};
+use crate::adapter::PlatformMessage;
 use crate::features;
 
 /// Reactions of one channel at a time; beyond, the oldest one is taken away.
@@ -18,14 +18,14 @@ const AT_ONCE: usize = 4;
 
 /// One reaction.
 #[derive(Debug)]
-struct Reaction {
+struct MessageReaction {
     conversation: String,
     id: String,
-    stage: Stage,
+    stage: ReactionStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ReactionStage {
     /// The platform is being asked.
     Coming,
     /// The answer was quicker.
@@ -36,12 +36,12 @@ enum Stage {
 
 /// The reactions of one channel.
 #[derive(Debug)]
-pub(super) struct Reactions {
-    all: Mutex<VecDeque<Reaction>>,
+pub(super) struct ReactionRegistry {
+    all: Mutex<VecDeque<MessageReaction>>,
     at_once: Semaphore,
 }
 
-impl Default for Reactions {
+impl Default for ReactionRegistry {
     fn default() -> Self {
         Self {
             all: Mutex::default(),
@@ -50,19 +50,19 @@ impl Default for Reactions {
     }
 }
 
-impl Reactions {
-    fn all(&self) -> MutexGuard<'_, VecDeque<Reaction>> {
+impl ReactionRegistry {
+    fn all(&self) -> MutexGuard<'_, VecDeque<MessageReaction>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A reaction is being put on a message. Returns an older one that has to go for it.
-    fn begin(&self, incoming: &Incoming, id: &str) -> Option<Reaction> {
+    fn begin(&self, incoming: &PlatformMessage, id: &str) -> Option<MessageReaction> {
         let mut all = self.all();
         let oldest = if all.len() >= MOST { all.pop_front() } else { None };
-        all.push_back(Reaction {
+        all.push_back(MessageReaction {
             conversation: incoming.conversation.clone(),
             id: id.to_owned(),
-            stage: Stage::Coming,
+            stage: ReactionStage::Coming,
         });
         oldest
     }
@@ -75,11 +75,11 @@ impl Reactions {
         };
         let over = all
             .get(at)
-            .is_some_and(|reaction| matches!(reaction.stage, Stage::Over));
+            .is_some_and(|reaction| matches!(reaction.stage, ReactionStage::Over));
         match mark {
             Some(mark) if !over => {
                 if let Some(reaction) = all.get_mut(at) {
-                    reaction.stage = Stage::Shown(mark.clone());
+                    reaction.stage = ReactionStage::Shown(mark.clone());
                 }
                 false
             }
@@ -91,34 +91,34 @@ impl Reactions {
     }
 
     /// The message has its answer. Returns the reaction that has to go; `None` if it was not shown yet.
-    fn end(&self, conversation: &str, id: &str) -> Option<Reaction> {
+    fn end(&self, conversation: &str, id: &str) -> Option<MessageReaction> {
         let mut all = self.all();
         let Some(at) = all.iter().position(|reaction| reaction.id == id) else {
             // Perhaps an earlier run of the agent put one.
-            return Some(Reaction {
+            return Some(MessageReaction {
                 conversation: conversation.to_owned(),
                 id: id.to_owned(),
-                stage: Stage::Over,
+                stage: ReactionStage::Over,
             });
         };
         if let Some(reaction) = all.get_mut(at)
-            && !matches!(reaction.stage, Stage::Shown(_))
+            && !matches!(reaction.stage, ReactionStage::Shown(_))
         {
-            reaction.stage = Stage::Over;
+            reaction.stage = ReactionStage::Over;
             return None;
         }
         all.remove(at)
     }
 }
 
-impl Inlet {
+impl InboundPipeline {
     fn shows_reactions(&self) -> bool {
         self.channel.features.reactions == Some(true) && features::reacts(self.channel.kind)
     }
 
     /// Shows by a reaction that a message that was accepted is worked on, where the manifest asks for it and the platform can. In a
     /// flood, messages that find no place get none.
-    pub(super) fn react(&self, incoming: &Incoming) {
+    pub(super) fn react(&self, incoming: &PlatformMessage) {
         let (Some(adapter), Some(id)) = (self.adapter(), incoming.ids.first()) else {
             return;
         };
@@ -161,14 +161,16 @@ impl Inlet {
         }
     }
 
-    fn take_away(&self, reaction: Reaction) {
+    fn take_away(&self, reaction: MessageReaction) {
         let Some(adapter) = self.adapter() else { return };
         let reactions = Arc::clone(&self.reactions);
         let mark = match reaction.stage {
-            Stage::Shown(mark) => mark,
+            ReactionStage::Shown(mark) => mark,
             // Not known to be there: it is tried only where nothing else waits.
-            Stage::Coming | Stage::Over if reactions.at_once.available_permits() == 0 => return,
-            Stage::Coming | Stage::Over => None,
+            ReactionStage::Coming | ReactionStage::Over if reactions.at_once.available_permits() == 0 => {
+                return;
+            }
+            ReactionStage::Coming | ReactionStage::Over => None,
         };
         self.spawn(async move {
             let Ok(_place) = reactions.at_once.acquire().await else {

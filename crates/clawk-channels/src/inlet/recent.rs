@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::ports::{QuoteAuthor, QuoteKind, QuotedText};
 
-use crate::adapter::Incoming;
+use crate::adapter::PlatformMessage;
 
 /// Messages of one channel.
 const MOST: usize = 2_000;
@@ -32,16 +32,16 @@ struct RecentMessage {
 
 /// The latest messages, by the platform's ids.
 #[derive(Debug, Default)]
-pub(crate) struct RecentMessages(Mutex<Inner>);
+pub(crate) struct RecentMessages(Mutex<RecentMessagesState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct RecentMessagesState {
     messages: HashMap<String, RecentMessage>,
     order: VecDeque<String>,
 }
 
 impl RecentMessages {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, RecentMessagesState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +61,7 @@ impl RecentMessages {
     }
 
     /// Remembers what somebody said.
-    pub(super) fn heard(&self, incoming: &Incoming) {
+    pub(super) fn heard(&self, incoming: &PlatformMessage) {
         let Some(id) = incoming.ids.first() else { return };
         let writer = Writer::Person {
             id: incoming.sender.clone(),
@@ -81,7 +81,7 @@ impl RecentMessages {
     }
 
     /// The message that this one answers, where it is known. One of another conversation is none: an id may be made up.
-    pub(super) fn answered_by(&self, incoming: &Incoming) -> Option<QuotedText> {
+    pub(super) fn answered_by(&self, incoming: &PlatformMessage) -> Option<QuotedText> {
         let inner = self.lock();
         let found = inner.messages.get(incoming.answers.as_ref()?)?;
         if place(&found.conversation) != place(&incoming.conversation) {
@@ -123,15 +123,15 @@ mod tests {
     use clawk_kernel::ports::QuoteAuthor;
 
     use super::{MOST, RecentMessages};
-    use crate::adapter::Incoming;
+    use crate::adapter::PlatformMessage;
 
-    fn said(id: &str, conversation: &str, sender: &str, text: &str) -> Incoming {
-        Incoming {
+    fn said(id: &str, conversation: &str, sender: &str, text: &str) -> PlatformMessage {
+        PlatformMessage {
             ids: vec![id.to_owned()],
             conversation: conversation.to_owned(),
             sender: Some(sender.to_owned()),
             text: text.to_owned(),
-            ..Incoming::default()
+            ..PlatformMessage::default()
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
         recent.said("2", "room", "that is dear");
         recent.heard(&said("3", "room", "ann", "mine"));
         let answer = |id: &str, conversation: &str| {
-            let asked = Incoming {
+            let asked = PlatformMessage {
                 answers: Some(id.to_owned()),
                 ..said("9", conversation, "ann", "why?")
             };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ASIDE_MS, Inlet};
-use crate::adapter::Incoming;
+use super::{ASIDE_MS, InboundPipeline};
+use crate::adapter::PlatformMessage;
 
 /// How often somebody is shown to be writing, and for how long at most, milliseconds.
 const TYPING_EVERY_MS: u64 = 4_000;
@@ -15,9 +15,9 @@ const TYPING_FOR_MS: u64 = 300_000;
 /// Conversations in which somebody is shown to be writing at a time.
 const TYPINGS: usize = 256;
 
-impl Inlet {
+impl InboundPipeline {
     /// Shows that the message was read, and that somebody writes, where the manifest asks for it and the platform can.
-    pub(super) fn acknowledge(&self, incoming: &Incoming) {
+    pub(super) fn acknowledge(&self, incoming: &PlatformMessage) {
         let Some(adapter) = self.adapter() else { return };
         let (processing, abilities) = (&self.channel.processing, adapter.abilities());
         let id = incoming.ids.first().cloned();

@@ -12,8 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_kernel::sheet::{Seen, visible};
-use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Plan, Reception, Reply, Role, Waiting};
+use clawk_kernel::sheet::{PreviewReceipt, visible};
+use clawk_kernel::{
+    ApprovalAnswer, ApprovalReply, EntryPoint, GrantScope, Kernel, KnownPerson, Plan, ReplyOutcome, Role,
+    WaitingApproval,
+};
 use clawk_proto::{Digest, RequestId, SessionId};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -25,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 pub use self::frame::MessageFrame;
 use self::text::{QuestionText, literal, visible_lines};
 use self::words::{by, first, id_of, parse, told, waits_no_more, whose, words};
-use crate::adapter::{Adapter, Asking, Decision, Out, Press};
+use crate::adapter::{ButtonPress, ChannelAdapter, Decision, OutboundMessage, QuestionMessage};
 use crate::outlet::dress;
 use crate::pairing::code;
-use crate::service::Lane;
+use crate::service::ChannelHandle;
 use crate::split::length;
 
 /// How often it is looked whether a question was answered elsewhere, milliseconds.
@@ -53,7 +56,7 @@ const MAX_LABEL: usize = 60;
 
 /// What became of a press, or of a typed answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pressed {
+pub(crate) enum PressOutcome {
     /// It counts; for the person.
     Taken(String),
     /// It was decided before; for the person.
@@ -66,7 +69,7 @@ pub(crate) enum Pressed {
 
 /// A question that was put into a conversation.
 #[derive(Debug, Clone)]
-struct Open {
+struct OpenQuestion {
     /// What buttons carry.
     id: String,
     /// What is typed.
@@ -87,46 +90,46 @@ struct Open {
 }
 
 /// The channels, once they are all made.
-pub(crate) type Lanes = Arc<OnceLock<Weak<HashMap<String, Lane>>>>;
+pub(crate) type SharedChannelHandles = Arc<OnceLock<Weak<HashMap<String, ChannelHandle>>>>;
 
 /// All questions of all channels.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub(crate) struct QuestionRegistry {
     kernel: Kernel,
     /// `[approvals] to`.
     targets: Vec<(String, String)>,
-    lanes: Lanes,
-    open: Mutex<Vec<Open>>,
+    lanes: SharedChannelHandles,
+    open: Mutex<Vec<OpenQuestion>>,
     callers: Mutex<HashMap<(String, String), Role>>,
     /// Questions of the agent itself (`ask-user`).
-    own: Mutex<Vec<Own>>,
+    own: Mutex<Vec<AgentQuestion>>,
     /// Where a question was not delivered.
-    trouble: Mutex<HashMap<Place, Trouble>>,
+    trouble: Mutex<HashMap<QuestionLocation, QuestionRetry>>,
     /// Decisions that are to be shown.
-    decisions: Mutex<Vec<(Open, Decision)>>,
+    decisions: Mutex<Vec<(OpenQuestion, Decision)>>,
     shows: Notify,
 }
 
 /// A question, a channel, a conversation.
-type Place = (RequestId, String, String);
+type QuestionLocation = (RequestId, String, String);
 
 /// A question that a place did not get.
 #[derive(Debug, Clone, Copy)]
-struct Trouble {
+struct QuestionRetry {
     tries: u32,
     /// When it is sent again; none: the platform will never take it there.
     again: Option<Instant>,
 }
 
 /// What is sent beside everything else: one platform that does not answer holds no other's questions up.
-enum Work {
-    Ask(Box<Asking>, Arc<dyn Adapter>, Place),
-    Show(Box<Open>, Decision),
+enum QuestionTask {
+    Ask(Box<QuestionMessage>, Arc<dyn ChannelAdapter>, QuestionLocation),
+    Show(Box<OpenQuestion>, Decision),
 }
 
 /// A question of the agent itself, which waits for words.
 #[derive(Debug)]
-struct Own {
+struct AgentQuestion {
     id: String,
     channel: String,
     conversation: String,
@@ -136,14 +139,14 @@ struct Own {
     answer: oneshot::Sender<String>,
 }
 
-impl Own {
+impl AgentQuestion {
     fn asks(&self, sender: &str, role: Role) -> bool {
         role >= Role::Admin || (role >= Role::User && sender == self.sender)
     }
 }
 
-impl Questions {
-    pub(crate) fn new(kernel: Kernel, targets: Vec<(String, String)>, lanes: Lanes) -> Self {
+impl QuestionRegistry {
+    pub(crate) fn new(kernel: Kernel, targets: Vec<(String, String)>, lanes: SharedChannelHandles) -> Self {
         Self {
             kernel,
             targets,
@@ -157,15 +160,15 @@ impl Questions {
         }
     }
 
-    fn trouble(&self) -> MutexGuard<'_, HashMap<Place, Trouble>> {
+    fn trouble(&self) -> MutexGuard<'_, HashMap<QuestionLocation, QuestionRetry>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decisions(&self) -> MutexGuard<'_, Vec<(Open, Decision)>> {
+    fn decisions(&self) -> MutexGuard<'_, Vec<(OpenQuestion, Decision)>> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self) -> MutexGuard<'_, Vec<Open>> {
+    fn open(&self) -> MutexGuard<'_, Vec<OpenQuestion>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +182,7 @@ impl Questions {
         callers.insert((channel.to_owned(), conversation.to_owned()), role);
         drop(callers);
         // What the platform refused there for good, it may take now: some allow an answer to a new message only.
-        let refused = |(_, at, there): &Place, trouble: &Trouble| {
+        let refused = |(_, at, there): &QuestionLocation, trouble: &QuestionRetry| {
             trouble.again.is_none() && at == channel && there == conversation
         };
         let mut trouble = self.trouble();
@@ -190,7 +193,7 @@ impl Questions {
         }
     }
 
-    fn own(&self) -> MutexGuard<'_, Vec<Own>> {
+    fn own(&self) -> MutexGuard<'_, Vec<AgentQuestion>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +206,7 @@ impl Questions {
         options: &[String],
     ) -> Option<String> {
         let door = self.kernel.asker_of(session);
-        let Some(Door::Channel {
+        let Some(EntryPoint::Channel {
             channel,
             conversation,
             sender,
@@ -228,8 +231,8 @@ impl Questions {
         }
         let choices = options.iter().take(MAX_CHOICES).enumerate();
         let id = format!("{first}{second}");
-        let asking = Asking {
-            out: Out {
+        let asking = QuestionMessage {
+            out: OutboundMessage {
                 id: format!("question-{id}"),
                 conversation: conversation.clone(),
                 reply_to: None,
@@ -246,7 +249,7 @@ impl Questions {
         {
             let mut own = self.own();
             own.retain(|own| !own.answer.is_closed());
-            own.push(Own {
+            own.push(AgentQuestion {
                 id,
                 channel: channel.clone(),
                 conversation,
@@ -294,22 +297,22 @@ impl Questions {
     }
 
     /// Takes a button of a question of the agent itself. `None`: the button belongs to another question.
-    fn chosen(&self, channel: &str, press: &Press, role: Option<Role>) -> Option<Pressed> {
+    fn chosen(&self, channel: &str, press: &ButtonPress, role: Option<Role>) -> Option<PressOutcome> {
         let mut own = self.own();
-        let meant = |own: &Own| {
+        let meant = |own: &AgentQuestion| {
             own.id == press.question && own.channel == channel && own.conversation == press.conversation
         };
         let at = own.iter().position(meant)?;
-        let asked = |own: &Own| role.is_some_and(|role| own.asks(&press.sender, role));
+        let asked = |own: &AgentQuestion| role.is_some_and(|role| own.asks(&press.sender, role));
         if !own.get(at).is_some_and(asked) {
-            return Some(Pressed::NotAllowed);
+            return Some(PressOutcome::NotAllowed);
         }
         let choice = press.choice.parse::<usize>().ok(); // silent-ok: no choice of ours
         let option = own.get(at)?.options.get(choice?).cloned()?;
         let own = own.remove(at);
         Some(match own.answer.send(option.clone()) {
-            Ok(()) => Pressed::Taken(option),
-            Err(_) => Pressed::Before("It waits no more.".to_owned()),
+            Ok(()) => PressOutcome::Taken(option),
+            Err(_) => PressOutcome::Before("It waits no more.".to_owned()),
         })
     }
 
@@ -344,7 +347,7 @@ impl Questions {
     }
 
     /// What is to be sent now, at most `room` of it: questions that were not asked, and decisions.
-    async fn look(&self, room: usize) -> Vec<Work> {
+    async fn look(&self, room: usize) -> Vec<QuestionTask> {
         let pending = Plan::group(self.kernel.pending());
         let waits = |asked: &RequestId| pending.iter().any(|waiting| id_of(waiting) == asked);
         self.trouble().retain(|(asked, ..), _| waits(asked));
@@ -366,13 +369,13 @@ impl Questions {
         work.extend(
             decisions
                 .drain(..fits)
-                .map(|(open, decision)| Work::Show(Box::new(open), decision)),
+                .map(|(open, decision)| QuestionTask::Show(Box::new(open), decision)),
         );
         work
     }
 
     /// Whether a question is not asked there yet, and may be now.
-    fn is_due(&self, (asked, channel, conversation): &Place) -> bool {
+    fn is_due(&self, (asked, channel, conversation): &QuestionLocation) -> bool {
         let known = self.open().iter().any(|open| {
             open.asked == *asked
                 && open.channel == *channel
@@ -407,20 +410,20 @@ impl Questions {
         }
     }
 
-    async fn perform(&self, work: Work) {
+    async fn perform(&self, work: QuestionTask) {
         match work {
-            Work::Ask(asking, adapter, place) => self.ask(&asking, &*adapter, place).await,
-            Work::Show(open, decision) => self.show(&open, &decision).await,
+            QuestionTask::Ask(asking, adapter, place) => self.ask(&asking, &*adapter, place).await,
+            QuestionTask::Show(open, decision) => self.show(&open, &decision).await,
         }
     }
 
     /// Where a question goes.
-    fn places(&self, asked: &Waiting) -> Vec<(String, String)> {
+    fn places(&self, asked: &WaitingApproval) -> Vec<(String, String)> {
         let Some(first) = first(asked) else {
             return Vec::new();
         };
         match self.kernel.door_of(first.session) {
-            Some(Door::Channel {
+            Some(EntryPoint::Channel {
                 channel,
                 conversation,
                 role,
@@ -440,24 +443,24 @@ impl Questions {
                 }
             }
             // Whoever waits there is asked there.
-            Some(Door::Cli | Door::Rpc { .. }) => Vec::new(),
-            Some(Door::Peer { .. } | Door::Unknown { .. }) | None => self.targets.clone(),
+            Some(EntryPoint::Cli | EntryPoint::Rpc { .. }) => Vec::new(),
+            Some(EntryPoint::Peer { .. } | EntryPoint::Unknown { .. }) | None => self.targets.clone(),
         }
     }
 
-    fn adapter(&self, channel: &str) -> Option<Arc<dyn Adapter>> {
+    fn adapter(&self, channel: &str) -> Option<Arc<dyn ChannelAdapter>> {
         let lanes = self.lanes.get()?.upgrade()?;
         lanes.get(channel)?.adapter.clone()
     }
 
     /// A question as it is sent there; it is on the list of what is open, so that a press may come before the platform's answer.
-    fn prepared(&self, asked: &Waiting, place: Place) -> Option<Work> {
+    fn prepared(&self, asked: &WaitingApproval, place: QuestionLocation) -> Option<QuestionTask> {
         let (_, channel, conversation) = &place;
         let Some(adapter) = self.adapter(channel) else {
             tracing::warn!(channel, "a question can't be asked: the channel is not connected");
             self.trouble().insert(
                 place,
-                Trouble {
+                QuestionRetry {
                     tries: 0,
                     again: None,
                 },
@@ -478,8 +481,8 @@ impl Questions {
                 ("n".to_owned(), "Deny".to_owned()),
             ]
         };
-        let asking = Asking {
-            out: Out {
+        let asking = QuestionMessage {
+            out: OutboundMessage {
                 id: format!("question-{first}{second}"),
                 conversation: conversation.clone(),
                 reply_to: None,
@@ -490,11 +493,11 @@ impl Questions {
             question: format!("{first}{second}"),
             choices,
         };
-        self.keep(Open {
+        self.keep(OpenQuestion {
             id: asking.question.clone(),
             code: typed,
             asked: id_of(asked).clone(),
-            plan: matches!(asked, Waiting::Plan(_)),
+            plan: matches!(asked, WaitingApproval::Plan(_)),
             shown,
             channel: channel.clone(),
             conversation: conversation.clone(),
@@ -502,10 +505,10 @@ impl Questions {
             text,
             decided: None,
         });
-        Some(Work::Ask(Box::new(asking), adapter, place))
+        Some(QuestionTask::Ask(Box::new(asking), adapter, place))
     }
 
-    async fn ask(&self, asking: &Asking, adapter: &dyn Adapter, place: Place) {
+    async fn ask(&self, asking: &QuestionMessage, adapter: &dyn ChannelAdapter, place: QuestionLocation) {
         let (id, channel) = (&asking.question, place.1.clone());
         let sent = tokio::time::timeout(Duration::from_millis(SEND_MS), adapter.ask(asking)).await;
         let (reason, after_ms, never) = match sent {
@@ -535,14 +538,14 @@ impl Questions {
         let again = (!never).then(|| Instant::now() + Duration::from_millis(after_ms.unwrap_or(own_ms)));
         trouble.insert(
             place,
-            Trouble {
+            QuestionRetry {
                 tries: tries.saturating_add(1),
                 again,
             },
         );
     }
 
-    fn keep(&self, open: Open) {
+    fn keep(&self, open: OpenQuestion) {
         let mut all = self.open();
         if all.len() >= REMEMBERED
             && let Some(at) = all.iter().position(|open| open.decided.is_some())
@@ -565,7 +568,7 @@ impl Questions {
         sender: &str,
         role: Role,
         text: &str,
-    ) -> Option<Pressed> {
+    ) -> Option<PressOutcome> {
         let (yes, code, reason) = parse(text)?;
         let open = self.find(|open| open.code == code, channel, conversation)?;
         Some(
@@ -575,23 +578,28 @@ impl Questions {
     }
 
     /// A button that was pressed.
-    pub(crate) async fn press(&self, channel: &str, press: &Press, role: Option<Role>) -> Pressed {
+    pub(crate) async fn press(&self, channel: &str, press: &ButtonPress, role: Option<Role>) -> PressOutcome {
         if let Some(chosen) = self.chosen(channel, press, role) {
             return chosen;
         }
         let Some(open) = self.find(|open| open.id == press.question, channel, &press.conversation) else {
-            return Pressed::Unknown;
+            return PressOutcome::Unknown;
         };
         let yes = match press.choice.as_str() {
             "y" => true,
             "n" => false,
-            _ => return Pressed::Unknown,
+            _ => return PressOutcome::Unknown,
         };
         self.settle(&open, yes, (channel, &press.sender, role), press.reason.clone())
             .await
     }
 
-    fn find(&self, meant: impl Fn(&Open) -> bool, channel: &str, conversation: &str) -> Option<Open> {
+    fn find(
+        &self,
+        meant: impl Fn(&OpenQuestion) -> bool,
+        channel: &str,
+        conversation: &str,
+    ) -> Option<OpenQuestion> {
         let adapter = self.adapter(channel);
         let is_here = |asked: &str| match &adapter {
             Some(adapter) => adapter.is_same_place(asked, conversation),
@@ -606,48 +614,52 @@ impl Questions {
 
     async fn settle(
         &self,
-        open: &Open,
+        open: &OpenQuestion,
         yes: bool,
         (channel, sender, role): (&str, &str, Option<Role>),
         reason: Option<String>,
-    ) -> Pressed {
+    ) -> PressOutcome {
         if role != Some(Role::Admin) {
-            return Pressed::NotAllowed;
+            return PressOutcome::NotAllowed;
         }
         if let Some(decision) = &open.decided {
-            return Pressed::Before(format!("Already decided. {}", decision.text));
+            return PressOutcome::Before(format!("Already decided. {}", decision.text));
         }
-        let reply = Reply {
-            answer: if yes { Answer::Approve } else { Answer::Deny },
-            breadth: Breadth::Exact,
-            person: Person {
+        let reply = ApprovalReply {
+            answer: if yes {
+                ApprovalAnswer::Approve
+            } else {
+                ApprovalAnswer::Deny
+            },
+            breadth: GrantScope::Exact,
+            person: KnownPerson {
                 channel: channel.to_owned(),
                 name: sender.to_owned(),
                 role: Role::Admin,
             },
             reason,
-            seen: Seen::Whole(open.shown.clone()),
+            seen: PreviewReceipt::Whole(open.shown.clone()),
         };
         let reception = if open.plan {
             let all = self.kernel.reply_plan(&open.asked, None, &reply).await;
-            let taken = all.iter().any(|(_, reception)| *reception == Reception::Taken);
+            let taken = all.iter().any(|(_, reception)| *reception == ReplyOutcome::Taken);
             let first = all
                 .first()
-                .map_or(Reception::Nothing, |(_, reception)| *reception);
-            if taken { Reception::Taken } else { first }
+                .map_or(ReplyOutcome::Nothing, |(_, reception)| *reception);
+            if taken { ReplyOutcome::Taken } else { first }
         } else {
             self.kernel.reply(&open.asked, reply).await
         };
         match reception {
-            Reception::Taken => {
+            ReplyOutcome::Taken => {
                 let word = if yes { "Approved" } else { "Denied" };
                 let decision = by((yes, word), sender, channel);
                 self.decided(&open.asked, &decision);
-                Pressed::Taken(decision.text)
+                PressOutcome::Taken(decision.text)
             }
-            Reception::Nothing => Pressed::Before("Already decided.".to_owned()),
-            Reception::NotAllowed => Pressed::NotAllowed,
-            Reception::Unseen => Pressed::Before(format!(
+            ReplyOutcome::Nothing => PressOutcome::Before("Already decided.".to_owned()),
+            ReplyOutcome::NotAllowed => PressOutcome::NotAllowed,
+            ReplyOutcome::Unseen => PressOutcome::Before(format!(
                 "It hides something that this chat can't show; answer it with `clawk approve {}`.",
                 open.asked
             )),
@@ -671,7 +683,7 @@ impl Questions {
         self.shows.notify_one();
     }
 
-    async fn show(&self, open: &Open, decision: &Decision) {
+    async fn show(&self, open: &OpenQuestion, decision: &Decision) {
         let Some(adapter) = self.adapter(&open.channel) else {
             return;
         };
@@ -683,7 +695,7 @@ impl Questions {
         } else {
             QuestionText::default().with(format!("{decided} (question {})", open.code))
         };
-        let out = Out {
+        let out = OutboundMessage {
             id: format!("decided-{}", open.id),
             conversation: open.conversation.clone(),
             reply_to: None,
@@ -707,11 +719,11 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Own, Role, oneshot};
+    use super::{AgentQuestion, Role, oneshot};
 
     #[test]
     fn a_question_of_the_agent_is_answered_by_whom_it_asks_or_by_an_admin() {
-        let own = Own {
+        let own = AgentQuestion {
             id: "q".to_owned(),
             channel: "chat".to_owned(),
             conversation: "group".to_owned(),

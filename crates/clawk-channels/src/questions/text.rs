@@ -3,7 +3,7 @@
 
 use clawk_kernel::sheet::visible;
 
-use crate::adapter::{Abilities, CodeBlock, Markup};
+use crate::adapter::{CodeBlock, MarkupFormat, PlatformCapabilities};
 use crate::outlet::dress;
 
 /// Stands for a backtick where a backtick could end the block. The sheet writes its own `⟨` in the same way, so that two different
@@ -16,7 +16,7 @@ const BAR: &str = "| ";
 
 /// A piece of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum QuestionPiece {
     /// Our own words, Markdown.
     Frame(String),
     /// Words that somebody else may have chosen, whatever they are.
@@ -25,26 +25,26 @@ enum Piece {
 
 /// A question: our own words around what a call will do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct QuestionText(Vec<Piece>);
+pub(super) struct QuestionText(Vec<QuestionPiece>);
 
 impl QuestionText {
     /// With more of our own words, Markdown.
     pub(super) fn with(mut self, frame: impl Into<String>) -> Self {
-        self.0.push(Piece::Frame(frame.into()));
+        self.0.push(QuestionPiece::Frame(frame.into()));
         self
     }
 
     /// With a text that stays in its block.
     pub(super) fn with_call(mut self, text: impl Into<String>) -> Self {
-        self.0.push(Piece::Call(text.into()));
+        self.0.push(QuestionPiece::Call(text.into()));
         self
     }
 
     /// As the platform shows it.
-    pub(super) fn dressed(&self, abilities: Abilities) -> String {
+    pub(super) fn dressed(&self, abilities: PlatformCapabilities) -> String {
         self.joined(|piece| match piece {
-            Piece::Frame(frame) => dress(frame, abilities.markup),
-            Piece::Call(text) => match abilities.code {
+            QuestionPiece::Frame(frame) => dress(frame, abilities.markup),
+            QuestionPiece::Call(text) => match abilities.code {
                 CodeBlock::Lines => barred(text),
                 CodeBlock::Fence | CodeBlock::ThreeBackticks | CodeBlock::Element => {
                     dress(&block(text, abilities.code), abilities.markup)
@@ -54,14 +54,14 @@ impl QuestionText {
     }
 
     /// The same as Markdown, for platforms that show Markdown in their own way.
-    pub(super) fn markdown(&self, abilities: Abilities) -> String {
+    pub(super) fn markdown(&self, abilities: PlatformCapabilities) -> String {
         self.joined(|piece| match piece {
-            Piece::Frame(frame) => frame.clone(),
-            Piece::Call(text) => block(text, abilities.code),
+            QuestionPiece::Frame(frame) => frame.clone(),
+            QuestionPiece::Call(text) => block(text, abilities.code),
         })
     }
 
-    fn joined(&self, written: impl Fn(&Piece) -> String) -> String {
+    fn joined(&self, written: impl Fn(&QuestionPiece) -> String) -> String {
         let pieces: Vec<String> = self.0.iter().map(written).collect();
         pieces.join("\n\n")
     }
@@ -118,10 +118,10 @@ fn fenced(text: &str) -> String {
 }
 
 /// Words that somebody else may have chosen, in one line of our own words: nothing of them is markup.
-pub(super) fn literal(text: &str, abilities: Abilities) -> String {
+pub(super) fn literal(text: &str, abilities: PlatformCapabilities) -> String {
     let line = visible(text).replace('`', "'");
     // A text that nobody parses shows a backslash as it is.
-    if abilities.markup == Markup::Markdown && abilities.code == CodeBlock::Lines {
+    if abilities.markup == MarkupFormat::Markdown && abilities.code == CodeBlock::Lines {
         return line;
     }
     let mut whole = String::with_capacity(line.len());
@@ -156,27 +156,27 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{BACKTICK, QuestionText, literal, visible_lines};
-    use crate::adapter::{Abilities, CodeBlock, Markup, Unit};
+    use crate::adapter::{CodeBlock, LengthUnit, MarkupFormat, PlatformCapabilities};
 
-    fn abilities(markup: Markup, code: CodeBlock) -> Abilities {
-        Abilities {
+    fn abilities(markup: MarkupFormat, code: CodeBlock) -> PlatformCapabilities {
+        PlatformCapabilities {
             markup,
             code,
-            ..Abilities::plain(100_000, Unit::Chars)
+            ..PlatformCapabilities::plain(100_000, LengthUnit::Chars)
         }
     }
 
-    const TELEGRAM: (Markup, CodeBlock) = (Markup::TelegramHtml, CodeBlock::Element);
-    const PAGE: (Markup, CodeBlock) = (Markup::Html, CodeBlock::Element);
-    const SLACK: (Markup, CodeBlock) = (Markup::Mrkdwn, CodeBlock::ThreeBackticks);
-    const WHATSAPP: (Markup, CodeBlock) = (Markup::Whatsapp, CodeBlock::ThreeBackticks);
+    const TELEGRAM: (MarkupFormat, CodeBlock) = (MarkupFormat::TelegramHtml, CodeBlock::Element);
+    const PAGE: (MarkupFormat, CodeBlock) = (MarkupFormat::Html, CodeBlock::Element);
+    const SLACK: (MarkupFormat, CodeBlock) = (MarkupFormat::Mrkdwn, CodeBlock::ThreeBackticks);
+    const WHATSAPP: (MarkupFormat, CodeBlock) = (MarkupFormat::Whatsapp, CodeBlock::ThreeBackticks);
     /// Discord, Lark, DingTalk.
-    const MARKDOWN: (Markup, CodeBlock) = (Markup::Markdown, CodeBlock::ThreeBackticks);
-    const MAIL: (Markup, CodeBlock) = (Markup::Markdown, CodeBlock::Lines);
+    const MARKDOWN: (MarkupFormat, CodeBlock) = (MarkupFormat::Markdown, CodeBlock::ThreeBackticks);
+    const MAIL: (MarkupFormat, CodeBlock) = (MarkupFormat::Markdown, CodeBlock::Lines);
     /// LINE, QQ, WeChat, and the plain body of Matrix.
-    const PLAIN: (Markup, CodeBlock) = (Markup::Plain, CodeBlock::Lines);
+    const PLAIN: (MarkupFormat, CodeBlock) = (MarkupFormat::Plain, CodeBlock::Lines);
 
-    fn asked(call: &str, (markup, code): (Markup, CodeBlock)) -> String {
+    fn asked(call: &str, (markup, code): (MarkupFormat, CodeBlock)) -> String {
         let text = QuestionText::default()
             .with("**May this be done?**")
             .with_call(call)
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// A platform, and how its markup is read.
-    type Grammar = ((Markup, CodeBlock), fn(&str) -> (String, String));
+    type Grammar = ((MarkupFormat, CodeBlock), fn(&str) -> (String, String));
 
     const GRAMMARS: [Grammar; 7] = [
         (TELEGRAM, in_element),
@@ -223,7 +223,7 @@ mod tests {
         (PLAIN, behind_bars),
     ];
 
-    fn unwritten(inside: &str, platform: (Markup, CodeBlock)) -> String {
+    fn unwritten(inside: &str, platform: (MarkupFormat, CodeBlock)) -> String {
         let inside = inside.trim_matches('\n').replace(BACKTICK, "`");
         if platform == SLACK {
             return inside

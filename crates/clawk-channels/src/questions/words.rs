@@ -1,11 +1,11 @@
 //! What a question says to a person, and what a typed answer means. Pure.
 
-use clawk_kernel::sheet::{Offer, visible};
-use clawk_kernel::{Door, Past, Question, Waiting};
+use clawk_kernel::sheet::{PreviewDisplay, visible};
+use clawk_kernel::{ApprovalQuestion, EntryPoint, PastApproval, WaitingApproval};
 use clawk_proto::{Digest, RequestId};
 
 use super::text::{QuestionText, literal};
-use crate::adapter::{Adapter, Decision};
+use crate::adapter::{ChannelAdapter, Decision};
 use crate::split::length;
 
 /// Room for what is said around a question's own text.
@@ -13,17 +13,17 @@ const AROUND: usize = 500;
 /// Characters of a sender's id or of a channel's name in a question.
 const MAX_ID: usize = 40;
 
-pub(super) fn id_of(asked: &Waiting) -> &RequestId {
+pub(super) fn id_of(asked: &WaitingApproval) -> &RequestId {
     match asked {
-        Waiting::One(question) => &question.request_id,
-        Waiting::Plan(plan) => &plan.id,
+        WaitingApproval::One(question) => &question.request_id,
+        WaitingApproval::Plan(plan) => &plan.id,
     }
 }
 
-pub(super) fn first(asked: &Waiting) -> Option<&Question> {
+pub(super) fn first(asked: &WaitingApproval) -> Option<&ApprovalQuestion> {
     match asked {
-        Waiting::One(question) => Some(question),
-        Waiting::Plan(plan) => plan.steps.first(),
+        WaitingApproval::One(question) => Some(question),
+        WaitingApproval::Plan(plan) => plan.steps.first(),
     }
 }
 
@@ -45,16 +45,16 @@ pub(super) fn parse(text: &str) -> Option<(bool, String, Option<String>)> {
 
 /// What the person reads, and the digests of what they read whole; none: it can't be answered here.
 pub(super) fn words(
-    asked: &Waiting,
-    adapter: &dyn Adapter,
+    asked: &WaitingApproval,
+    adapter: &dyn ChannelAdapter,
     code: &str,
     whose: &str,
 ) -> (QuestionText, Vec<Digest>) {
     let abilities = adapter.abilities();
     let (max, unit) = abilities.limit;
-    let questions: Vec<&Question> = match asked {
-        Waiting::One(question) => vec![question],
-        Waiting::Plan(plan) => plan.steps.iter().collect(),
+    let questions: Vec<&ApprovalQuestion> = match asked {
+        WaitingApproval::One(question) => vec![question],
+        WaitingApproval::Plan(plan) => plan.steps.iter().collect(),
     };
     let elsewhere = format!("clawk approve {}", id_of(asked));
     let room = max.saturating_sub(AROUND) / questions.len().max(1);
@@ -62,7 +62,7 @@ pub(super) fn words(
     let mut shown = Vec::new();
     for question in &questions {
         match question.sheet.offer(room, false, &elsewhere) {
-            Offer::Whole(text) => {
+            PreviewDisplay::Whole(text) => {
                 let reason = literal(&question.reason, abilities);
                 let reason = match shown.is_empty() {
                     true => format!("**May this be done?**\n{whose}\n{reason}"),
@@ -71,7 +71,7 @@ pub(super) fn words(
                 whole = whole.with(reason).with_call(text);
                 shown.push(question.sheet.digest());
             }
-            Offer::File { .. } | Offer::Elsewhere(_) => {}
+            PreviewDisplay::File { .. } | PreviewDisplay::Elsewhere(_) => {}
         }
     }
     let whole = whole.with(if abilities.buttons {
@@ -95,13 +95,13 @@ pub(super) fn words(
 
 /// Who wants it, where the question is asked in another place than that person's own conversation; else nothing. Ids come from a
 /// platform and may hold anything: each is one short line of plain characters.
-pub(super) fn whose(door: Option<Door>, place: (&str, &str)) -> String {
+pub(super) fn whose(door: Option<EntryPoint>, place: (&str, &str)) -> String {
     let plain = |id: &str| -> String {
         let fits = |c: &char| c.is_alphanumeric() || "@.:_+-=/!#$%".contains(*c);
         id.chars().filter(fits).take(MAX_ID).collect()
     };
     match door {
-        Some(Door::Channel {
+        Some(EntryPoint::Channel {
             channel,
             conversation,
             sender,
@@ -114,7 +114,7 @@ pub(super) fn whose(door: Option<Door>, place: (&str, &str)) -> String {
 }
 
 /// What a decision of the record is called. It reads as it does where it was made: whichever of both comes first is shown.
-pub(super) fn told(past: &Past) -> Decision {
+pub(super) fn told(past: &PastApproval) -> Decision {
     let (yes, word) = match past.answer.as_str() {
         "approve" => (true, "Approved"),
         "approve-for-session" => (true, "Approved for the session"),

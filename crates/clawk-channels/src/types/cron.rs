@@ -4,18 +4,21 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, OverlapPolicy, Trigger};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Abilities, Adapter, Ended, Incoming, Markup, Out, Unit};
-use crate::config::{ChannelConfig, Missed};
-use crate::inlet::{Inlet, Taken};
+use crate::adapter::{
+    ChannelAdapter, ChannelDisconnect, LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities,
+    PlatformMessage,
+};
+use crate::config::{ChannelConfig, MissedRunPolicy};
+use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::runs::{goes_on, record};
-use crate::timetable::Timetable;
+use crate::timetable::CronTimetable;
 
 /// The longest sleep: the machine's clock may be set, milliseconds.
 const LONGEST_SLEEP_MS: i64 = 30_000;
@@ -29,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// What outlives the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredCronState {
     /// The last time of the schedule that was dealt with, RFC 3339.
     last: Option<String>,
     /// Runs under way.
@@ -39,12 +42,12 @@ struct Kept {
 }
 
 /// The channel.
-pub(crate) struct Cron {
-    table: Timetable,
+pub(crate) struct CronAdapter {
+    table: CronTimetable,
     trigger: Trigger,
-    missed: Missed,
+    missed: MissedRunPolicy,
     prompt: String,
-    kept: Mutex<Kept>,
+    kept: Mutex<StoredCronState>,
     finished: Notify,
     /// When this process began to watch the schedule.
     started: OnceLock<Timestamp>,
@@ -52,14 +55,14 @@ pub(crate) struct Cron {
     beginning: tokio::sync::Mutex<()>,
 }
 
-impl fmt::Debug for Cron {
+impl fmt::Debug for CronAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cron({})", self.table.as_str())
     }
 }
 
 /// What became of a run.
-enum Begun {
+enum CronRunStart {
     Started,
     Queued,
     Skipped,
@@ -67,11 +70,11 @@ enum Begun {
     Later(String),
 }
 
-impl Cron {
+impl CronAdapter {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
         let schedule = super::required(channel, "schedule", |trigger| trigger.schedule.as_deref())?;
         let trigger = channel.trigger.clone().unwrap_or_default(); // silent-ok: it has a schedule
-        let table = Timetable::new(&schedule, config.timezone.as_deref())?;
+        let table = CronTimetable::new(&schedule, config.timezone.as_deref())?;
         let prompt = config.prompt.clone().unwrap_or_else(|| {
             format!(
                 "The schedule `{}` is due ({{time}}). Do what you are there for.",
@@ -90,11 +93,11 @@ impl Cron {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, StoredCronState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &Inlet) {
+    fn save(&self, inlet: &InboundPipeline) {
         let kept = self.kept().clone();
         // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&kept).unwrap_or_default();
@@ -104,14 +107,14 @@ impl Cron {
     }
 
     /// Takes up what the last process left: its place in the schedule, and its runs that still go on.
-    async fn restore(&self, inlet: &Inlet) -> Result<(), String> {
+    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let text = inlet.cursor().map_err(|error| error.to_string())?;
-        let mut kept: Kept = match text {
+        let mut kept: StoredCronState = match text {
             Some(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
                 tracing::warn!(%error, "where the schedule was can't be read; it begins anew");
-                Kept::default()
+                StoredCronState::default()
             }),
-            None => Kept::default(),
+            None => StoredCronState::default(),
         };
         let mut running = Vec::new();
         for run in std::mem::take(&mut kept.running) {
@@ -125,7 +128,7 @@ impl Cron {
     }
 
     /// Begins a run where there is a place for it.
-    async fn begin(&self, inlet: &Inlet, run: &str) -> Begun {
+    async fn begin(&self, inlet: &InboundPipeline, run: &str) -> CronRunStart {
         let _alone = self.beginning.lock().await;
         let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
         if self.kept().running.len() >= places {
@@ -135,10 +138,10 @@ impl Cron {
                 self.kept().queued = Some(run.to_owned());
                 self.save(inlet);
                 record(inlet, run, "queued", Some(reason)).await;
-                Begun::Queued
+                CronRunStart::Queued
             } else {
                 record(inlet, run, "skipped", Some(reason)).await;
-                Begun::Skipped
+                CronRunStart::Skipped
             };
         }
         let time = run.split(' ').nth(1).unwrap_or(run);
@@ -147,17 +150,17 @@ impl Cron {
         // Before it can end: its place is taken.
         self.kept().running.push(run.to_owned());
         let taken = inlet
-            .message(Incoming {
+            .message(PlatformMessage {
                 ids: vec![run.to_owned()],
                 conversation: run.to_owned(),
                 direct: true,
                 sender: Some(inlet.channel().name.clone()),
                 text: self.prompt.replace("{time}", &time).replace("{event}", run),
-                ..Incoming::default()
+                ..PlatformMessage::default()
             })
             .await;
         match taken {
-            Taken::Accepted {
+            IngestOutcome::Accepted {
                 message, duplicate, ..
             } => {
                 // Taken before a crash: it may be over.
@@ -169,20 +172,20 @@ impl Cron {
                 if !duplicate {
                     record(inlet, run, "started", None).await;
                 }
-                Begun::Started
+                CronRunStart::Started
             }
-            Taken::Refused(reason) => {
+            IngestOutcome::Refused(reason) => {
                 self.done(run);
                 record(inlet, run, "skipped", Some(reason)).await;
-                Begun::Skipped
+                CronRunStart::Skipped
             }
-            Taken::Ignored => {
+            IngestOutcome::Ignored => {
                 self.done(run);
-                Begun::Skipped
+                CronRunStart::Skipped
             }
-            Taken::Later(reason) => {
+            IngestOutcome::Later(reason) => {
                 self.done(run);
-                Begun::Later(reason)
+                CronRunStart::Later(reason)
             }
         }
     }
@@ -192,7 +195,7 @@ impl Cron {
     }
 
     /// Deals with the times that have passed.
-    async fn due(&self, inlet: &Inlet) -> Result<(), String> {
+    async fn due(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let now = inlet.clock().now();
         self.started.get_or_init(|| now);
         let last = self.kept().last.clone();
@@ -221,10 +224,10 @@ impl Cron {
             let first = passed.first().copied().map(run).unwrap_or_default();
             record(inlet, &first, "missed", Some(reason)).await;
         }
-        if late && self.missed == Missed::Skip {
+        if late && self.missed == MissedRunPolicy::Skip {
             let reason = "the agent was down".to_owned();
             record(inlet, &run(latest), "missed", Some(reason)).await;
-        } else if let Begun::Later(reason) = self.begin(inlet, &run(latest)).await {
+        } else if let CronRunStart::Later(reason) = self.begin(inlet, &run(latest)).await {
             return Err(reason);
         }
         self.kept().last = Some(latest.to_string());
@@ -233,7 +236,7 @@ impl Cron {
     }
 
     /// Gives a place that is free to the run that waits.
-    async fn promote(&self, inlet: &Inlet) -> Result<(), String> {
+    async fn promote(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let places = usize::try_from(self.trigger.max_parallel.max(1)).unwrap_or(usize::MAX);
         let run = {
             let kept = self.kept();
@@ -244,16 +247,16 @@ impl Cron {
             return Ok(());
         };
         match self.begin(inlet, &run).await {
-            Begun::Later(reason) => return Err(reason),
-            Begun::Started | Begun::Queued | Begun::Skipped => self.kept().queued = None,
+            CronRunStart::Later(reason) => return Err(reason),
+            CronRunStart::Started | CronRunStart::Queued | CronRunStart::Skipped => self.kept().queued = None,
         }
         self.save(inlet);
         Ok(())
     }
 
-    async fn work(&self, inlet: &Inlet, over: &CancellationToken) -> Ended {
+    async fn work(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
         if let Err(reason) = self.restore(inlet).await {
-            return Ended::broken(reason);
+            return ChannelDisconnect::broken(reason);
         }
         inlet.ready();
         loop {
@@ -276,7 +279,7 @@ impl Cron {
                 }
             };
             tokio::select! {
-                () = over.cancelled() => return Ended::broken("the agent ends"),
+                () = over.cancelled() => return ChannelDisconnect::broken("the agent ends"),
                 () = self.finished.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -284,37 +287,41 @@ impl Cron {
     }
 }
 
-impl Adapter for Cron {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
-            ..Abilities::plain(usize::MAX, Unit::Bytes)
+impl ChannelAdapter for CronAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
+            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(self.work(inlet, over))
     }
 
-    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // Nobody reads in a schedule; `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn fire<'a>(&'a self, inlet: &'a Inlet) -> Later<'a, Result<bool, String>> {
+    fn fire<'a>(&'a self, inlet: &'a InboundPipeline) -> BoxFuture<'a, Result<bool, String>> {
         Box::pin(async move {
             let run = format!("fired {} {}", inlet.clock().now(), inlet.clock().uuid());
             match self.begin(inlet, &run).await {
-                Begun::Started | Begun::Queued => Ok(true),
-                Begun::Skipped => {
+                CronRunStart::Started | CronRunStart::Queued => Ok(true),
+                CronRunStart::Skipped => {
                     Err("it was skipped: as many runs as `max_parallel` are under way".to_owned())
                 }
-                Begun::Later(reason) => Err(reason),
+                CronRunStart::Later(reason) => Err(reason),
             }
         })
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         self.done(conversation);
         self.finished.notify_one();
         Box::pin(std::future::ready(()))

@@ -8,9 +8,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::Channel;
-use clawk_sandbox::{Launcher, Service, Spec};
+use clawk_sandbox::{Launcher, SandboxedService, Spec};
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::custom_files;
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Incoming, Markup, Out,
-    OutFile, Press, Unit,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport,
+    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    QuestionMessage,
 };
-use crate::inlet::{Inlet, Taken};
-use crate::service::Parts;
+use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::service::ChannelDependencies;
 
 /// Longest line of the program, bytes.
 const MAX_LINE: u64 = 1 << 20;
@@ -47,7 +48,7 @@ const SHOWN_CHARS: usize = 200;
 /// What the program says.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
-pub(crate) enum Line {
+pub(crate) enum ProgramLine {
     Message(MessageLine),
     Press {
         #[serde(default)]
@@ -151,7 +152,7 @@ impl MessageLine {
     ///
     /// # Errors
     /// There is neither a text nor an attachment.
-    pub(crate) fn incoming(self, files: FilesBy) -> Result<Incoming, &'static str> {
+    pub(crate) fn incoming(self, files: FilesBy) -> Result<PlatformMessage, &'static str> {
         if self.text.trim().is_empty() && self.attachments.is_empty() {
             return Err("`text` or `attachments` must hold something");
         }
@@ -167,7 +168,7 @@ impl MessageLine {
             } else {
                 line.name
             };
-            let absent = at.map_or(Content::Absent, Content::At);
+            let absent = at.map_or(AttachmentContent::Absent, AttachmentContent::At);
             Attachment {
                 name,
                 media_type: line.media_type,
@@ -179,10 +180,10 @@ impl MessageLine {
                 content: line
                     .data
                     .and_then(|data| STANDARD.decode(data).ok()) // silent-ok: the model is told that it could not be fetched
-                    .map_or(absent, |data| Content::Here(data.into())),
+                    .map_or(absent, |data| AttachmentContent::Here(data.into())),
             }
         };
-        Ok(Incoming {
+        Ok(PlatformMessage {
             ids: vec![self.id],
             conversation: self.conversation,
             direct: self.direct,
@@ -200,21 +201,21 @@ impl MessageLine {
 
 /// A program beside the agent.
 #[derive(Debug)]
-pub(crate) struct Custom {
+pub(crate) struct CustomAdapter {
     launcher: Launcher,
     spec: Box<Spec>,
-    live: Mutex<Option<Live>>,
+    live: Mutex<Option<RunningProgram>>,
 }
 
 /// The running program.
 #[derive(Debug)]
-struct Live {
+struct RunningProgram {
     lines: mpsc::Sender<String>,
     waiting: HashMap<String, oneshot::Sender<Delivery>>,
 }
 
-impl Custom {
-    pub(crate) fn new(channel: &Channel, parts: &Parts) -> Result<Self, String> {
+impl CustomAdapter {
+    pub(crate) fn new(channel: &Channel, parts: &ChannelDependencies) -> Result<Self, String> {
         let spec = match parts.programs.get(&channel.name) {
             Some(spec) => spec.clone()?,
             None => {
@@ -231,20 +232,20 @@ impl Custom {
         })
     }
 
-    fn live(&self) -> MutexGuard<'_, Option<Live>> {
+    fn live(&self) -> MutexGuard<'_, Option<RunningProgram>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn serve(&self, inlet: &Inlet, over: &CancellationToken) -> Ended {
+    async fn serve(&self, inlet: &InboundPipeline, over: &CancellationToken) -> ChannelDisconnect {
         let mut service = match self.launcher.serve(&self.spec).await {
             Ok(service) => service,
-            Err(error) => return Ended::broken(format!("the program can't be started: {error}")),
+            Err(error) => return ChannelDisconnect::broken(format!("the program can't be started: {error}")),
         };
         let (Some(stdin), Some(stdout)) = (service.stdin.take(), service.stdout.take()) else {
-            return Ended::broken("the program has no standard streams");
+            return ChannelDisconnect::broken("the program has no standard streams");
         };
         let (lines, to_write) = mpsc::channel(BACKLOG);
-        *self.live() = Some(Live {
+        *self.live() = Some(RunningProgram {
             lines: lines.clone(),
             waiting: HashMap::new(),
         });
@@ -254,14 +255,14 @@ impl Custom {
         let workers = join_all(receivers.into_iter().map(|work| take(work, inlet, &lines)));
         let ended = tokio::select! {
             ended = self.read(stdout, inlet, &senders) => ended,
-            () = write(stdin, to_write) => Ended::broken("the program does not read its standard input"),
-            broken = workers => broken.into_iter().flatten().next().unwrap_or_else(|| Ended::broken("nobody takes its messages")),
-            () = over.cancelled() => Ended::broken("the agent ends"),
+            () = write(stdin, to_write) => ChannelDisconnect::broken("the program does not read its standard input"),
+            broken = workers => broken.into_iter().flatten().next().unwrap_or_else(|| ChannelDisconnect::broken("nobody takes its messages")),
+            () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
         };
         *self.live() = None;
         let stopped = lines.try_send(json!({"type": "stop"}).to_string());
         drop(stopped);
-        Ended {
+        ChannelDisconnect {
             reason: format!("{}{}", ended.reason, last_words(&service).await),
             ..ended
         }
@@ -272,47 +273,49 @@ impl Custom {
     async fn read(
         &self,
         stdout: impl tokio::io::AsyncRead + Unpin,
-        inlet: &Inlet,
-        workers: &[mpsc::Sender<Work>],
-    ) -> Ended {
+        inlet: &InboundPipeline,
+        workers: &[mpsc::Sender<ConversationInput>],
+    ) -> ChannelDisconnect {
         let mut reader = BufReader::new(stdout);
         let mut line = Vec::new();
         loop {
             line.clear();
             let read = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await;
             match read {
-                Ok(0) => return Ended::broken("the program ended"),
+                Ok(0) => return ChannelDisconnect::broken("the program ended"),
                 Ok(_) if line.last() != Some(&b'\n') => {
-                    return Ended::broken(format!(
+                    return ChannelDisconnect::broken(format!(
                         "a line of the program is longer than {MAX_LINE} bytes, or was cut"
                     ));
                 }
                 Ok(_) => {}
-                Err(error) => return Ended::broken(format!("the program can't be read: {error}")),
+                Err(error) => {
+                    return ChannelDisconnect::broken(format!("the program can't be read: {error}"));
+                }
             }
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
             let work = match serde_json::from_slice(&line) {
-                Ok(Line::Message(message)) => Work::Message(Box::new(message)),
-                Ok(Line::Press {
+                Ok(ProgramLine::Message(message)) => ConversationInput::Message(Box::new(message)),
+                Ok(ProgramLine::Press {
                     question,
                     choice,
                     sender,
                     conversation,
                     ..
-                }) => Work::Press(Press {
+                }) => ConversationInput::Press(ButtonPress {
                     reason: None,
                     question,
                     choice,
                     sender: sender.id(),
                     conversation,
                 }),
-                Ok(Line::Delivered { out, id }) => {
+                Ok(ProgramLine::Delivered { out, id }) => {
                     self.settle(&out, Delivery::Delivered { platform_id: id });
                     continue;
                 }
-                Ok(Line::Failed {
+                Ok(ProgramLine::Failed {
                     out,
                     reason,
                     retry_after_ms,
@@ -321,12 +324,14 @@ impl Custom {
                     self.settle(&out, failed(&reason, retry_after_ms, for_good));
                     continue;
                 }
-                Ok(Line::State { state, reason }) => {
+                Ok(ProgramLine::State { state, reason }) => {
                     let reason = reason.map(|reason| shown(&reason));
                     match state.as_str() {
                         "ready" => inlet.ready(),
                         "failed" => {
-                            return Ended::fatal(reason.unwrap_or_else(|| "the program says so".to_owned()));
+                            return ChannelDisconnect::fatal(
+                                reason.unwrap_or_else(|| "the program says so".to_owned()),
+                            );
                         }
                         _ => inlet.degraded(reason.unwrap_or_else(|| "the program says so".to_owned())),
                     }
@@ -343,7 +348,7 @@ impl Custom {
             if let Some(worker) = workers.get(at)
                 && worker.send(work).await.is_err()
             {
-                return Ended::broken("its messages can't be taken now");
+                return ChannelDisconnect::broken("its messages can't be taken now");
             }
         }
     }
@@ -399,7 +404,7 @@ impl Custom {
 }
 
 /// The files of a message, as both line protocols have them.
-pub(crate) fn attached(out: &Out) -> Vec<Value> {
+pub(crate) fn attached(out: &OutboundMessage) -> Vec<Value> {
     let file = |file: &OutFile| json!({"name": file.name, "media_type": file.media_type, "data": STANDARD.encode(&file.data)});
     out.files.iter().map(file).collect()
 }
@@ -421,12 +426,12 @@ fn shown(text: &str) -> String {
 }
 
 /// What is done in its conversation's order.
-enum Work {
+enum ConversationInput {
     Message(Box<MessageLine>),
-    Press(Press),
+    Press(ButtonPress),
 }
 
-impl Work {
+impl ConversationInput {
     fn conversation(&self) -> &str {
         match self {
             Self::Message(message) => &message.conversation,
@@ -436,21 +441,31 @@ impl Work {
 }
 
 /// Takes messages of some conversations, and says what became of each.
-async fn take(mut work: mpsc::Receiver<Work>, inlet: &Inlet, lines: &mpsc::Sender<String>) -> Option<Ended> {
+async fn take(
+    mut work: mpsc::Receiver<ConversationInput>,
+    inlet: &InboundPipeline,
+    lines: &mpsc::Sender<String>,
+) -> Option<ChannelDisconnect> {
     while let Some(work) = work.recv().await {
         let told = match work {
-            Work::Press(press) => {
+            ConversationInput::Press(press) => {
                 inlet.press_and_say(&press).await;
                 continue;
             }
-            Work::Message(message) => {
+            ConversationInput::Message(message) => {
                 let id = message.id.clone();
                 match message.incoming(FilesBy::Path) {
                     Ok(incoming) => match settled(inlet, incoming).await {
-                        Taken::Accepted { .. } | Taken::Ignored => json!({"type": "accepted", "id": id}),
-                        Taken::Refused(reason) => json!({"type": "refused", "id": id, "reason": reason}),
-                        Taken::Later(reason) => {
-                            return Some(Ended::broken(format!("a message could not be kept: {reason}")));
+                        IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
+                            json!({"type": "accepted", "id": id})
+                        }
+                        IngestOutcome::Refused(reason) => {
+                            json!({"type": "refused", "id": id, "reason": reason})
+                        }
+                        IngestOutcome::Later(reason) => {
+                            return Some(ChannelDisconnect::broken(format!(
+                                "a message could not be kept: {reason}"
+                            )));
                         }
                     },
                     Err(reason) => json!({"type": "refused", "id": id, "reason": reason}),
@@ -459,14 +474,16 @@ async fn take(mut work: mpsc::Receiver<Work>, inlet: &Inlet, lines: &mpsc::Sende
         };
         // Never waited for: whoever waits here reads no more of the program, which may be waiting for that.
         if lines.try_send(told.to_string()).is_err() {
-            return Some(Ended::broken("the program does not read its standard input"));
+            return Some(ChannelDisconnect::broken(
+                "the program does not read its standard input",
+            ));
         }
     }
     None
 }
 
 /// Takes one message; one that can't be kept now, again after a while.
-async fn settled(inlet: &Inlet, incoming: Incoming) -> Taken {
+async fn settled(inlet: &InboundPipeline, incoming: PlatformMessage) -> IngestOutcome {
     let mut wait_ms = TRY_MS;
     for _ in 1..TRIES {
         let taken = inlet.message(incoming.clone()).await;
@@ -489,7 +506,7 @@ async fn write(mut stdin: impl tokio::io::AsyncWrite + Unpin, mut lines: mpsc::R
 }
 
 /// Ends the program with all of its processes. How it ended, and the last line of its standard error.
-async fn last_words(service: &Service) -> String {
+async fn last_words(service: &SandboxedService) -> String {
     let end = service.stop().await;
     let mut text = match end {
         Some(end) => match (end.limit, end.exit_code) {
@@ -506,37 +523,41 @@ async fn last_words(service: &Service) -> String {
     text
 }
 
-impl Adapter for Custom {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+impl ChannelAdapter for CustomAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
             // The same `out` twice is the same message, but only where the program says so: it may have lost its memory.
             idempotent: false,
-            markup: Markup::Markdown,
+            markup: MarkupFormat::Markdown,
             code: CodeBlock::Fence,
             buttons: true,
             edits: true,
             typing: true,
-            files: Carries::Inside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Inside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(self.serve(inlet, over))
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         let line = json!({"type": "send", "out": out.id, "conversation": out.conversation, "reply_to": out.reply_to,
             "text": out.markdown, "attachments": attached(out)});
         Box::pin(self.hand(&out.id, line))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         let line = json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown});
         Box::pin(self.hand(&out.id, line))
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         let out = &asking.out;
         let choices: Vec<Value> = asking
             .choices
@@ -548,7 +569,7 @@ impl Adapter for Custom {
         Box::pin(self.hand(&out.id, line))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let folder = self.spec.workdir.clone();
             let folder = folder.ok_or("the program has no folder of its own")?;
@@ -563,7 +584,7 @@ impl Adapter for Custom {
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         self.tell(&json!({"type": "typing", "conversation": conversation}));
         Box::pin(std::future::ready(()))
     }

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,17 +17,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
-    Abilities, Adapter, Attachment, Carries, CodeBlock, Content as Place, Ended, Hook, HookReply, Incoming,
-    Markup, Out, OutFile, Unit,
+    Attachment, AttachmentContent as Place, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport,
+    HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
+    PlatformMessage,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::{fresh, hmac_sha256, same};
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
+use crate::socket::{Socket, SocketMessage};
 use crate::token::{NoToken, Tokens};
 
 pub(crate) const VENDOR: &str = "https://api.dingtalk.com";
@@ -53,7 +54,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 const GROUP: &str = "group:";
 
 #[derive(Debug, Deserialize)]
-struct Frame {
+struct DingtalkFrame {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
@@ -71,7 +72,7 @@ struct Headers {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Message {
+struct DingtalkMessage {
     conversation_id: String,
     conversation_type: String,
     msg_id: String,
@@ -84,20 +85,20 @@ struct Message {
     is_in_at_list: bool,
     msgtype: String,
     #[serde(default)]
-    text: Option<Text>,
+    text: Option<DingtalkText>,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<DingtalkMessageContent>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Text {
+struct DingtalkText {
     #[serde(default)]
     content: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Content {
+struct DingtalkMessageContent {
     rich_text: Vec<RichPart>,
     file_name: Option<String>,
     download_code: String,
@@ -112,21 +113,25 @@ struct RichPart {
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Dingtalk {
-    api: Api,
+pub(crate) struct DingtalkAdapter {
+    api: PlatformApi,
     base: Url,
     client: String,
     robot: String,
     secret: Secret,
     /// Of Stream.
-    env: Option<Box<Env>>,
+    env: Option<Box<EnvironmentSource>>,
     tokens: Tokens,
-    files: Remote,
-    uploads: Api,
+    files: RemoteFiles,
+    uploads: PlatformApi,
 }
 
-impl Dingtalk {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl DingtalkAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let env = parts.secrets.env().clone();
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         let client = setting(config, "client_id")?;
@@ -141,15 +146,15 @@ impl Dingtalk {
             }
         };
         Ok(Self {
-            api: Api::new(base, &env, PATIENCE)?,
+            api: PlatformApi::new(base, &env, PATIENCE)?,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             robot: config.settings.get("robot_code").unwrap_or(&client).clone(),
             client,
             secret: secret(channel, parts)?,
             env: stream,
             tokens: Tokens::default(),
-            files: Remote::new(base, &env, &FILES)?,
-            uploads: Api::new(config.base_url.as_deref().unwrap_or(UPLOADS), &env, PATIENCE)?,
+            files: RemoteFiles::new(base, &env, &FILES)?,
+            uploads: PlatformApi::new(config.base_url.as_deref().unwrap_or(UPLOADS), &env, PATIENCE)?,
         })
     }
 
@@ -178,16 +183,16 @@ impl Dingtalk {
     }
 
     /// POST with a token that counts; a lapsed one is asked for anew once.
-    async fn call(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+    async fn call(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
         loop {
             let token = match self.token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
-                    return Err(Fault::NotSent(reason));
+                    return Err(PlatformFailure::NotSent(reason));
                 }
             };
             let mut value = HeaderValue::from_str(&token)
-                .map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
+                .map_err(|_| PlatformFailure::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
             value.set_sensitive(true);
             let bytes = body.to_string().into_bytes();
             let json = Some("application/json");
@@ -201,7 +206,11 @@ impl Dingtalk {
         }
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         self.tokens.lost.begin();
         self.token().await.map_err(NoToken::ended)?;
         let Some(env) = &self.env else {
@@ -213,55 +222,64 @@ impl Dingtalk {
         let body = json!({"clientId": self.client, "clientSecret": self.secret.expose().trim(),
             "subscriptions": subscriptions, "ua": "clawk"});
         let opened = self.api.post("v1.0/gateway/connections/open", &body).await;
-        let opened = opened.map_err(|fault| Ended::broken(fault.reason()))?;
+        let opened = opened.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         let (Some(endpoint), Some(ticket)) = (opened.text("/endpoint"), opened.text("/ticket")) else {
             let told = format!("the platform opens no connection ({})", said(&opened));
             return Err(match opened.status.as_u16() {
-                400 | 401 => Ended::fatal(told),
-                _ => Ended {
+                400 | 401 => ChannelDisconnect::fatal(told),
+                _ => ChannelDisconnect {
                     after_ms: opened.retry_after_ms(),
-                    ..Ended::broken(told)
+                    ..ChannelDisconnect::broken(told)
                 },
             });
         };
-        let mut url = own_host(endpoint, &self.base, HOST).map_err(Ended::broken)?;
+        let mut url = own_host(endpoint, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
         url.set_query(Some(&format!("ticket={}", escaped(ticket))));
-        let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
+        let socket = Socket::connect(&url, env)
+            .await
+            .map_err(ChannelDisconnect::broken)?;
         inlet.ready();
         loop {
             let heard = tokio::select! {
-                heard = socket.next(SILENCE) => heard.map_err(Ended::broken)?,
+                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::broken)?,
                 () = over.cancelled() => {
                     socket.close(1000).await;
                     return Ok(());
                 }
             };
             match heard {
-                Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
-                Heard::Ping | Heard::Bytes(_) => {}
-                Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
+                SocketMessage::Text(text) => self.frame(inlet, &socket, &text).await?,
+                SocketMessage::Ping | SocketMessage::Bytes(_) => {}
+                SocketMessage::Closed(..) => {
+                    return Err(ChannelDisconnect::broken("the platform ended the connection"));
+                }
             }
         }
     }
 
-    async fn frame(&self, inlet: &Inlet, socket: &Socket, text: &str) -> Result<(), Ended> {
-        let Ok(frame) = serde_json::from_str::<Frame>(text) else {
+    async fn frame(
+        &self,
+        inlet: &InboundPipeline,
+        socket: &Socket,
+        text: &str,
+    ) -> Result<(), ChannelDisconnect> {
+        let Ok(frame) = serde_json::from_str::<DingtalkFrame>(text) else {
             tracing::warn!("a frame can't be read and is passed over");
             return Ok(());
         };
         let data = match (frame.kind.as_str(), frame.headers.topic.as_str()) {
             ("SYSTEM", "ping") => frame.data.clone(),
             ("SYSTEM", "disconnect") => {
-                return Err(Ended {
+                return Err(ChannelDisconnect {
                     after_ms: Some(0),
-                    ..Ended::broken("the platform wants a new connection")
+                    ..ChannelDisconnect::broken("the platform wants a new connection")
                 });
             }
             ("CALLBACK", TOPIC) => {
-                match serde_json::from_str::<Message>(&frame.data) {
+                match serde_json::from_str::<DingtalkMessage>(&frame.data) {
                     Ok(message) => {
                         if !self.take(inlet, message, &frame.headers.message_id).await {
-                            return Err(Ended::broken("a message could not be kept"));
+                            return Err(ChannelDisconnect::broken("a message could not be kept"));
                         }
                     }
                     Err(_) => tracing::warn!("a message can't be read and is passed over"),
@@ -273,11 +291,14 @@ impl Dingtalk {
         };
         let ack = json!({"code": 200, "message": "OK", "data": data,
             "headers": {"messageId": frame.headers.message_id, "contentType": "application/json"}});
-        socket.say(ack.to_string()).await.map_err(Ended::broken)
+        socket
+            .say(ack.to_string())
+            .await
+            .map_err(ChannelDisconnect::broken)
     }
 
     /// `false`: it is not kept and must come again. `push` is Stream's id of the frame.
-    async fn take(&self, inlet: &Inlet, message: Message, push: &str) -> bool {
+    async fn take(&self, inlet: &InboundPipeline, message: DingtalkMessage, push: &str) -> bool {
         // The encrypted id is all there is of people of other organizations.
         let staff = message.sender_staff_id.filter(|id| !id.is_empty());
         let sender = staff.unwrap_or(message.sender_id);
@@ -305,7 +326,7 @@ impl Dingtalk {
         if text.is_empty() && attachments.is_empty() {
             return true;
         }
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: [message.msg_id.as_str(), push]
                 .into_iter()
                 .filter(|id| !id.is_empty())
@@ -329,7 +350,7 @@ impl Dingtalk {
         inlet.message(incoming).await.settled()
     }
 
-    async fn post(&self, out: &Out, key: &str, param: &Value) -> Delivery {
+    async fn post(&self, out: &OutboundMessage, key: &str, param: &Value) -> Delivery {
         let param = param.to_string();
         let (path, body) = match out.conversation.strip_prefix(GROUP) {
             Some(group) => (
@@ -351,19 +372,19 @@ impl Dingtalk {
     async fn upload(&self, file: &OutFile) -> Result<String, Delivery> {
         let token = match self.token().await {
             Ok(token) => token,
-            Err(no) => return Err(Fault::NotSent(no.ended().reason).delivery()),
+            Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
         };
-        let form = Form::new().map_err(|reason| Fault::NotSent(reason).delivery())?;
+        let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
         let path = format!("media/upload?access_token={}&type=file", escaped(&token));
         let sent = self.uploads.upload(&path, form.file("media", file), &[]).await;
-        let answer = sent.map_err(Fault::not_uploaded)?;
+        let answer = sent.map_err(PlatformFailure::not_uploaded)?;
         answer
             .text("/media_id")
             .map(str::to_owned)
             .ok_or_else(|| answer.not_uploaded(answer.text("/errmsg").unwrap_or_default()))
     }
 
-    fn outcome(&self, answer: &Answer) -> Delivery {
+    fn outcome(&self, answer: &PlatformResponse) -> Delivery {
         let listed = |name: &str| {
             let list = answer.body.get(name).and_then(Value::as_array);
             list.is_some_and(|list| !list.is_empty())
@@ -395,7 +416,7 @@ impl Dingtalk {
         answer.delivery(answer.text("/processQueryKey").map(str::to_owned), false, &reason)
     }
 
-    fn genuine(&self, inlet: &Inlet, hook: &Hook) -> bool {
+    fn genuine(&self, inlet: &InboundPipeline, hook: &HookRequest) -> bool {
         let at = hook.header("timestamp").unwrap_or_default();
         let given = hook.header("sign").unwrap_or_default();
         let secret = self.secret.expose().trim().as_bytes();
@@ -411,12 +432,12 @@ impl Dingtalk {
 }
 
 /// Limits are told with 403 or 429, and a code.
-fn limited(answer: &Answer) -> bool {
+fn limited(answer: &PlatformResponse) -> bool {
     let code = answer.text("/code").unwrap_or_default();
     answer.status.as_u16() == 429 || code.contains("QpsLimit") || code.contains("Throttling")
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     shown(&format!(
         "{} {}",
         answer.text("/code").unwrap_or_default(),
@@ -424,21 +445,25 @@ fn said(answer: &Answer) -> String {
     ))
 }
 
-impl Adapter for Dingtalk {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for DingtalkAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => Ended::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
                     Err(ended) => ended,
                 },
                 ended = self.tokens.lost.wait() => ended,
@@ -446,7 +471,7 @@ impl Adapter for Dingtalk {
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let first = out.markdown.lines().find(|line| !line.trim().is_empty());
             let title: String = first.unwrap_or("answer").chars().take(MAX_TITLE).collect();
@@ -455,7 +480,7 @@ impl Adapter for Dingtalk {
         })
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             if file.data.len() > MAX_FILE {
                 return Delivery::Failed {
@@ -472,11 +497,11 @@ impl Adapter for Dingtalk {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let body = json!({"downloadCode": at, "robotCode": self.robot});
             let answer = self.call("v1.0/robot/messageFiles/download", &body).await;
-            let answer = answer.map_err(Fault::reason)?;
+            let answer = answer.map_err(PlatformFailure::reason)?;
             match answer.text("/downloadUrl") {
                 // The token is for the API alone.
                 Some(url) => self.files.get(url, HeaderMap::new(), max_bytes).await,
@@ -485,7 +510,7 @@ impl Adapter for Dingtalk {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if self.env.is_some() {
                 return HookReply::refused(404, "this channel takes no requests");
@@ -496,7 +521,7 @@ impl Adapter for Dingtalk {
             if !self.genuine(inlet, &hook) {
                 return HookReply::refused(401, "the signature is not right, or too old");
             }
-            let Ok(message) = serde_json::from_slice::<Message>(&hook.body) else {
+            let Ok(message) = serde_json::from_slice::<DingtalkMessage>(&hook.body) else {
                 return HookReply::refused(400, "the body is not a message");
             };
             if self.take(inlet, message, "").await {

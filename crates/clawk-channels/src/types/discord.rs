@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext, QuoteKind};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext, QuoteKind};
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,22 +20,23 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::discord_threads as threads;
-use super::discord_words::{self, File, Message, is_later};
-use super::gateway::{self, Frame, Gateway};
-use super::names::Names;
+use super::discord_words::{self, DiscordFile, DiscordMessage, is_later};
+use super::gateway::{self, Gateway, GatewayFrame};
+use super::names::DisplayNameCache;
 use super::refusals::{self, MessageRefusal};
 use super::{escaped, own_host, secret, worded};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Incoming,
-    Markup, Out, OutFile, Press, Unit, carried,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
+    EDIT, FileSupport, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
+    PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{Answer, Api, Fault, seconds_ms, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::hex;
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 use crate::socket::Socket;
 
 pub(crate) const VENDOR: &str = "https://discord.com/api/v10";
@@ -63,7 +64,7 @@ const UNKNOWN_CHANNEL: u64 = 10_003;
 /// Where the gateway is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Place {
+struct DiscordGatewayState {
     session: Option<String>,
     resume_url: Option<String>,
     /// The last event that is durable here.
@@ -73,32 +74,36 @@ struct Place {
     /// The last message of each conversation.
     last: BTreeMap<String, String>,
     /// Threads that began at a message.
-    threads: threads::Begun,
+    threads: threads::ThreadsByMessage,
     /// Direct conversations by the person's id, for those to whom the agent wrote first.
     direct: BTreeMap<String, String>,
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Discord {
-    api: Api,
+pub(crate) struct DiscordAdapter {
+    api: PlatformApi,
     token: Secret,
-    env: Env,
+    env: EnvironmentSource,
     base: Url,
     intents: u64,
-    files: Remote,
-    place: Mutex<Place>,
+    files: RemoteFiles,
+    place: Mutex<DiscordGatewayState>,
     /// The stored place was read. It is read once: afterwards memory is newer, also where it says that a session is over.
     restored: AtomicBool,
     /// Resumes since the session last said something.
     resumes: AtomicU32,
-    known: Mutex<threads::Known>,
+    known: Mutex<threads::DiscordThreadFacts>,
     /// Of channels and threads.
-    names: Names,
+    names: DisplayNameCache,
 }
 
-impl Discord {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl DiscordAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Websocket {
             return Err("`discord` has the transport `websocket`".to_owned());
         }
@@ -113,11 +118,11 @@ impl Discord {
         };
         let agent = "DiscordBot (https://github.com/clawk/clawk, 1)";
         Ok(Self {
-            api: Api::new(base, &env, PATIENCE)?
+            api: PlatformApi::new(base, &env, PATIENCE)?
                 .authorized("Bot", token.expose().trim())?
                 .with(HeaderName::from_static("user-agent"), agent),
             token,
-            files: Remote::new(base, &env, &FILES)?,
+            files: RemoteFiles::new(base, &env, &FILES)?,
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             intents,
@@ -125,11 +130,11 @@ impl Discord {
             restored: AtomicBool::new(false),
             resumes: AtomicU32::new(0),
             known: Mutex::default(),
-            names: Names::default(),
+            names: DisplayNameCache::default(),
         })
     }
 
-    pub(super) fn with_threads<T>(&self, with: impl FnOnce(&mut threads::Begun) -> T) -> T {
+    pub(super) fn with_threads<T>(&self, with: impl FnOnce(&mut threads::ThreadsByMessage) -> T) -> T {
         with(&mut self.place().threads)
     }
 
@@ -142,7 +147,7 @@ impl Discord {
             .or_insert_with(|| thread.to_owned());
     }
 
-    pub(super) const fn known(&self) -> &Mutex<threads::Known> {
+    pub(super) const fn known(&self) -> &Mutex<threads::DiscordThreadFacts> {
         &self.known
     }
 
@@ -151,15 +156,15 @@ impl Discord {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<PlatformResponse, PlatformFailure> {
         self.api.send(method, path, body).await
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, DiscordGatewayState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &Inlet) {
+    fn save(&self, inlet: &InboundPipeline) {
         // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&*self.place()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
@@ -167,20 +172,20 @@ impl Discord {
         }
     }
 
-    async fn gateway(&self) -> Result<Url, Ended> {
+    async fn gateway(&self) -> Result<Url, ChannelDisconnect> {
         let kept = self.place().resume_url.clone();
         let url = match kept {
             Some(url) => url,
             None => {
                 let answer = self.api.send(Method::GET, "gateway/bot", None).await;
-                let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+                let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
                 match answer.status.as_u16() {
                     200 => answer.text("/url").unwrap_or_default().to_owned(),
-                    401 => return Err(Ended::fatal("the platform refuses the bot token")),
+                    401 => return Err(ChannelDisconnect::fatal("the platform refuses the bot token")),
                     _ => {
-                        return Err(Ended {
+                        return Err(ChannelDisconnect {
                             after_ms: retry_after(&answer),
-                            ..Ended::broken(format!("gateway/bot: {}", said(&answer)))
+                            ..ChannelDisconnect::broken(format!("gateway/bot: {}", said(&answer)))
                         });
                     }
                 }
@@ -189,7 +194,8 @@ impl Discord {
         let own = HOSTS
             .iter()
             .find_map(|host| own_host(&url, &self.base, host).ok()); // silent-ok: said below
-        let mut url = own.ok_or_else(|| Ended::broken("the platform gave an address that is not its own"))?;
+        let mut url =
+            own.ok_or_else(|| ChannelDisconnect::broken("the platform gave an address that is not its own"))?;
         url.set_query(Some("v=10&encoding=json"));
         if url.path().is_empty() {
             url.set_path("/");
@@ -197,7 +203,11 @@ impl Discord {
         Ok(url)
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         if !self.restored.swap(true, Ordering::SeqCst)
             && let Ok(Some(text)) = inlet.cursor()
             && let Ok(place) = serde_json::from_str(&text)
@@ -212,7 +222,7 @@ impl Discord {
         let socket = connected.map_err(|reason| {
             // The address of the session may be gone.
             self.place().resume_url = None;
-            Ended::broken(reason)
+            ChannelDisconnect::broken(reason)
         })?;
         let every = gateway::hello(&socket).await?;
         self.greet(&socket).await?;
@@ -226,7 +236,7 @@ impl Discord {
     }
 
     /// Says who we are, or where we were.
-    async fn greet(&self, socket: &Socket) -> Result<(), Ended> {
+    async fn greet(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
         let token = self.token.expose().trim();
         let place = self.place().clone();
         let first = match (&place.session, place.seq) {
@@ -236,7 +246,10 @@ impl Discord {
             _ => json!({"op": 2, "d": {"token": token, "intents": self.intents,
                 "properties": {"os": "linux", "browser": "clawk", "device": "clawk"}}}),
         };
-        socket.say(first.to_string()).await.map_err(Ended::broken)
+        socket
+            .say(first.to_string())
+            .await
+            .map_err(ChannelDisconnect::broken)
     }
 
     /// The next connection begins a session; what lay between is read from history.
@@ -248,7 +261,12 @@ impl Discord {
         place.seq = None;
     }
 
-    async fn framed(&self, inlet: &Inlet, socket: &Socket, frame: Frame) -> Result<(), Ended> {
+    async fn framed(
+        &self,
+        inlet: &InboundPipeline,
+        socket: &Socket,
+        frame: GatewayFrame,
+    ) -> Result<(), ChannelDisconnect> {
         match frame.op {
             0 => {
                 self.resumes.store(0, Ordering::SeqCst);
@@ -261,24 +279,29 @@ impl Discord {
                 Ok(())
             }
             1 => gateway::beat(self, socket).await,
-            7 => Err(Ended {
+            7 => Err(ChannelDisconnect {
                 after_ms: Some(0),
-                ..Ended::broken("the gateway wants a new connection")
+                ..ChannelDisconnect::broken("the gateway wants a new connection")
             }),
             9 => {
                 if frame.d != json!(true) {
                     self.new_session();
                 }
-                Err(Ended {
+                Err(ChannelDisconnect {
                     after_ms: Some(1_000 + inlet.clock().random() % 4_000),
-                    ..Ended::broken("the gateway does not know the session any more")
+                    ..ChannelDisconnect::broken("the gateway does not know the session any more")
                 })
             }
             _ => Ok(()),
         }
     }
 
-    async fn dispatch(&self, inlet: &Inlet, event: &str, d: Value) -> Result<(), Ended> {
+    async fn dispatch(
+        &self,
+        inlet: &InboundPipeline,
+        event: &str,
+        d: Value,
+    ) -> Result<(), ChannelDisconnect> {
         match event {
             "READY" => {
                 let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -327,12 +350,12 @@ impl Discord {
     }
 
     /// What was said while nobody listened, in conversations that are known.
-    async fn gap(&self, inlet: &Inlet) -> Result<(), Ended> {
+    async fn gap(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         let last = self.place().last.clone();
         for (conversation, after) in last {
             let path = format!("channels/{conversation}/messages?after={after}&limit=100");
             let answer = self.api.send(Method::GET, &path, None).await;
-            let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+            let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
             let Value::Array(mut messages) = answer.body else {
                 inlet.degraded(format!(
                     "messages of the conversation {conversation} may be missing: its history can't be read"
@@ -347,8 +370,8 @@ impl Discord {
         Ok(())
     }
 
-    async fn message(&self, inlet: &Inlet, d: Value) -> Result<(), Ended> {
-        let Ok(message) = serde_json::from_value::<Message>(d) else {
+    async fn message(&self, inlet: &InboundPipeline, d: Value) -> Result<(), ChannelDisconnect> {
+        let Ok(message) = serde_json::from_value::<DiscordMessage>(d) else {
             tracing::warn!("a message can't be read and is passed over");
             return Ok(());
         };
@@ -356,7 +379,7 @@ impl Discord {
         if let Some(incoming) = self.incoming(message)
             && !inlet.message(incoming).await.settled()
         {
-            return Err(Ended::broken("a message could not be kept"));
+            return Err(ChannelDisconnect::broken("a message could not be kept"));
         }
         let mut place = self.place();
         if place.last.len() >= REMEMBERED && !place.last.contains_key(&conversation) {
@@ -373,7 +396,7 @@ impl Discord {
         Ok(())
     }
 
-    fn incoming(&self, message: Message) -> Option<Incoming> {
+    fn incoming(&self, message: DiscordMessage) -> Option<PlatformMessage> {
         let me = self.place().me.clone().unwrap_or_default();
         let person = !message.author.bot && message.webhook_id.is_none() && message.author.id != me;
         let (words, forwarded) = discord_words::read(message.content, &message.more);
@@ -396,13 +419,13 @@ impl Discord {
             Some(at) => format!("{EDIT}{}:{at}", message.id),
             None => message.id,
         };
-        let attachment = |file: File| Attachment {
+        let attachment = |file: DiscordFile| Attachment {
             name: file.filename,
             media_type: file.content_type.unwrap_or_default(),
             size: file.size,
-            content: file.url.map_or(Content::Absent, Content::At),
+            content: file.url.map_or(AttachmentContent::Absent, AttachmentContent::At),
         };
-        Some(Incoming {
+        Some(PlatformMessage {
             ids: vec![id],
             conversation: message.channel_id,
             direct: message.guild_id.is_none(),
@@ -422,7 +445,7 @@ impl Discord {
         })
     }
 
-    async fn pressed(&self, inlet: &Inlet, d: &Value) {
+    async fn pressed(&self, inlet: &InboundPipeline, d: &Value) {
         let text = |pointer: &str| d.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if d.get("type") != Some(&json!(3)) {
             return;
@@ -435,7 +458,7 @@ impl Discord {
                 } else {
                     member
                 };
-                let press = Press {
+                let press = ButtonPress {
                     reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
@@ -480,7 +503,7 @@ impl Discord {
         let messages = messages(&channel).map_err(|_| "the conversation has no number")?; // silent-ok: said
         let path = format!("{messages}/{id}/reactions/{}/@me", escaped(super::EYES));
         let answer = self.api.send(method, &path, None).await;
-        let answer = answer.map_err(Fault::reason)?;
+        let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(());
         }
@@ -529,17 +552,22 @@ impl Discord {
         }
     }
 
-    async fn hand_in(&self, path: &str, body: &Value, file: Option<&OutFile>) -> Result<Answer, Fault> {
+    async fn hand_in(
+        &self,
+        path: &str,
+        body: &Value,
+        file: Option<&OutFile>,
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let Some(file) = file else {
             return self.api.send(Method::POST, path, Some(body)).await;
         };
-        let form = Form::new().map_err(Fault::NotSent)?;
+        let form = MultipartForm::new().map_err(PlatformFailure::NotSent)?;
         let form = form.json("payload_json", body).file("files[0]", file);
         self.api.upload(path, form, &[]).await
     }
 
     /// Opens the direct conversation with a person: the path of its messages. `None`: nobody has this id, or they take no messages.
-    async fn open_direct(&self, person: &str) -> Result<Option<String>, Fault> {
+    async fn open_direct(&self, person: &str) -> Result<Option<String>, PlatformFailure> {
         let body = json!({ "recipient_id": person });
         let answer = self.api.post("users/@me/channels", &body).await?;
         let Some(direct) = answer
@@ -556,17 +584,17 @@ impl Discord {
         Ok(messages(direct).ok()) // silent-ok: its id is a number
     }
 
-    async fn look_for(&self, out: &Out) -> Found {
+    async fn look_for(&self, out: &OutboundMessage) -> DeliveryLookup {
         let Ok(path) = self.way(&out.conversation).await else {
-            return Found::CantKnow;
+            return DeliveryLookup::CantKnow;
         };
         let path = format!("{path}?limit=50");
         // silent-ok: then the answer is sent marked as a repetition
         let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
-            return Found::CantKnow;
+            return DeliveryLookup::CantKnow;
         };
         let (Value::Array(messages), Some(me)) = (&answer.body, self.place().me.clone()) else {
-            return Found::CantKnow;
+            return DeliveryLookup::CantKnow;
         };
         let nonce = nonce(&out.id);
         let ours = |message: &&Value| {
@@ -579,13 +607,15 @@ impl Discord {
             text("/author/id") == me && (text("/nonce") == nonce || text("/content") == out.text)
         };
         match messages.iter().find(ours) {
-            Some(message) => Found::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned)),
-            None => Found::No,
+            Some(message) => {
+                DeliveryLookup::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned))
+            }
+            None => DeliveryLookup::No,
         }
     }
 }
 
-pub(super) fn outcome(answer: Result<Answer, Fault>) -> Delivery {
+pub(super) fn outcome(answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
     match answer {
         Ok(answer) if answer.status.as_u16() == 429 => Delivery::Retry {
             after_ms: retry_after(&answer),
@@ -603,28 +633,28 @@ pub(super) fn outcome(answer: Result<Answer, Fault>) -> Delivery {
     }
 }
 
-impl Gateway for Discord {
+impl Gateway for DiscordAdapter {
     fn seq(&self) -> Option<u64> {
         self.place().seq
     }
 
     fn frame<'a>(
         &'a self,
-        inlet: &'a Inlet,
+        inlet: &'a InboundPipeline,
         socket: &'a Socket,
-        frame: Frame,
-    ) -> Later<'a, Result<(), Ended>> {
+        frame: GatewayFrame,
+    ) -> BoxFuture<'a, Result<(), ChannelDisconnect>> {
         Box::pin(self.framed(inlet, socket, frame))
     }
 
-    fn closed(&self, code: u16, told: String) -> Ended {
+    fn closed(&self, code: u16, told: String) -> ChannelDisconnect {
         if FATAL.contains(&code) {
-            return Ended::fatal(told);
+            return ChannelDisconnect::fatal(told);
         }
         if matches!(code, 4007 | 4009 | 1000 | 1001) {
             self.new_session();
         }
-        Ended::broken(told)
+        ChannelDisconnect::broken(told)
     }
 }
 
@@ -634,7 +664,7 @@ fn nonce(id: &str) -> String {
 }
 
 /// The platform's words with its status and code.
-fn told(answer: &Answer) -> String {
+fn told(answer: &PlatformResponse) -> String {
     let code = answer
         .body
         .get("code")
@@ -643,11 +673,11 @@ fn told(answer: &Answer) -> String {
     format!("{} {code}: {}", answer.status.as_u16(), said(answer))
 }
 
-pub(super) fn said(answer: &Answer) -> String {
+pub(super) fn said(answer: &PlatformResponse) -> String {
     shown(answer.text("/message").unwrap_or_default())
 }
 
-fn retry_after(answer: &Answer) -> Option<u64> {
+fn retry_after(answer: &PlatformResponse) -> Option<u64> {
     let given = answer.body.get("retry_after").and_then(Value::as_f64);
     given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
 }
@@ -668,7 +698,7 @@ pub(super) fn messages(conversation: &str) -> Result<String, Delivery> {
 }
 
 /// `path` is where it goes: a thread holds no reply to the message at which it begins.
-fn message(out: &Out, path: &str) -> Value {
+fn message(out: &OutboundMessage, path: &str) -> Value {
     let mut body = json!({"content": out.text, "nonce": nonce(&out.id), "enforce_nonce": true,
         "allowed_mentions": {"parse": [], "replied_user": false}});
     let begins = |id: &&String| path == format!("channels/{id}/messages");
@@ -680,31 +710,35 @@ fn message(out: &Out, path: &str) -> Value {
     body
 }
 
-impl Adapter for Discord {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for DiscordAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
             buttons: true,
             edits: true,
             typing: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
+        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let body = |path: &str| message(out, path);
             self.deliver(&out.conversation, &body, None).await
         })
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             if file.data.len() > MAX_FILE {
                 return Delivery::Failed {
@@ -727,7 +761,7 @@ impl Adapter for Discord {
                 .is_some_and(|direct| direct == answered)
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let path = match self.way(&out.conversation).await {
                 Ok(path) => format!("{path}/{of}"),
@@ -738,7 +772,7 @@ impl Adapter for Discord {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let button = |(id, label): &(String, String)| json!({"type": 2, "style": 2, "label": label, "custom_id": asking.carried(id)});
             let buttons: Vec<Value> = asking.choices.iter().map(button).collect();
@@ -756,15 +790,19 @@ impl Adapter for Discord {
         })
     }
 
-    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+    fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(self.look_for(out))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn thread<'a>(&'a self, inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+    fn thread<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        incoming: &'a PlatformMessage,
+    ) -> BoxFuture<'a, Option<String>> {
         Box::pin(async move {
             let thread = threads::begin(self, incoming).await;
             if thread.is_some() {
@@ -775,7 +813,11 @@ impl Adapter for Discord {
         })
     }
 
-    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move { self.mark(Method::PUT, conversation, id).await.map(|()| None) })
     }
 
@@ -784,11 +826,11 @@ impl Adapter for Discord {
         conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(self.mark(Method::DELETE, conversation, id))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let path = format!("channels/{}/typing", threads::stands(self, conversation));
             if let Err(fault) = self.api.send(Method::POST, &path, None).await {

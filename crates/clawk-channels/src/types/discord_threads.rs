@@ -9,10 +9,10 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::discord::{Discord, messages, number, outcome, said};
+use super::discord::{DiscordAdapter, messages, number, outcome, said};
 use super::refusals::{self, MessageRefusal};
-use crate::adapter::Incoming;
-use crate::api::{Answer, Fault};
+use crate::adapter::PlatformMessage;
+use crate::api::{PlatformFailure, PlatformResponse};
 use crate::inlet::harmless;
 
 /// Threads that are remembered; the oldest ids go first.
@@ -36,11 +36,11 @@ pub(super) struct Thread {
 }
 
 /// By the message's id.
-pub(super) type Begun = BTreeMap<String, Thread>;
+pub(super) type ThreadsByMessage = BTreeMap<String, Thread>;
 
 /// What this run found out.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct DiscordThreadFacts {
     /// Whether a message in a channel can begin a thread.
     kinds: BTreeMap<String, bool>,
     /// Threads that are there.
@@ -54,7 +54,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The thread that a message begins; `None` where none can begin.
-pub(super) async fn begin(discord: &Discord, incoming: &Incoming) -> Option<String> {
+pub(super) async fn begin(discord: &DiscordAdapter, incoming: &PlatformMessage) -> Option<String> {
     let (id, parent) = (incoming.ids.first()?, &incoming.conversation);
     if !number(id) || !number(parent) || !holds(discord, parent).await {
         return None;
@@ -73,7 +73,7 @@ pub(super) async fn begin(discord: &Discord, incoming: &Incoming) -> Option<Stri
 }
 
 /// Whether a message in this channel can begin a thread. A thread is a channel itself, and holds none.
-async fn holds(discord: &Discord, channel: &str) -> bool {
+async fn holds(discord: &DiscordAdapter, channel: &str) -> bool {
     let known = lock(discord.known()).kinds.get(channel).copied();
     if let Some(known) = known {
         return known;
@@ -114,14 +114,14 @@ fn name(text: &str) -> String {
 }
 
 /// The platform refuses because the thread is locked or archived.
-pub(super) fn is_gone(answer: &Result<Answer, Fault>) -> bool {
+pub(super) fn is_gone(answer: &Result<PlatformResponse, PlatformFailure>) -> bool {
     answer.as_ref().is_ok_and(|answer| {
         refusals::discord(answer.status.as_u16(), &answer.body) == MessageRefusal::ThreadGone
     })
 }
 
 /// The path of the messages of the channel in which a thread stands, by the path of the thread's own. `None`: the platform does not say.
-pub(super) async fn channel_of(discord: &Discord, messages_of_thread: &str) -> Option<String> {
+pub(super) async fn channel_of(discord: &DiscordAdapter, messages_of_thread: &str) -> Option<String> {
     let thread = messages_of_thread.strip_suffix("/messages")?;
     let asked = discord.ask(Method::GET, thread, None).await;
     let channel = asked.ok().filter(|channel| channel.status.is_success())?; // silent-ok: the refusal is told then
@@ -129,7 +129,7 @@ pub(super) async fn channel_of(discord: &Discord, messages_of_thread: &str) -> O
 }
 
 /// Where a message of a conversation is now: its channel, where its thread is not made.
-pub(super) fn stands(discord: &Discord, conversation: &str) -> String {
+pub(super) fn stands(discord: &DiscordAdapter, conversation: &str) -> String {
     let parent = discord.with_threads(|begun| begun.get(conversation).map(|thread| thread.parent.clone()));
     match parent {
         Some(parent) if !lock(discord.known()).made.contains(conversation) => parent,
@@ -138,7 +138,7 @@ pub(super) fn stands(discord: &Discord, conversation: &str) -> String {
 }
 
 /// The channel of the message at which a thread begins; else the conversation itself.
-pub(super) fn of_message(discord: &Discord, conversation: &str, id: &str) -> String {
+pub(super) fn of_message(discord: &DiscordAdapter, conversation: &str, id: &str) -> String {
     let begins = conversation == id;
     let parent = discord.with_threads(|begun| begun.get(id).map(|thread| thread.parent.clone()));
     parent
@@ -150,7 +150,7 @@ pub(super) fn of_message(discord: &Discord, conversation: &str, id: &str) -> Str
 ///
 /// # Errors
 /// The thread could not be made now: nothing was sent, and making it twice is making it once.
-pub(super) async fn place(discord: &Discord, conversation: &str) -> Result<String, Delivery> {
+pub(super) async fn place(discord: &DiscordAdapter, conversation: &str) -> Result<String, Delivery> {
     let thread = discord.with_threads(|begun| begun.get(conversation).cloned());
     let Some(thread) = thread else {
         return Ok(conversation.to_owned());

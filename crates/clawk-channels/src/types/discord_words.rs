@@ -8,7 +8,7 @@ use super::worded;
 
 /// A message.
 #[derive(Debug, Deserialize)]
-pub(super) struct Message {
+pub(super) struct DiscordMessage {
     pub(super) id: String,
     pub(super) channel_id: String,
     #[serde(default)]
@@ -23,11 +23,11 @@ pub(super) struct Message {
     #[serde(rename = "type", default)]
     pub(super) kind: u8,
     #[serde(default)]
-    pub(super) referenced_message: Option<Replied>,
+    pub(super) referenced_message: Option<DiscordReferencedMessage>,
     #[serde(default)]
     pub(super) edited_timestamp: Option<String>,
     #[serde(default)]
-    pub(super) attachments: Vec<File>,
+    pub(super) attachments: Vec<DiscordFile>,
     /// Whatever else it holds: stickers, a poll, what it forwards.
     #[serde(flatten)]
     pub(super) more: Map<String, Value>,
@@ -35,7 +35,7 @@ pub(super) struct Message {
 
 /// The message that is answered.
 #[derive(Debug, Deserialize)]
-pub(super) struct Replied {
+pub(super) struct DiscordReferencedMessage {
     pub(super) author: User,
     #[serde(default)]
     pub(super) content: String,
@@ -55,7 +55,7 @@ pub(super) struct User {
 
 /// A file.
 #[derive(Debug, Deserialize)]
-pub(super) struct File {
+pub(super) struct DiscordFile {
     #[serde(default)]
     pub(super) filename: String,
     #[serde(default)]

@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method};
 use serde::Deserialize;
@@ -21,24 +21,25 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lark_frame::{Frame, Joined};
+use super::lark_frame::{LarkFrame, LarkFrameAssembler};
 use super::lark_reactions as reactions;
 use super::lark_text::{harmless, read};
 use super::{escaped, listening, own_host, refusals, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Carries, CodeBlock, Ended, Hook, HookReply, Incoming, Markup, Out, OutFile,
-    Press, Unit, carried,
+    ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport, HookReply, HookRequest,
+    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    QuestionMessage, carried,
 };
-use crate::api::{Answer, Api, Fault, seconds_ms, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
 use crate::direct::DirectConversations;
 use crate::envelope::opened;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::{fresh, hex, of_seconds, same};
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
+use crate::socket::{Socket, SocketMessage};
 use crate::token::{NoToken, Tokens};
 
 pub(crate) const VENDOR: &str = "https://open.feishu.cn";
@@ -82,9 +83,9 @@ struct Header {
 }
 
 #[derive(Debug, Deserialize)]
-struct Said {
+struct LarkMessageEvent {
     sender: Sender,
-    message: Message,
+    message: LarkMessage,
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,7 +102,7 @@ struct PersonId {
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct LarkMessage {
     message_id: String,
     #[serde(default)]
     root_id: Option<String>,
@@ -117,11 +118,11 @@ struct Message {
     #[serde(default)]
     content: String,
     #[serde(default)]
-    mentions: Vec<Mention>,
+    mentions: Vec<LarkMention>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Mention {
+struct LarkMention {
     key: String,
     id: PersonId,
     #[serde(default)]
@@ -130,45 +131,49 @@ struct Mention {
 
 /// How events come.
 #[derive(Debug)]
-enum Way {
+enum LarkTransport {
     Hook { verification: Secret, key: Secret },
-    Socket(Box<Env>),
+    Socket(Box<EnvironmentSource>),
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Lark {
-    api: Api,
+pub(crate) struct LarkAdapter {
+    api: PlatformApi,
     base: Url,
     app: String,
     secret: Secret,
-    way: Way,
+    way: LarkTransport,
     tokens: Tokens,
     me: OnceLock<String>,
     direct: DirectConversations,
-    files: Remote,
+    files: RemoteFiles,
 }
 
-impl Lark {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl LarkAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let env = parts.secrets.env().clone();
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         let way = match channel.transport {
             Transport::Webhook => {
                 listening(parts)?;
-                Way::Hook {
+                LarkTransport::Hook {
                     verification: secret_named(config, parts, "verification_token")?,
                     // Without it nothing of a request is signed.
                     key: secret_named(config, parts, "encrypt_key")?,
                 }
             }
-            Transport::Websocket => Way::Socket(Box::new(env.clone())),
+            Transport::Websocket => LarkTransport::Socket(Box::new(env.clone())),
             Transport::Polling | Transport::Stdio => {
                 return Err("`lark` has the transports `webhook` and `websocket`".to_owned());
             }
         };
         Ok(Self {
-            api: Api::new(base, &env, PATIENCE)?,
+            api: PlatformApi::new(base, &env, PATIENCE)?,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             app: setting(config, "app_id")?,
             secret: secret(channel, parts)?,
@@ -176,7 +181,7 @@ impl Lark {
             tokens: Tokens::default(),
             me: OnceLock::new(),
             direct: DirectConversations::default(),
-            files: Remote::new(base, &env, &[])?,
+            files: RemoteFiles::new(base, &env, &[])?,
         })
     }
 
@@ -206,12 +211,12 @@ impl Lark {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<PlatformResponse, PlatformFailure> {
         loop {
             let token = match self.token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
-                    return Err(Fault::NotSent(reason));
+                    return Err(PlatformFailure::NotSent(reason));
                 }
             };
             let value = bearer(&token)?;
@@ -232,46 +237,55 @@ impl Lark {
         &self.app
     }
 
-    async fn greet(&self) -> Result<(), Ended> {
+    async fn greet(&self) -> Result<(), ChannelDisconnect> {
         self.token().await.map_err(NoToken::ended)?;
         let info = self.call(Method::GET, "open-apis/bot/v3/info", None).await;
-        let info = info.map_err(|fault| Ended::broken(fault.reason()))?;
+        let info = info.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         match info.text("/bot/open_id") {
             Some(me) if code(&info) == 0 => {
                 let _same = self.me.set(me.to_owned()); // silent-ok: the bot stays itself
                 Ok(())
             }
-            _ => Err(Ended {
+            _ => Err(ChannelDisconnect {
                 after_ms: wait_ms(&info),
-                ..Ended::broken(format!("bot/v3/info: {}", said(&info)))
+                ..ChannelDisconnect::broken(format!("bot/v3/info: {}", said(&info)))
             }),
         }
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         self.tokens.lost.begin();
         self.greet().await?;
         match &self.way {
-            Way::Hook { .. } => {
+            LarkTransport::Hook { .. } => {
                 inlet.ready();
                 over.cancelled().await;
                 Ok(())
             }
-            Way::Socket(env) => self.long(inlet, env, over).await,
+            LarkTransport::Socket(env) => self.long(inlet, env, over).await,
         }
     }
 
     /// The long connection.
-    async fn long(&self, inlet: &Inlet, env: &Env, over: &CancellationToken) -> Result<(), Ended> {
+    async fn long(
+        &self,
+        inlet: &InboundPipeline,
+        env: &EnvironmentSource,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         let body = json!({"AppID": self.app, "AppSecret": self.secret.expose().trim()});
         let answer = self.api.post("callback/ws/endpoint", &body).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         if code(&answer) != 0 {
             let told = format!("the platform opens no long connection ({})", said(&answer));
             return Err(if REFUSED.contains(&code(&answer)) {
-                Ended::fatal(told)
+                ChannelDisconnect::fatal(told)
             } else {
-                Ended::broken(told)
+                ChannelDisconnect::broken(told)
             });
         }
         let larks = self
@@ -280,14 +294,16 @@ impl Lark {
             .is_some_and(|host| host.ends_with("larksuite.com"));
         let vendor = if larks { "larksuite.com" } else { "feishu.cn" };
         let url = own_host(answer.text("/data/URL").unwrap_or_default(), &self.base, vendor);
-        let url = url.map_err(Ended::broken)?;
+        let url = url.map_err(ChannelDisconnect::broken)?;
         let number = url.query_pairs().find(|(name, _)| name == "service_id");
         // silent-ok: pings without it are answered all the same
         let service = number.and_then(|(_, id)| id.parse().ok()).unwrap_or(0);
         let mut every = ping_every(answer.body.pointer("/data/ClientConfig"));
-        let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
+        let socket = Socket::connect(&url, env)
+            .await
+            .map_err(ChannelDisconnect::broken)?;
         inlet.ready();
-        let mut parts = Joined::default();
+        let mut parts = LarkFrameAssembler::default();
         let mut next = Instant::now() + every;
         loop {
             tokio::select! {
@@ -296,14 +312,14 @@ impl Lark {
                     return Ok(());
                 }
                 () = tokio::time::sleep_until(next) => {
-                    let ping = Frame { service, headers: vec![("type".to_owned(), "ping".to_owned())], ..Frame::default() };
-                    socket.say_bytes(ping.written()).await.map_err(Ended::broken)?;
+                    let ping = LarkFrame { service, headers: vec![("type".to_owned(), "ping".to_owned())], ..LarkFrame::default() };
+                    socket.say_bytes(ping.written()).await.map_err(ChannelDisconnect::broken)?;
                     next = Instant::now() + every;
                 }
-                heard = socket.next(every * 3) => match heard.map_err(Ended::broken)? {
-                    Heard::Bytes(bytes) => {
-                        let frame = Frame::read(&bytes);
-                        let frame = frame.ok_or_else(|| Ended::broken("a frame of the platform can't be read"))?;
+                heard = socket.next(every * 3) => match heard.map_err(ChannelDisconnect::broken)? {
+                    SocketMessage::Bytes(bytes) => {
+                        let frame = LarkFrame::read(&bytes);
+                        let frame = frame.ok_or_else(|| ChannelDisconnect::broken("a frame of the platform can't be read"))?;
                         if frame.method == 0 {
                             // silent-ok: most pongs are empty
                             let told = serde_json::from_slice::<Value>(&frame.payload).ok();
@@ -312,8 +328,8 @@ impl Lark {
                             self.data(inlet, &socket, frame, &mut parts).await?;
                         }
                     }
-                    Heard::Text(_) | Heard::Ping => {}
-                    Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
+                    SocketMessage::Text(_) | SocketMessage::Ping => {}
+                    SocketMessage::Closed(..) => return Err(ChannelDisconnect::broken("the platform ended the connection")),
                 },
             }
         }
@@ -321,11 +337,11 @@ impl Lark {
 
     async fn data(
         &self,
-        inlet: &Inlet,
+        inlet: &InboundPipeline,
         socket: &Socket,
-        frame: Frame,
-        parts: &mut Joined,
-    ) -> Result<(), Ended> {
+        frame: LarkFrame,
+        parts: &mut LarkFrameAssembler,
+    ) -> Result<(), ChannelDisconnect> {
         let Some(whole) = parts.put(&frame) else {
             return Ok(());
         };
@@ -342,14 +358,17 @@ impl Lark {
         }
         let mut ack = frame;
         ack.payload = payload.to_string().into_bytes();
-        socket.say_bytes(ack.written()).await.map_err(Ended::broken)
+        socket
+            .say_bytes(ack.written())
+            .await
+            .map_err(ChannelDisconnect::broken)
     }
 
     /// What the platform is answered; `None`: it is not kept and must come again.
-    async fn event(&self, inlet: &Inlet, event: Event) -> Option<Value> {
+    async fn event(&self, inlet: &InboundPipeline, event: Event) -> Option<Value> {
         match event.header.event_type.as_str() {
             "im.message.receive_v1" => {
-                let Ok(said) = serde_json::from_value::<Said>(event.event) else {
+                let Ok(said) = serde_json::from_value::<LarkMessageEvent>(event.event) else {
                     tracing::warn!("a message can't be read and is passed over");
                     return Some(json!({}));
                 };
@@ -365,15 +384,15 @@ impl Lark {
         }
     }
 
-    fn incoming(&self, me: &str, said: Said, event_id: String) -> Option<Incoming> {
-        let Said { sender, message } = said;
+    fn incoming(&self, me: &str, said: LarkMessageEvent, event_id: String) -> Option<PlatformMessage> {
+        let LarkMessageEvent { sender, message } = said;
         if sender.sender_type == "app" || sender.sender_id.open_id.is_empty() {
             return None;
         }
         let content: Value = serde_json::from_str(&message.content).unwrap_or_default(); // silent-ok: then it says nothing
         let (mut text, attachments) = read(&message.message_type, &content, &message.message_id);
         // A key in a text can be typed by anybody; who is named stands in the list.
-        let mine = |mention: &Mention| mention.id.open_id == me;
+        let mine = |mention: &LarkMention| mention.id.open_id == me;
         for mention in &message.mentions {
             let name = if mine(mention) {
                 String::new()
@@ -393,7 +412,7 @@ impl Lark {
             }
             (None, _) => message.chat_id,
         };
-        Some(Incoming {
+        Some(PlatformMessage {
             ids: vec![message.message_id, event_id]
                 .into_iter()
                 .filter(|id| !id.is_empty())
@@ -411,13 +430,13 @@ impl Lark {
         })
     }
 
-    async fn pressed(&self, inlet: &Inlet, event: &Value) -> Value {
+    async fn pressed(&self, inlet: &InboundPipeline, event: &Value) -> Value {
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let Some((question, choice)) = carried(text("/action/value/clawk")) else {
             return json!({});
         };
         let (chat, root) = (text("/context/open_chat_id"), text("/action/value/root"));
-        let press = Press {
+        let press = ButtonPress {
             reason: None,
             question: question.to_owned(),
             choice: choice.to_owned(),
@@ -442,10 +461,10 @@ impl Lark {
         let picture = file.is_picture() && file.data.len() <= MAX_PICTURE;
         let token = match self.token().await {
             Ok(token) => token,
-            Err(no) => return Err(Fault::NotSent(no.ended().reason).delivery()),
+            Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
         };
-        let value = bearer(&token).map_err(Fault::delivery)?;
-        let form = Form::new().map_err(|reason| Fault::NotSent(reason).delivery())?;
+        let value = bearer(&token).map_err(PlatformFailure::delivery)?;
+        let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
         let (path, form) = if picture {
             let form = form.text("image_type", "message").file("image", file);
             ("open-apis/im/v1/images", form)
@@ -457,7 +476,7 @@ impl Lark {
             ("open-apis/im/v1/files", form)
         };
         let sent = self.api.upload(path, form, &[(AUTHORIZATION, value)]).await;
-        let answer = sent.map_err(Fault::not_uploaded)?;
+        let answer = sent.map_err(PlatformFailure::not_uploaded)?;
         let (kind, member) = if picture {
             ("image", "/data/image_key")
         } else {
@@ -475,7 +494,7 @@ impl Lark {
         }
     }
 
-    async fn post(&self, out: &Out, kind: &str, content: &Value) -> Delivery {
+    async fn post(&self, out: &OutboundMessage, kind: &str, content: &Value) -> Delivery {
         let (chat, root) = place(&out.conversation);
         let answer = self.post_to(out, (chat, root), (kind, content)).await;
         match &answer {
@@ -489,10 +508,10 @@ impl Lark {
 
     async fn post_to(
         &self,
-        out: &Out,
+        out: &OutboundMessage,
         (chat, root): (&str, Option<&str>),
         (kind, content): (&str, &Value),
-    ) -> Result<Answer, Fault> {
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let mut body = json!({"msg_type": kind, "content": content.to_string(), "uuid": out.id});
         let path = match (root, body.as_object_mut()) {
             (Some(root), Some(body)) => {
@@ -518,7 +537,7 @@ impl Lark {
         Ok(answer)
     }
 
-    fn outcome(&self, answer: Result<Answer, Fault>) -> Delivery {
+    fn outcome(&self, answer: Result<PlatformResponse, PlatformFailure>) -> Delivery {
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
@@ -545,7 +564,13 @@ impl Lark {
     }
 
     /// What the body says, once it is known to be the platform's: `None` is told as one refusal, whatever is wrong.
-    fn genuine(&self, inlet: &Inlet, hook: &Hook, verification: &Secret, key: &Secret) -> Option<Value> {
+    fn genuine(
+        &self,
+        inlet: &InboundPipeline,
+        hook: &HookRequest,
+        verification: &Secret,
+        key: &Secret,
+    ) -> Option<Value> {
         let at = hook.header("x-lark-request-timestamp");
         let nonce = hook.header("x-lark-request-nonce");
         let given = hook.header("x-lark-signature");
@@ -567,10 +592,10 @@ impl Lark {
         };
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Sealed {
+        struct LarkEncryptedBody {
             encrypt: String,
         }
-        let sealed: Sealed = serde_json::from_slice(&hook.body).ok()?; // silent-ok: told as one refusal
+        let sealed: LarkEncryptedBody = serde_json::from_slice(&hook.body).ok()?; // silent-ok: told as one refusal
         let sealed = STANDARD.decode(sealed.encrypt).ok()?; // silent-ok: told as one refusal
         let (iv, sealed) = sealed.split_first_chunk::<16>()?;
         let text = opened(&Sha256::digest(key.as_bytes()).into(), iv, sealed, 16)?;
@@ -587,9 +612,10 @@ impl Lark {
     }
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, Fault> {
+fn bearer(token: &str) -> Result<HeaderValue, PlatformFailure> {
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut value = value.map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
+    let mut value =
+        value.map_err(|_| PlatformFailure::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
     value.set_sensitive(true);
     Ok(value)
 }
@@ -609,12 +635,12 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
     }
 }
 
-pub(super) fn code(answer: &Answer) -> i64 {
+pub(super) fn code(answer: &PlatformResponse) -> i64 {
     let code = answer.body.get("code").and_then(Value::as_i64);
     code.unwrap_or(if answer.status.is_success() { 0 } else { -1 })
 }
 
-pub(super) fn said(answer: &Answer) -> String {
+pub(super) fn said(answer: &PlatformResponse) -> String {
     shown(&format!(
         "{} {}",
         code(answer),
@@ -623,7 +649,7 @@ pub(super) fn said(answer: &Answer) -> String {
 }
 
 /// How long the platform wants to be left alone.
-fn wait_ms(answer: &Answer) -> Option<u64> {
+fn wait_ms(answer: &PlatformResponse) -> Option<u64> {
     let reset = answer.headers.get("x-ogw-ratelimit-reset");
     let reset = reset.and_then(|value| value.to_str().ok()?.parse().ok()); // silent-ok: our own wait counts
     reset.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
@@ -642,24 +668,28 @@ fn card(markdown: &str, buttons: Vec<Value>) -> Value {
     json!({"config": {"update_multi": true}, "elements": elements})
 }
 
-impl Adapter for Lark {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for LarkAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             code: CodeBlock::ThreeBackticks,
             idempotent: true,
             buttons: true,
             edits: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => Ended::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
                     Err(ended) => ended,
                 },
                 ended = self.tokens.lost.wait() => ended,
@@ -667,11 +697,11 @@ impl Adapter for Lark {
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.post(out, "post", &rich(&out.markdown)).await })
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let (kind, key) = match self.upload(file).await {
                 Ok(uploaded) => uploaded,
@@ -687,7 +717,7 @@ impl Adapter for Lark {
         })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             // A card is changed as a card.
             let (method, id, body) = match of.strip_prefix("card:") {
@@ -705,7 +735,7 @@ impl Adapter for Lark {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             let (_, root) = place(&out.conversation);
@@ -730,13 +760,21 @@ impl Adapter for Lark {
         self.direct.is_same(asked, answered)
     }
 
-    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+    fn thread<'a>(
+        &'a self,
+        _inlet: &'a InboundPipeline,
+        incoming: &'a PlatformMessage,
+    ) -> BoxFuture<'a, Option<String>> {
         let (chat, root) = place(&incoming.conversation);
         let first = incoming.ids.first().filter(|_| root.is_none());
         Box::pin(std::future::ready(first.map(|id| format!("{chat}:{id}"))))
     }
 
-    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(reactions::put(self, id))
     }
 
@@ -745,11 +783,11 @@ impl Adapter for Lark {
         _conversation: &'a str,
         id: &'a str,
         mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(reactions::remove(self, id, mark))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let mut parts = at.splitn(3, ' ');
             let (kind, message, key) = (parts.next(), parts.next(), parts.next());
@@ -761,16 +799,17 @@ impl Adapter for Lark {
                 escaped(message),
                 escaped(key)
             );
-            let url = self.api.at(&path).map_err(Fault::reason)?;
+            let url = self.api.at(&path).map_err(PlatformFailure::reason)?;
             let token = self.token().await.map_err(|no| no.ended().reason)?;
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, bearer(&token).map_err(Fault::reason)?)]);
+            let headers =
+                HeaderMap::from_iter([(AUTHORIZATION, bearer(&token).map_err(PlatformFailure::reason)?)]);
             self.files.get(url.as_str(), headers, max_bytes).await
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
-            let Way::Hook { verification, key } = &self.way else {
+            let LarkTransport::Hook { verification, key } = &self.way else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
             if hook.method != Method::POST {

@@ -14,7 +14,7 @@ const MAX_HEADERS: usize = 64;
 
 /// A frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct LarkFrame {
     pub(super) seq: u64,
     pub(super) log: u64,
     pub(super) service: u64,
@@ -24,7 +24,7 @@ pub(super) struct Frame {
     pub(super) payload: Vec<u8>,
 }
 
-impl Frame {
+impl LarkFrame {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
@@ -70,14 +70,14 @@ impl Frame {
 
 /// Parts of events that come in several frames.
 #[derive(Default)]
-pub(super) struct Joined(HashMap<String, Parts>);
+pub(super) struct LarkFrameAssembler(HashMap<String, LarkFrameParts>);
 
 /// When the first part came, and all that are there.
-type Parts = (Instant, Vec<Option<Vec<u8>>>);
+type LarkFrameParts = (Instant, Vec<Option<Vec<u8>>>);
 
-impl Joined {
+impl LarkFrameAssembler {
     /// The whole event, once all of it is there.
-    pub(super) fn put(&mut self, frame: &Frame) -> Option<Vec<u8>> {
+    pub(super) fn put(&mut self, frame: &LarkFrame) -> Option<Vec<u8>> {
         let number = |name: &str| frame.header(name).and_then(|text| text.parse::<usize>().ok()); // silent-ok: one part
         let (sum, seq) = (number("sum").unwrap_or(1), number("seq").unwrap_or(0));
         if sum <= 1 {
@@ -179,11 +179,11 @@ fn text(bytes: &mut Vec<u8>, number: u64, content: &[u8]) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Frame;
+    use super::LarkFrame;
 
     #[test]
     fn a_frame_is_read_as_it_was_written() {
-        let frame = Frame {
+        let frame = LarkFrame {
             seq: 1,
             log: u64::MAX,
             service: 300,
@@ -193,16 +193,16 @@ mod tests {
         };
         // 08 01: field 1, varint 1, as protobuf's own example has it.
         assert!(frame.written().starts_with(&[0x08, 0x01]));
-        assert_eq!(Frame::read(&frame.written()), Some(frame));
+        assert_eq!(LarkFrame::read(&frame.written()), Some(frame));
         for broken in [&[0x2a, 0x7f][..], &[0x0b], &[0x08], &[0x80; 12]] {
-            assert_eq!(Frame::read(broken), None);
+            assert_eq!(LarkFrame::read(broken), None);
         }
     }
 
     proptest! {
         #[test]
         fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            Frame::read(&bytes);
+            LarkFrame::read(&bytes);
         }
     }
 }

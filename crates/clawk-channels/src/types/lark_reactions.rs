@@ -4,8 +4,8 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::escaped;
-use super::lark::{Lark, code, said};
-use crate::api::{Answer, Fault};
+use super::lark::{LarkAdapter, code, said};
+use crate::api::{PlatformFailure, PlatformResponse};
 
 /// Lark names its emoji by words. The vendor's pages that we have show no name for 👀; this one says "on it".
 const ON_IT: &str = "OnIt";
@@ -14,8 +14,16 @@ fn at(id: &str) -> String {
     format!("open-apis/im/v1/messages/{}/reactions", escaped(id))
 }
 
-async fn asked(lark: &Lark, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, String> {
-    let answer = lark.call(method, path, body).await.map_err(Fault::reason)?;
+async fn asked(
+    lark: &LarkAdapter,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<PlatformResponse, String> {
+    let answer = lark
+        .call(method, path, body)
+        .await
+        .map_err(PlatformFailure::reason)?;
     if code(&answer) == 0 {
         Ok(answer)
     } else {
@@ -24,14 +32,14 @@ async fn asked(lark: &Lark, method: Method, path: &str, body: Option<&Value>) ->
 }
 
 /// The id of the reaction.
-pub(super) async fn put(lark: &Lark, id: &str) -> Result<Option<String>, String> {
+pub(super) async fn put(lark: &LarkAdapter, id: &str) -> Result<Option<String>, String> {
     let body = json!({"reaction_type": {"emoji_type": ON_IT}});
     let answer = asked(lark, Method::POST, &at(id), Some(&body)).await?;
     Ok(answer.text("/data/reaction_id").map(str::to_owned))
 }
 
 /// Without its id, it is looked for among those on the message: an app removes only its own.
-pub(super) async fn remove(lark: &Lark, id: &str, mark: Option<&str>) -> Result<(), String> {
+pub(super) async fn remove(lark: &LarkAdapter, id: &str, mark: Option<&str>) -> Result<(), String> {
     let mark = match mark {
         Some(mark) => Some(mark.to_owned()),
         None => {

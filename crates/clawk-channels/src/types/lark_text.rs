@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::worded;
-use crate::adapter::{Attachment, Content};
+use crate::adapter::{Attachment, AttachmentContent};
 
 /// Text and files of a message.
 pub(super) fn read(kind: &str, content: &Value, message: &str) -> (String, Vec<Attachment>) {
@@ -16,7 +16,7 @@ pub(super) fn read(kind: &str, content: &Value, message: &str) -> (String, Vec<A
             name,
             media_type: media_type.to_owned(),
             size: None,
-            content: Content::At(format!("{of} {message} {key}")),
+            content: AttachmentContent::At(format!("{of} {message} {key}")),
         }]
     };
     match kind {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::{HeaderName, HeaderValue, Method};
@@ -18,16 +18,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, refusals, secret, secret_named, worded};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Press,
-    Unit, carried,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply,
+    HookRequest, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage,
+    carried,
 };
-use crate::albums::{Albums, Gathered, merge};
-use crate::api::{Answer, Api, shown};
+use crate::albums::{AlbumCollector, AlbumOutcome, merge};
+use crate::api::{PlatformApi, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{hex, hmac_sha256, same};
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 
 pub(crate) const VENDOR: &str = "https://api.line.me";
 /// Where files are; `base_url` stands for both.
@@ -62,18 +63,18 @@ struct Event {
     #[serde(default)]
     mode: Option<String>,
     #[serde(default)]
-    source: Source,
+    source: LineEventSource,
     #[serde(default)]
     webhook_event_id: String,
     #[serde(default)]
-    message: Option<Message>,
+    message: Option<LineMessage>,
     #[serde(default)]
-    postback: Option<Postback>,
+    postback: Option<LinePostback>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Source {
+struct LineEventSource {
     user_id: Option<String>,
     group_id: Option<String>,
     room_id: Option<String>,
@@ -81,20 +82,20 @@ struct Source {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Message {
+struct LineMessage {
     id: String,
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
     text: String,
     #[serde(default)]
-    mention: Option<Mention>,
+    mention: Option<LineMention>,
     #[serde(default)]
     file_name: Option<String>,
     #[serde(default)]
     file_size: Option<u64>,
     #[serde(default)]
-    content_provider: Option<Provider>,
+    content_provider: Option<LineContentProvider>,
     /// The message that it answers, by its id.
     #[serde(default)]
     quoted_message_id: Option<String>,
@@ -114,43 +115,47 @@ struct ImageSet {
 
 /// Who holds a file.
 #[derive(Debug, Deserialize)]
-struct Provider {
+struct LineContentProvider {
     #[serde(rename = "type", default)]
     kind: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Mention {
+struct LineMention {
     #[serde(default)]
-    mentionees: Vec<Mentionee>,
+    mentionees: Vec<LineMentionee>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Mentionee {
+struct LineMentionee {
     #[serde(default)]
     is_self: bool,
 }
 
 #[derive(Debug, Deserialize)]
-struct Postback {
+struct LinePostback {
     data: String,
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Line {
-    api: Api,
+pub(crate) struct LineAdapter {
+    api: PlatformApi,
     signing: Secret,
     data: String,
-    files: Remote,
+    files: RemoteFiles,
     me: OnceLock<String>,
     /// Sets of pictures of which some have come.
-    albums: Albums<Incoming>,
+    albums: AlbumCollector<PlatformMessage>,
 }
 
-impl Line {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl LineAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Webhook {
             return Err("`line` has the transport `webhook`".to_owned());
         }
@@ -159,19 +164,19 @@ impl Line {
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         let data = config.base_url.as_deref().unwrap_or(DATA);
         Ok(Self {
-            api: Api::new(base, parts.secrets.env(), PATIENCE)?
+            api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
             signing: secret_named(config, parts, "channel_secret")?,
-            files: Remote::new(data, parts.secrets.env(), &[])?,
+            files: RemoteFiles::new(data, parts.secrets.env(), &[])?,
             data: data.trim_end_matches('/').to_owned(),
             me: OnceLock::new(),
-            albums: Albums::new(SET_WAIT),
+            albums: AlbumCollector::new(SET_WAIT),
         })
     }
 
-    async fn greet(&self) -> Result<(), Ended> {
+    async fn greet(&self) -> Result<(), ChannelDisconnect> {
         let answer = self.api.send(Method::GET, "v2/bot/info", None).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         let told = said(&answer);
         match answer.status.as_u16() {
             200 => {
@@ -179,21 +184,21 @@ impl Line {
                 let _same = self.me.set(me); // silent-ok: the bot stays itself
                 Ok(())
             }
-            401 | 403 => Err(Ended::fatal(format!(
+            401 | 403 => Err(ChannelDisconnect::fatal(format!(
                 "the platform refuses the access token ({told})"
             ))),
-            _ => Err(Ended::broken(told)),
+            _ => Err(ChannelDisconnect::broken(told)),
         }
     }
 
     /// `false`: it is not kept and must come again.
     #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
-    async fn take(&self, inlet: &Inlet, event: Event) -> bool {
+    async fn take(&self, inlet: &InboundPipeline, event: Event) -> bool {
         // Another answers in this chat.
         if event.mode.as_deref() == Some("standby") {
             return true;
         }
-        let Source {
+        let LineEventSource {
             user_id,
             group_id,
             room_id,
@@ -204,7 +209,7 @@ impl Line {
         };
         if let Some(postback) = event.postback {
             if let (Some((question, choice)), Some(sender)) = (carried(&postback.data), user_id) {
-                let press = Press {
+                let press = ButtonPress {
                     reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
@@ -233,11 +238,11 @@ impl Line {
                 name: message.file_name.unwrap_or_else(|| message.kind.clone()),
                 media_type: message.kind.clone(),
                 size: message.file_size,
-                content: Content::At(at.to_owned()),
+                content: AttachmentContent::At(at.to_owned()),
             });
         }
         let text = words(&message.kind, message.text, &message.more);
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![message.id, event.webhook_event_id]
                 .into_iter()
                 .filter(|id| !id.is_empty())
@@ -259,7 +264,7 @@ impl Line {
         // The pictures of a set come one by one; they are one message.
         let total = Some(set.total).filter(|total| *total > 0);
         match self.albums.gather(&set.id, incoming, total).await {
-            Gathered::All(parts, receipt) => {
+            AlbumOutcome::All(parts, receipt) => {
                 let kept = match merge(parts) {
                     Some(incoming) => inlet.message(incoming).await.settled(),
                     None => true,
@@ -267,7 +272,7 @@ impl Line {
                 receipt.settle(kept);
                 kept
             }
-            Gathered::Settled(kept) => kept,
+            AlbumOutcome::Settled(kept) => kept,
         }
     }
 
@@ -288,7 +293,7 @@ impl Line {
         Err("the platform still prepares it".to_owned())
     }
 
-    async fn push(&self, out: &Out, messages: &[Value]) -> Delivery {
+    async fn push(&self, out: &OutboundMessage, messages: &[Value]) -> Delivery {
         let body = json!({"to": out.conversation, "messages": messages});
         let Ok(key) = HeaderValue::from_str(&retry_key(&out.id)) else {
             return Delivery::Failed {
@@ -374,41 +379,47 @@ fn words(kind: &str, text: String, more: &Map<String, Value>) -> String {
     }
 }
 
-fn sent_id(answer: &Answer) -> Option<String> {
+fn sent_id(answer: &PlatformResponse) -> Option<String> {
     answer.text("/sentMessages/0/id").map(str::to_owned)
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     shown(answer.text("/message").unwrap_or_default())
 }
 
-impl Adapter for Line {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+impl ChannelAdapter for LineAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
             idempotent: true,
             buttons: true,
             typing: true,
-            files: Carries::Nothing("the platform takes files by public addresses only, and has no upload"),
-            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+            files: FileSupport::Nothing(
+                "the platform takes files by public addresses only, and has no upload",
+            ),
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             if let Err(ended) = self.greet().await {
                 return ended;
             }
             inlet.ready();
             over.cancelled().await;
-            Ended::broken("the agent ends")
+            ChannelDisconnect::broken("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.push(out, &[json!({"type": "text", "text": out.text})]).await })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut messages = vec![json!({"type": "text", "text": asking.out.text})];
             let action = |(id, label): &(String, String)| {
@@ -424,11 +435,11 @@ impl Adapter for Line {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!({"chatId": conversation, "loadingSeconds": LOADING_S});
             if let Err(fault) = self.api.post("v2/bot/chat/loading/start", &body).await {
@@ -437,7 +448,7 @@ impl Adapter for Line {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if hook.method != Method::POST {
                 return HookReply::refused(405, "POST is wanted");

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
@@ -15,20 +15,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::matrix_words::{self, Worded};
-use super::names::Names;
+use super::matrix_words::{self, MatrixMessageContent};
+use super::names::DisplayNameCache;
 use super::refusals::{self, MessageRefusal};
 use super::worded::without;
 use super::{escaped, secret};
 use crate::adapter::{
-    Abilities, Adapter, Carries, EDIT, Ended, Incoming, Markup, MessageFrame, Out, OutFile, Unit,
+    ChannelAdapter, ChannelDisconnect, EDIT, FileSupport, LengthUnit, MarkupFormat, MessageFrame, OutFile,
+    OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
-use crate::inlet::{Inlet, Taken};
+use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::markup;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 
 /// How long a poll is held open, milliseconds.
 const POLL_MS: u64 = 25_000;
@@ -43,36 +44,36 @@ const FILTER: &str = r#"{"room":{"timeline":{"limit":100}},"presence":{"types":[
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Sync {
+struct MatrixSync {
     next_batch: String,
-    rooms: Rooms,
+    rooms: MatrixRooms,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Rooms {
-    join: BTreeMap<String, Joined>,
-    invite: BTreeMap<String, Invited>,
+struct MatrixRooms {
+    join: BTreeMap<String, MatrixJoinedRoom>,
+    invite: BTreeMap<String, MatrixInvitedRoom>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Joined {
-    timeline: Timeline,
+struct MatrixJoinedRoom {
+    timeline: MatrixTimeline,
     state: RoomState,
-    summary: Summary,
+    summary: MatrixRoomSummary,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Summary {
+struct MatrixRoomSummary {
     #[serde(rename = "m.joined_member_count")]
     joined: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Timeline {
+struct MatrixTimeline {
     events: Vec<Event>,
     limited: bool,
     prev_batch: Option<String>,
@@ -86,7 +87,7 @@ struct RoomState {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Invited {
+struct MatrixInvitedRoom {
     invite_state: InviteState,
 }
 
@@ -109,15 +110,15 @@ struct Event {
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Matrix {
-    api: Api,
+pub(crate) struct MatrixAdapter {
+    api: PlatformApi,
     base: String,
-    files: Remote,
+    files: RemoteFiles,
     user_id: String,
     /// Rooms with one other member.
     direct: Mutex<BTreeMap<String, bool>>,
     /// Of rooms, and of people in each.
-    names: Names,
+    names: DisplayNameCache,
     /// Own messages that may be replied to.
     own: Mutex<BTreeSet<String>>,
     /// What people call the bot: its display names, as the server and mentions say.
@@ -128,8 +129,12 @@ pub(crate) struct Matrix {
 const REMEMBERED: usize = 10_000;
 const MAX_NAMES: usize = 100;
 
-impl Matrix {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl MatrixAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Polling {
             return Err("`matrix` has the transport `polling`".to_owned());
         }
@@ -143,13 +148,13 @@ impl Matrix {
             .ok_or("`settings.user_id` is missing in clawk.toml, such as `@bot:example.org`")?;
         let token = secret(channel, parts)?;
         Ok(Self {
-            api: Api::new(base, parts.secrets.env(), PATIENCE)?
+            api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
-            files: Remote::new(base, parts.secrets.env(), &[])?,
+            files: RemoteFiles::new(base, parts.secrets.env(), &[])?,
             base: base.trim_end_matches('/').to_owned(),
             user_id: user_id.clone(),
             direct: Mutex::default(),
-            names: Names::default(),
+            names: DisplayNameCache::default(),
             own: Mutex::default(),
             own_names: Mutex::default(),
         })
@@ -163,37 +168,52 @@ impl Matrix {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn must(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Ended> {
+    async fn must(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ChannelDisconnect> {
         let answer = self.api.send(method, path, body).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         if answer.status.is_success() {
             return Ok(answer.body);
         }
         let reason = said(&answer);
         Err(match answer.status.as_u16() {
-            401 | 403 => Ended::fatal(format!("the homeserver refuses the access token ({reason})")),
-            _ => Ended {
+            401 | 403 => {
+                ChannelDisconnect::fatal(format!("the homeserver refuses the access token ({reason})"))
+            }
+            _ => ChannelDisconnect {
                 after_ms: retry_after(&answer),
-                ..Ended::broken(reason)
+                ..ChannelDisconnect::broken(reason)
             },
         })
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         let me = self
             .must(Method::GET, "_matrix/client/v3/account/whoami", None)
             .await?;
         if me.get("user_id").and_then(Value::as_str) != Some(&self.user_id) {
-            return Err(Ended::fatal("the access token is not that of `settings.user_id`"));
+            return Err(ChannelDisconnect::fatal(
+                "the access token is not that of `settings.user_id`",
+            ));
         }
         self.ask_name().await;
-        let kept = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+        let kept = inlet
+            .cursor()
+            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
         let mut since = match kept {
             Some(since) => since,
             None => {
                 // What was said before the agent first ran is not answered.
                 let path = format!("_matrix/client/v3/sync?timeout=0&filter={}", escaped(FILTER));
-                let first: Sync = self.sync(&path).await?;
+                let first: MatrixSync = self.sync(&path).await?;
                 self.note(&first);
                 self.invited(inlet, &first).await;
                 self.keep(inlet, &first.next_batch);
@@ -261,23 +281,24 @@ impl Matrix {
         }
     }
 
-    async fn sync(&self, path: &str) -> Result<Sync, Ended> {
+    async fn sync(&self, path: &str) -> Result<MatrixSync, ChannelDisconnect> {
         let body = self.must(Method::GET, path, None).await?;
-        let sync: Sync = serde_json::from_value(body).map_err(|_| Ended::broken("the sync can't be read"))?; // silent-ok: said
+        let sync: MatrixSync =
+            serde_json::from_value(body).map_err(|_| ChannelDisconnect::broken("the sync can't be read"))?; // silent-ok: said
         if sync.next_batch.is_empty() {
-            return Err(Ended::broken("the sync says no `next_batch`"));
+            return Err(ChannelDisconnect::broken("the sync says no `next_batch`"));
         }
         Ok(sync)
     }
 
-    fn keep(&self, inlet: &Inlet, since: &str) {
+    fn keep(&self, inlet: &InboundPipeline, since: &str) {
         if let Err(error) = inlet.set_cursor(since) {
             tracing::warn!(%error, "where the homeserver is can't be kept");
         }
     }
 
     /// Which rooms hold two. A server says it when it changes, and not again after a restart of ours.
-    fn note(&self, sync: &Sync) {
+    fn note(&self, sync: &MatrixSync) {
         let mut direct = self.direct();
         for (room, joined) in &sync.rooms.join {
             if let Some(count) = joined.summary.joined {
@@ -306,14 +327,15 @@ impl Matrix {
     }
 
     /// Asks who is in a room of which that is not known.
-    async fn ask_members(&self, room: &str) -> Result<(), Ended> {
+    async fn ask_members(&self, room: &str) -> Result<(), ChannelDisconnect> {
         if self.direct().contains_key(room) {
             return Ok(());
         }
         let path = format!("_matrix/client/v3/rooms/{}/joined_members", escaped(room));
         let told = self.must(Method::GET, &path, None).await?;
         let joined = told.get("joined").and_then(Value::as_object);
-        let joined = joined.ok_or_else(|| Ended::broken("the members of a room can't be read"))?;
+        let joined =
+            joined.ok_or_else(|| ChannelDisconnect::broken("the members of a room can't be read"))?;
         self.direct().insert(room.to_owned(), joined.len() == 2);
         for (user, told) in joined {
             let name = told.get("display_name").and_then(Value::as_str);
@@ -324,7 +346,7 @@ impl Matrix {
     }
 
     /// Rooms to which somebody who is let in invites.
-    async fn invited(&self, inlet: &Inlet, sync: &Sync) {
+    async fn invited(&self, inlet: &InboundPipeline, sync: &MatrixSync) {
         for (room, invited) in &sync.rooms.invite {
             let events = invited.invite_state.events.iter();
             let mut ours = events.filter(|event| {
@@ -345,7 +367,13 @@ impl Matrix {
         }
     }
 
-    async fn room(&self, inlet: &Inlet, room: &str, joined: Joined, since: &str) -> Result<(), Ended> {
+    async fn room(
+        &self,
+        inlet: &InboundPipeline,
+        room: &str,
+        joined: MatrixJoinedRoom,
+        since: &str,
+    ) -> Result<(), ChannelDisconnect> {
         let mut events = Vec::new();
         if let (true, Some(before)) = (joined.timeline.limited, &joined.timeline.prev_batch) {
             events = self.gap(room, before, since).await?;
@@ -361,15 +389,17 @@ impl Matrix {
             let Some(incoming) = self.incoming(inlet, room, event) else {
                 continue;
             };
-            if let Taken::Later(reason) = inlet.message(incoming).await {
-                return Err(Ended::broken(format!("a message could not be kept: {reason}")));
+            if let IngestOutcome::Later(reason) = inlet.message(incoming).await {
+                return Err(ChannelDisconnect::broken(format!(
+                    "a message could not be kept: {reason}"
+                )));
             }
         }
         Ok(())
     }
 
     /// What lies between two looks, oldest first.
-    async fn gap(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, Ended> {
+    async fn gap(&self, room: &str, before: &str, since: &str) -> Result<Vec<Event>, ChannelDisconnect> {
         let (mut from, mut events) = (before.to_owned(), Vec::new());
         for _ in 0..MAX_PAGES {
             let path = format!(
@@ -392,7 +422,7 @@ impl Matrix {
         Ok(events)
     }
 
-    fn incoming(&self, inlet: &Inlet, room: &str, event: Event) -> Option<Incoming> {
+    fn incoming(&self, inlet: &InboundPipeline, room: &str, event: Event) -> Option<PlatformMessage> {
         if event.sender == self.user_id || event.event_id.is_empty() {
             return None;
         }
@@ -405,7 +435,7 @@ impl Matrix {
         } else {
             &event.content
         };
-        let Worded {
+        let MatrixMessageContent {
             text: words,
             attachments,
             answered,
@@ -425,7 +455,7 @@ impl Matrix {
         let answers = text("/m.relates_to/m.in_reply_to/event_id").map(str::to_owned);
         // What the sender's program repeats can be made up; what came here before is taken in its place.
         let known = answers.as_ref().is_some_and(|id| inlet.recent.knows(id));
-        Some(Incoming {
+        Some(PlatformMessage {
             ids: vec![match edited {
                 true => format!("{EDIT}{}", event.event_id),
                 false => event.event_id.clone(),
@@ -468,11 +498,11 @@ impl Matrix {
         Err("the homeserver does not have it".to_owned())
     }
 
-    async fn upload(&self, out: &Out, file: &OutFile) -> Delivery {
+    async fn upload(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         let path = format!("_matrix/media/v3/upload?filename={}", escaped(&file.name));
         let kind = match HeaderValue::from_str(&file.media_type) {
             Ok(kind) => kind,
-            Err(error) => return Fault::NotSent(error.to_string()).delivery(),
+            Err(error) => return PlatformFailure::NotSent(error.to_string()).delivery(),
         };
         let sent = self
             .api
@@ -521,7 +551,7 @@ impl Matrix {
             escaped(id)
         );
         let answer = self.api.send(Method::GET, &path, None).await;
-        let answer = answer.map_err(Fault::reason)?;
+        let answer = answer.map_err(PlatformFailure::reason)?;
         if !answer.status.is_success() {
             return Err(said(&answer));
         }
@@ -538,14 +568,19 @@ impl Matrix {
     /// Sends an event under a transaction id that is the same for the same message.
     async fn mark(&self, path: &str, content: &Value) -> Result<Option<String>, String> {
         let answer = self.api.send(Method::PUT, path, Some(content)).await;
-        let answer = answer.map_err(Fault::reason)?;
+        let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(answer.text("/event_id").map(str::to_owned));
         }
         Err(said(&answer))
     }
 
-    async fn put_in(&self, room: &str, id: &str, content: &Value) -> Result<Answer, Fault> {
+    async fn put_in(
+        &self,
+        room: &str,
+        id: &str,
+        content: &Value,
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let path = format!(
             "_matrix/client/v3/rooms/{}/send/m.room.message/{}",
             escaped(room),
@@ -556,7 +591,11 @@ impl Matrix {
 
     /// Sends it, and changes what is refused for a reason that has a cure: without a relation that the server does not take, and to the
     /// room that took the place of this one.
-    async fn put_cured(&self, out: &Out, content: &Value) -> Result<Answer, Fault> {
+    async fn put_cured(
+        &self,
+        out: &OutboundMessage,
+        content: &Value,
+    ) -> Result<PlatformResponse, PlatformFailure> {
         let (room, _) = place(&out.conversation);
         let answer = self.put_in(room, &out.id, content).await?;
         let changes = content.get("m.new_content").is_some();
@@ -587,7 +626,7 @@ impl Matrix {
         (next.starts_with('!') && next != room).then(|| next.to_owned())
     }
 
-    async fn put(&self, out: &Out, content: &Value) -> Delivery {
+    async fn put(&self, out: &OutboundMessage, content: &Value) -> Delivery {
         let answer = match self.put_cured(out, content).await {
             Ok(answer) => answer,
             Err(fault) => return fault.delivery(),
@@ -631,23 +670,23 @@ fn media(at: &str) -> Option<(&str, &str)> {
     (fits && server.chars().any(|c| c.is_ascii_alphanumeric())).then_some((server, id))
 }
 
-fn refusal(answer: &Answer) -> MessageRefusal {
+fn refusal(answer: &PlatformResponse) -> MessageRefusal {
     let text = |name: &str| answer.text(name).unwrap_or_default();
     refusals::matrix(answer.status.as_u16(), text("/errcode"), text("/error"))
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     let code = answer.text("/errcode").unwrap_or_default();
     shown(&format!("{code} {}", answer.text("/error").unwrap_or_default()))
 }
 
 /// The longer of what the body and the header say.
-fn retry_after(answer: &Answer) -> Option<u64> {
+fn retry_after(answer: &PlatformResponse) -> Option<u64> {
     let body = answer.body.get("retry_after_ms").and_then(Value::as_u64);
     body.max(answer.retry_after_ms())
 }
 
-fn content(out: &Out) -> Value {
+fn content(out: &OutboundMessage) -> Value {
     let mut content = json!({"msgtype": "m.text", "body": out.text, "format": "org.matrix.custom.html",
         "formatted_body": markup::telegram(&out.markdown).replace('\n', "<br>")});
     let (_, root) = place(&out.conversation);
@@ -666,34 +705,38 @@ fn content(out: &Out) -> Value {
     content
 }
 
-impl Adapter for Matrix {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Plain,
+impl ChannelAdapter for MatrixAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Plain,
             idempotent: true,
             edits: true,
             typing: true,
             receipts: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Bytes)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
+        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.put(out, &content(out)).await })
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(self.upload(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            let new = content(&Out {
+            let new = content(&OutboundMessage {
                 reply_to: None,
                 ..out.clone()
             });
@@ -721,11 +764,11 @@ impl Adapter for Matrix {
         }
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (room, _) = place(conversation);
             let path = format!(
@@ -740,13 +783,21 @@ impl Adapter for Matrix {
         })
     }
 
-    fn thread<'a>(&'a self, _inlet: &'a Inlet, incoming: &'a Incoming) -> Later<'a, Option<String>> {
+    fn thread<'a>(
+        &'a self,
+        _inlet: &'a InboundPipeline,
+        incoming: &'a PlatformMessage,
+    ) -> BoxFuture<'a, Option<String>> {
         let (room, root) = place(&incoming.conversation);
         let first = incoming.ids.first().filter(|_| root.is_none());
         Box::pin(std::future::ready(first.map(|id| format!("{room} {id}"))))
     }
 
-    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
             let (room, _) = place(conversation);
             let path = format!(
@@ -764,7 +815,7 @@ impl Adapter for Matrix {
         conversation: &'a str,
         id: &'a str,
         mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let (room, _) = place(conversation);
             let mark = match mark {
@@ -782,7 +833,7 @@ impl Adapter for Matrix {
         })
     }
 
-    fn read<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, ()> {
+    fn read<'a>(&'a self, conversation: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (room, _) = place(conversation);
             let path = format!(

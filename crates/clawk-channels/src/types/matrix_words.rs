@@ -4,11 +4,11 @@ use clawk_kernel::ports::{QuoteKind, QuotedText};
 use serde_json::Value;
 
 use super::worded;
-use crate::adapter::{Attachment, Content};
+use crate::adapter::{Attachment, AttachmentContent};
 
 /// What a person said.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Worded {
+pub(super) struct MatrixMessageContent {
     pub(super) text: String,
     pub(super) attachments: Vec<Attachment>,
     /// The message that it answers, as the sender's program repeats it.
@@ -16,13 +16,13 @@ pub(super) struct Worded {
 }
 
 /// Reads an event of this type. `None`: no person said anything.
-pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<Worded> {
+pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<MatrixMessageContent> {
     let text = |pointer: &str| content.pointer(pointer).and_then(Value::as_str);
     let body = text("/body").unwrap_or_default();
     let only = |text: String| {
-        Some(Worded {
+        Some(MatrixMessageContent {
             text,
-            ..Worded::default()
+            ..MatrixMessageContent::default()
         })
     };
     match kind {
@@ -36,7 +36,7 @@ pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<Worde
         "m.notice" => None,
         "m.text" | "m.emote" => {
             let (answered, own) = if is_answer { fallback(body) } else { (None, body) };
-            Some(Worded {
+            Some(MatrixMessageContent {
                 text: own.to_owned(),
                 attachments: Vec::new(),
                 answered,
@@ -53,9 +53,11 @@ pub(super) fn read(kind: &str, content: &Value, is_answer: bool) -> Option<Worde
                 name: text("/filename").unwrap_or(body).to_owned(),
                 media_type: text("/info/mimetype").unwrap_or_default().to_owned(),
                 size: content.pointer("/info/size").and_then(Value::as_u64),
-                content: text("/url").map_or(Content::Absent, |url| Content::At(url.to_owned())),
+                content: text("/url").map_or(AttachmentContent::Absent, |url| {
+                    AttachmentContent::At(url.to_owned())
+                }),
             };
-            Some(Worded {
+            Some(MatrixMessageContent {
                 text: caption.unwrap_or_default().to_owned(),
                 attachments: vec![attachment],
                 answered: None,

@@ -39,11 +39,11 @@ use std::sync::Arc;
 
 use clawk_egress::Url;
 use clawk_manifest::model::{Channel, ChannelType, Trigger};
-use clawk_secrets::{Resolver, Secret};
+use clawk_secrets::{Secret, SecretResolver};
 
-use crate::adapter::Adapter;
+use crate::adapter::ChannelAdapter;
 use crate::config::ChannelConfig;
-use crate::service::Parts;
+use crate::service::ChannelDependencies;
 
 /// The reaction on a message that is worked on.
 const EYES: &str = "\u{1f440}";
@@ -55,34 +55,34 @@ const EYES: &str = "\u{1f440}";
 pub(crate) fn make(
     channel: &Channel,
     config: &ChannelConfig,
-    parts: &Parts,
-) -> Result<Option<Arc<dyn Adapter>>, String> {
-    let adapter: Arc<dyn Adapter> = match channel.kind {
+    parts: &ChannelDependencies,
+) -> Result<Option<Arc<dyn ChannelAdapter>>, String> {
+    let adapter: Arc<dyn ChannelAdapter> = match channel.kind {
         // The terminal of `clawk run`.
         ChannelType::Cli => return Ok(None),
-        ChannelType::Cron => Arc::new(cron::Cron::new(channel, config)?),
-        ChannelType::Custom => Arc::new(custom::Custom::new(channel, parts)?),
-        ChannelType::Dingtalk => Arc::new(dingtalk::Dingtalk::new(channel, config, parts)?),
+        ChannelType::Cron => Arc::new(cron::CronAdapter::new(channel, config)?),
+        ChannelType::Custom => Arc::new(custom::CustomAdapter::new(channel, parts)?),
+        ChannelType::Dingtalk => Arc::new(dingtalk::DingtalkAdapter::new(channel, config, parts)?),
         ChannelType::DbTrigger => Arc::new(db_trigger::DbTrigger::new(channel, config, parts)?),
-        ChannelType::Discord => Arc::new(discord::Discord::new(channel, config, parts)?),
-        ChannelType::Lark => Arc::new(lark::Lark::new(channel, config, parts)?),
+        ChannelType::Discord => Arc::new(discord::DiscordAdapter::new(channel, config, parts)?),
+        ChannelType::Lark => Arc::new(lark::LarkAdapter::new(channel, config, parts)?),
         #[cfg(feature = "mail")]
-        ChannelType::Email => Arc::new(mail::Email::new(channel, config, parts)?),
+        ChannelType::Email => Arc::new(mail::EmailAdapter::new(channel, config, parts)?),
         #[cfg(feature = "mail")]
-        ChannelType::Imap => Arc::new(mail::Imap::new(channel, config, parts)?),
+        ChannelType::Imap => Arc::new(mail::ImapAdapter::new(channel, config, parts)?),
         #[cfg(not(feature = "mail"))]
         ChannelType::Email | ChannelType::Imap => return Err(left_out(channel, "mail")),
-        ChannelType::Line => Arc::new(line::Line::new(channel, config, parts)?),
-        ChannelType::Matrix => Arc::new(matrix::Matrix::new(channel, config, parts)?),
-        ChannelType::Qq => Arc::new(qq::Qq::new(channel, config, parts)?),
-        ChannelType::Queue => Arc::new(queue::Queue::new(channel, config, parts)?),
-        ChannelType::Slack => Arc::new(slack::Slack::new(channel, config, parts)?),
-        ChannelType::Telegram => Arc::new(telegram::Telegram::new(channel, config, parts)?),
-        ChannelType::Web => Arc::new(web::Web::new(channel, config, parts)?),
-        ChannelType::Webhook => Arc::new(webhook::Webhook::new(channel, config, parts)?),
-        ChannelType::Wechat => Arc::new(wechat::Wechat::new(channel, config, parts)?),
-        ChannelType::Whatsapp => Arc::new(whatsapp::Whatsapp::new(channel, config, parts)?),
-        ChannelType::Voice => Arc::new(web::Web::voice(channel, config, parts)?),
+        ChannelType::Line => Arc::new(line::LineAdapter::new(channel, config, parts)?),
+        ChannelType::Matrix => Arc::new(matrix::MatrixAdapter::new(channel, config, parts)?),
+        ChannelType::Qq => Arc::new(qq::QqAdapter::new(channel, config, parts)?),
+        ChannelType::Queue => Arc::new(queue::QueueAdapter::new(channel, config, parts)?),
+        ChannelType::Slack => Arc::new(slack::SlackAdapter::new(channel, config, parts)?),
+        ChannelType::Telegram => Arc::new(telegram::TelegramAdapter::new(channel, config, parts)?),
+        ChannelType::Web => Arc::new(web::WebAdapter::new(channel, config, parts)?),
+        ChannelType::Webhook => Arc::new(webhook::WebhookAdapter::new(channel, config, parts)?),
+        ChannelType::Wechat => Arc::new(wechat::WechatAdapter::new(channel, config, parts)?),
+        ChannelType::Whatsapp => Arc::new(whatsapp::WhatsappAdapter::new(channel, config, parts)?),
+        ChannelType::Voice => Arc::new(web::WebAdapter::voice(channel, config, parts)?),
     };
     Ok(Some(adapter))
 }
@@ -97,11 +97,11 @@ fn left_out(channel: &Channel, feature: &str) -> String {
 }
 
 /// The secret that `auth.secret_ref` names.
-fn secret(channel: &Channel, parts: &Parts) -> Result<Secret, String> {
+fn secret(channel: &Channel, parts: &ChannelDependencies) -> Result<Secret, String> {
     secret_of(channel, &parts.secrets)
 }
 
-fn secret_of(channel: &Channel, secrets: &Resolver) -> Result<Secret, String> {
+fn secret_of(channel: &Channel, secrets: &SecretResolver) -> Result<Secret, String> {
     let named = &channel.auth.secret_ref;
     let secret = secrets.resolve(named).map_err(|error| error.to_string())?;
     if secret.expose().trim().is_empty() {
@@ -120,7 +120,7 @@ fn required(channel: &Channel, field: &str, of: impl Fn(&Trigger) -> Option<&str
 }
 
 /// A further secret of `[channels.NAME] secrets`.
-fn secret_named(config: &ChannelConfig, parts: &Parts, name: &str) -> Result<Secret, String> {
+fn secret_named(config: &ChannelConfig, parts: &ChannelDependencies, name: &str) -> Result<Secret, String> {
     let reference = config
         .secrets
         .get(name)
@@ -145,7 +145,7 @@ pub(crate) fn setting(config: &ChannelConfig, name: &str) -> Result<String, Stri
 }
 
 /// Requests of platforms come in somewhere.
-fn listening(parts: &Parts) -> Result<(), String> {
+fn listening(parts: &ChannelDependencies) -> Result<(), String> {
     if parts.listening {
         return Ok(());
     }

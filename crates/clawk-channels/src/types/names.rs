@@ -8,9 +8,9 @@ const MOST: usize = 10_000;
 
 /// Names by the platform's ids.
 #[derive(Debug, Default)]
-pub(super) struct Names(Mutex<BTreeMap<String, String>>);
+pub(super) struct DisplayNameCache(Mutex<BTreeMap<String, String>>);
 
-impl Names {
+impl DisplayNameCache {
     /// Remembers a name; an empty one is forgotten.
     pub(super) fn learn(&self, id: &str, name: &str) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,11 +29,11 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST, Names};
+    use super::{DisplayNameCache, MOST};
 
     #[test]
     fn names_are_learnt_changed_and_bounded() {
-        let names = Names::default();
+        let names = DisplayNameCache::default();
         names.learn("a", "Ann");
         names.learn("a", "Anna");
         names.learn("b", "Bo");

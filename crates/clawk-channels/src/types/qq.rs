@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use ed25519_dalek::{Signature, Signer as _, SigningKey};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method};
@@ -21,18 +21,19 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::gateway::{self, Frame, Gateway};
+use super::gateway::{self, Gateway, GatewayFrame};
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
-    Abilities, Adapter, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, Unit,
+    Attachment, AttachmentContent, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply, HookRequest,
+    LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, of_seconds};
-use crate::held::Held;
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::held::DeferredDeliveries;
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 use crate::socket::Socket;
 use crate::token::{NoToken, Tokens};
 
@@ -64,19 +65,19 @@ const FATAL: [u16; 4] = [4010, 4013, 4914, 4915];
 const REMEMBERED: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct QqMessage {
     id: String,
     #[serde(default)]
     content: String,
-    author: Author,
+    author: QqAuthor,
     #[serde(default)]
     group_openid: Option<String>,
     #[serde(default)]
-    attachments: Vec<File>,
+    attachments: Vec<QqFile>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Author {
+struct QqAuthor {
     #[serde(default)]
     user_openid: Option<String>,
     #[serde(default)]
@@ -84,7 +85,7 @@ struct Author {
 }
 
 #[derive(Debug, Deserialize)]
-struct File {
+struct QqFile {
     #[serde(default)]
     url: String,
     #[serde(default)]
@@ -98,7 +99,7 @@ struct File {
 /// Where the gateway is, and the last message of each conversation: an answer must name one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Place {
+struct QqGatewayState {
     session: Option<String>,
     seq: Option<u64>,
     last: BTreeMap<String, String>,
@@ -106,27 +107,31 @@ struct Place {
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Qq {
-    api: Api,
-    tokens_api: Api,
+pub(crate) struct QqAdapter {
+    api: PlatformApi,
+    tokens_api: PlatformApi,
     base: Url,
     app: String,
     secret: Secret,
     key: SigningKey,
     /// Of the gateway.
-    env: Option<Box<Env>>,
+    env: Option<Box<EnvironmentSource>>,
     tokens: Tokens,
-    held: Held,
-    files: Remote,
-    place: Mutex<Place>,
+    held: DeferredDeliveries,
+    files: RemoteFiles,
+    place: Mutex<QqGatewayState>,
     /// The stored place was read.
     restored: AtomicBool,
     /// Resumes since the session last said something.
     resumes: AtomicU32,
 }
 
-impl Qq {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl QqAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let env = parts.secrets.env().clone();
         let gateway = match channel.transport {
             Transport::Websocket => Some(Box::new(env.clone())),
@@ -141,27 +146,27 @@ impl Qq {
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         let secret = secret(channel, parts)?;
         Ok(Self {
-            api: Api::new(base, &env, PATIENCE)?,
-            tokens_api: Api::new(config.base_url.as_deref().unwrap_or(TOKENS), &env, PATIENCE)?,
+            api: PlatformApi::new(base, &env, PATIENCE)?,
+            tokens_api: PlatformApi::new(config.base_url.as_deref().unwrap_or(TOKENS), &env, PATIENCE)?,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             app: setting(config, "app_id")?,
             key: SigningKey::from_bytes(&seed(secret.expose().trim())),
             secret,
             env: gateway,
             tokens: Tokens::default(),
-            held: Held::default(),
-            files: Remote::new(base, &env, &FILES)?,
+            held: DeferredDeliveries::default(),
+            files: RemoteFiles::new(base, &env, &FILES)?,
             place: Mutex::default(),
             restored: AtomicBool::new(false),
             resumes: AtomicU32::new(0),
         })
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, QqGatewayState> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &Inlet) {
+    fn save(&self, inlet: &InboundPipeline) {
         // silent-ok: a plain struct always serialises
         let text = serde_json::to_string(&*self.place()).unwrap_or_default();
         if let Err(error) = inlet.set_cursor(&text) {
@@ -192,16 +197,21 @@ impl Qq {
     }
 
     /// One exchange with a token that counts; a lapsed one is asked for anew once.
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<PlatformResponse, PlatformFailure> {
         loop {
             let token = match self.token().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
-                    return Err(Fault::NotSent(reason));
+                    return Err(PlatformFailure::NotSent(reason));
                 }
             };
             let mut value = HeaderValue::from_str(&format!("QQBot {token}"))
-                .map_err(|_| Fault::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
+                .map_err(|_| PlatformFailure::NotSent("the token can't stand in a header".to_owned()))?; // silent-ok: said
             value.set_sensitive(true);
             let bytes = body.map(|body| body.to_string().into_bytes());
             let json = bytes.is_some().then_some("application/json");
@@ -216,7 +226,11 @@ impl Qq {
         }
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         self.tokens.lost.begin();
         // Once: afterwards memory is newer, also where it says that a session is over.
         if !self.restored.swap(true, Ordering::SeqCst)
@@ -233,15 +247,17 @@ impl Qq {
             return Ok(());
         };
         let answer = self.call(Method::GET, "gateway", None).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         let Some(url) = answer.text("/url") else {
-            return Err(Ended {
+            return Err(ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..Ended::broken(format!("gateway: {}", said(&answer)))
+                ..ChannelDisconnect::broken(format!("gateway: {}", said(&answer)))
             });
         };
-        let url = own_host(url, &self.base, HOST).map_err(Ended::broken)?;
-        let socket = Socket::connect(&url, env).await.map_err(Ended::broken)?;
+        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
+        let socket = Socket::connect(&url, env)
+            .await
+            .map_err(ChannelDisconnect::broken)?;
         if self.place().session.is_some() && self.resumes.fetch_add(1, Ordering::SeqCst) >= MAX_RESUMES {
             self.new_session();
         }
@@ -255,7 +271,7 @@ impl Qq {
     }
 
     /// Says who we are, or where we were.
-    async fn greet(&self, socket: &Socket) -> Result<(), Ended> {
+    async fn greet(&self, socket: &Socket) -> Result<(), ChannelDisconnect> {
         let token = self.token().await.map_err(NoToken::ended)?;
         let token = format!("QQBot {token}");
         let place = self.place().clone();
@@ -267,7 +283,10 @@ impl Qq {
                 json!({"op": 2, "d": {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}})
             }
         };
-        socket.say(first.to_string()).await.map_err(Ended::broken)
+        socket
+            .say(first.to_string())
+            .await
+            .map_err(ChannelDisconnect::broken)
     }
 
     fn new_session(&self) {
@@ -277,7 +296,7 @@ impl Qq {
         place.seq = None;
     }
 
-    async fn framed(&self, inlet: &Inlet, frame: Frame) -> Result<(), Ended> {
+    async fn framed(&self, inlet: &InboundPipeline, frame: GatewayFrame) -> Result<(), ChannelDisconnect> {
         match frame.op {
             0 => {
                 self.resumes.store(0, Ordering::SeqCst);
@@ -290,7 +309,7 @@ impl Qq {
                     "RESUMED" => inlet.ready(),
                     event => {
                         if !self.event(inlet, event, frame.d).await {
-                            return Err(Ended::broken("a message could not be kept"));
+                            return Err(ChannelDisconnect::broken("a message could not be kept"));
                         }
                     }
                 }
@@ -301,24 +320,26 @@ impl Qq {
                 self.save(inlet);
                 Ok(())
             }
-            7 => Err(Ended {
+            7 => Err(ChannelDisconnect {
                 after_ms: Some(0),
-                ..Ended::broken("the gateway wants a new connection")
+                ..ChannelDisconnect::broken("the gateway wants a new connection")
             }),
             9 => {
                 self.new_session();
-                Err(Ended::broken("the gateway does not know the session any more"))
+                Err(ChannelDisconnect::broken(
+                    "the gateway does not know the session any more",
+                ))
             }
             _ => Ok(()),
         }
     }
 
     /// `false`: it is not kept and must come again.
-    async fn event(&self, inlet: &Inlet, event: &str, d: Value) -> bool {
+    async fn event(&self, inlet: &InboundPipeline, event: &str, d: Value) -> bool {
         if !matches!(event, "C2C_MESSAGE_CREATE" | "GROUP_AT_MESSAGE_CREATE") {
             return true;
         }
-        let Ok(message) = serde_json::from_value::<Message>(d) else {
+        let Ok(message) = serde_json::from_value::<QqMessage>(d) else {
             tracing::warn!("a message can't be read and is passed over");
             return true;
         };
@@ -335,18 +356,18 @@ impl Qq {
         let (Some(sender), Some(conversation)) = (sender, conversation) else {
             return true;
         };
-        let attachment = |file: File| Attachment {
+        let attachment = |file: QqFile| Attachment {
             name: file.filename.unwrap_or_else(|| "a file".to_owned()),
             media_type: file.content_type,
             size: file.size,
-            content: Content::At(file.url),
+            content: AttachmentContent::At(file.url),
         };
         let attachments: Vec<Attachment> = message.attachments.into_iter().map(attachment).collect();
         let text = message.content.trim().to_owned();
         if text.is_empty() && attachments.is_empty() {
             return true;
         }
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![message.id.clone()],
             conversation: conversation.clone(),
             direct,
@@ -378,7 +399,7 @@ impl Qq {
         true
     }
 
-    async fn attempt(&self, out: &Out, id: &str) -> Result<Answer, Fault> {
+    async fn attempt(&self, out: &OutboundMessage, id: &str) -> Result<PlatformResponse, PlatformFailure> {
         let content = harmless(&out.text);
         let body = json!({"content": content, "msg_type": 0, "msg_id": id, "msg_seq": number(&out.id)});
         let path = match out.conversation.strip_prefix(GROUP) {
@@ -388,7 +409,7 @@ impl Qq {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    async fn deliver(&self, out: &Out) -> Delivery {
+    async fn deliver(&self, out: &OutboundMessage) -> Delivery {
         let attempt = self.held.attempt(&out.conversation);
         let last = self.place().last.get(&out.conversation).cloned();
         let first = out.reply_to.clone().or_else(|| last.clone());
@@ -423,7 +444,7 @@ impl Qq {
     }
 
     /// Whether the platform signed these bytes.
-    fn genuine(&self, hook: &Hook) -> bool {
+    fn genuine(&self, hook: &HookRequest) -> bool {
         let at = hook.header("x-signature-timestamp").unwrap_or_default();
         let given = hook.header("x-signature-ed25519").unwrap_or_default();
         let Some(signature) = bytes_of(given) else {
@@ -437,7 +458,7 @@ impl Qq {
     }
 
     /// The check of the address. It signs what it is told, so that it signs only what can be nothing else.
-    fn checked(&self, inlet: &Inlet, d: &Value) -> HookReply {
+    fn checked(&self, inlet: &InboundPipeline, d: &Value) -> HookReply {
         let text = |name: &str| d.get(name).and_then(Value::as_str).unwrap_or_default();
         let (token, at) = (text("plain_token"), text("event_ts"));
         let digits = (1..=20).contains(&at.len()) && at.bytes().all(|byte| byte.is_ascii_digit());
@@ -454,29 +475,29 @@ impl Qq {
     }
 }
 
-impl Gateway for Qq {
+impl Gateway for QqAdapter {
     fn seq(&self) -> Option<u64> {
         self.place().seq
     }
 
     fn frame<'a>(
         &'a self,
-        inlet: &'a Inlet,
+        inlet: &'a InboundPipeline,
         _socket: &'a Socket,
-        frame: Frame,
-    ) -> Later<'a, Result<(), Ended>> {
+        frame: GatewayFrame,
+    ) -> BoxFuture<'a, Result<(), ChannelDisconnect>> {
         Box::pin(self.framed(inlet, frame))
     }
 
-    fn closed(&self, code: u16, told: String) -> Ended {
+    fn closed(&self, code: u16, told: String) -> ChannelDisconnect {
         if FATAL.contains(&code) {
-            return Ended::fatal(told);
+            return ChannelDisconnect::fatal(told);
         }
         // Only after these may a session be gone on with.
         if !matches!(code, 1006 | 4008 | 4009) {
             self.new_session();
         }
-        Ended::broken(told)
+        ChannelDisconnect::broken(told)
     }
 }
 
@@ -512,15 +533,15 @@ fn harmless(text: &str) -> String {
     text.replace("<@", "\u{ff1c}@").replace("<qqbot", "\u{ff1c}qqbot")
 }
 
-fn code(answer: &Answer) -> i64 {
+fn code(answer: &PlatformResponse) -> i64 {
     answer.body.get("code").and_then(Value::as_i64).unwrap_or(0)
 }
 
-fn stale(answer: &Answer) -> bool {
+fn stale(answer: &PlatformResponse) -> bool {
     answer.status.as_u16() == 401 || STALE.contains(&code(answer))
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     shown(&format!(
         "{} {}",
         code(answer),
@@ -528,20 +549,26 @@ fn said(answer: &Answer) -> String {
     ))
 }
 
-impl Adapter for Qq {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+impl ChannelAdapter for QqAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
             idempotent: true,
-            files: Carries::Nothing("the platform takes files by public addresses only, and has no upload"),
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Nothing(
+                "the platform takes files by public addresses only, and has no upload",
+            ),
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
                 ended = self.listen(inlet, over) => match ended {
-                    Ok(()) => Ended::broken("the agent ends"),
+                    Ok(()) => ChannelDisconnect::broken("the agent ends"),
                     Err(ended) => ended,
                 },
                 ended = self.tokens.lost.wait() => ended,
@@ -549,15 +576,15 @@ impl Adapter for Qq {
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.deliver(out))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if self.env.is_some() {
                 return HookReply::refused(404, "this channel takes no requests");
@@ -573,7 +600,7 @@ impl Adapter for Qq {
             if !of_seconds(at).is_some_and(|at| fresh(at, inlet.clock().now())) {
                 return HookReply::refused(401, "the request is too old");
             }
-            let Ok(frame) = serde_json::from_slice::<Frame>(&hook.body) else {
+            let Ok(frame) = serde_json::from_slice::<GatewayFrame>(&hook.body) else {
                 return HookReply::refused(400, "the body is not an event");
             };
             match frame.op {

@@ -5,7 +5,7 @@
 use clawk_kernel::ports::Delivery;
 
 use self::MessageRefusal::{Final, Later, Other, RepliedGone, ThreadGone};
-use crate::api::{Answer, shown};
+use crate::api::{PlatformResponse, shown};
 
 /// A quota of a day or a month, or a restriction that people have to lift: tried again after so long.
 const NOT_SOON_MS: u64 = 3_600_000;
@@ -61,7 +61,7 @@ impl MessageRefusal {
     }
 
     /// The same, where the status is told as well.
-    pub(super) fn outcome(self, answer: &Answer, said: &str) -> Option<Delivery> {
+    pub(super) fn outcome(self, answer: &PlatformResponse, said: &str) -> Option<Delivery> {
         let said = format!("{} {said}", answer.status.as_u16());
         self.delivery(answer.retry_after_ms(), said.trim_end())
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,18 +20,19 @@ use super::slack_words;
 use super::worded::without;
 use super::{escaped, listening, own_host, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, EDIT, Ended, Found, Hook, HookReply,
-    Incoming, Markup, Out, OutFile, Press, Unit, carried,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
+    EDIT, FileSupport, HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
+    PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::direct::DirectConversations;
 use crate::genuine::{fresh, of_seconds, signed};
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 use crate::kinds;
-use crate::remote::Remote;
-use crate::service::Parts;
-use crate::socket::{Heard, Socket};
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
+use crate::socket::{Socket, SocketMessage};
 
 pub(crate) const VENDOR: &str = "https://slack.com/api";
 const HOST: &str = "slack.com";
@@ -47,7 +48,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Messages among which one of ours is looked for.
 const LOOKED_AT: u32 = 50;
 #[derive(Debug, Deserialize)]
-struct Callback {
+struct SlackEventCallback {
     #[serde(default)]
     event_id: String,
     #[serde(default)]
@@ -81,7 +82,7 @@ struct Event {
     #[serde(default)]
     text: String,
     #[serde(default)]
-    files: Vec<File>,
+    files: Vec<SlackFile>,
     /// Messages that are shared with it, and previews of links.
     #[serde(default)]
     attachments: Vec<Value>,
@@ -89,9 +90,9 @@ struct Event {
     #[serde(default)]
     message: Option<Box<Event>>,
     #[serde(default)]
-    previous_message: Option<Previous>,
+    previous_message: Option<SlackPreviousMessage>,
     #[serde(default)]
-    edited: Option<Edited>,
+    edited: Option<SlackEdit>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,19 +103,19 @@ struct Profile {
 }
 
 #[derive(Debug, Deserialize)]
-struct Previous {
+struct SlackPreviousMessage {
     #[serde(default)]
     text: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Edited {
+struct SlackEdit {
     #[serde(default)]
     ts: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct File {
+struct SlackFile {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -170,42 +171,47 @@ impl Profile {
 }
 
 /// How events come.
-enum Way {
-    Socket(Box<Api>),
+enum SlackTransport {
+    Socket(Box<PlatformApi>),
     Hook(Secret),
 }
 
 /// The channel.
-pub(crate) struct Slack {
-    api: Api,
-    way: Way,
-    env: Env,
+pub(crate) struct SlackAdapter {
+    api: PlatformApi,
+    way: SlackTransport,
+    env: EnvironmentSource,
     base: Url,
-    files: Remote,
+    files: RemoteFiles,
     /// The bot's user.
     me: OnceLock<String>,
     direct: DirectConversations,
 }
 
-impl std::fmt::Debug for Slack {
+impl std::fmt::Debug for SlackAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Slack({:?})", self.api)
     }
 }
 
-impl Slack {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl SlackAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let env = parts.secrets.env().clone();
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         let way = match channel.transport {
             Transport::Websocket => {
                 let token = secret_named(config, parts, "app_token")?;
-                let app = Api::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?;
-                Way::Socket(Box::new(app))
+                let app =
+                    PlatformApi::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?;
+                SlackTransport::Socket(Box::new(app))
             }
             Transport::Webhook => {
                 listening(parts)?;
-                Way::Hook(secret_named(config, parts, "signing_secret")?)
+                SlackTransport::Hook(secret_named(config, parts, "signing_secret")?)
             }
             Transport::Polling | Transport::Stdio => {
                 return Err("`slack` has the transports `websocket` and `webhook`".to_owned());
@@ -213,9 +219,9 @@ impl Slack {
         };
         let token = secret(channel, parts)?;
         Ok(Self {
-            api: Api::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?,
+            api: PlatformApi::new(base, &env, PATIENCE)?.authorized("Bearer", token.expose().trim())?,
             way,
-            files: Remote::new(base, &env, &[FILES])?,
+            files: RemoteFiles::new(base, &env, &[FILES])?,
             env,
             base: Url::parse(base).map_err(|error| error.to_string())?,
             me: OnceLock::new(),
@@ -223,55 +229,68 @@ impl Slack {
         })
     }
 
-    async fn must(&self, api: &Api, method: &str) -> Result<Value, Ended> {
+    async fn must(&self, api: &PlatformApi, method: &str) -> Result<Value, ChannelDisconnect> {
         let answer = api.post(method, &json!({})).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(answer.body);
         }
         let code = error_of(&answer);
         let reason = format!("{method}: {code}");
         Err(if matches!(refusals::slack(&code), MessageRefusal::Final(_)) {
-            Ended::fatal(reason)
+            ChannelDisconnect::fatal(reason)
         } else {
-            Ended {
+            ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..Ended::broken(reason)
+                ..ChannelDisconnect::broken(reason)
             }
         })
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         let me = self.must(&self.api, "auth.test").await?;
         let user = me.get("user_id").and_then(Value::as_str);
-        let user = user.ok_or_else(|| Ended::broken("auth.test says nothing of the bot"))?;
+        let user = user.ok_or_else(|| ChannelDisconnect::broken("auth.test says nothing of the bot"))?;
         let _same = self.me.set(user.to_owned()); // silent-ok: the bot stays itself
-        let Way::Socket(app) = &self.way else {
+        let SlackTransport::Socket(app) = &self.way else {
             inlet.ready();
             over.cancelled().await;
             return Ok(());
         };
         let opened = self.must(app, "apps.connections.open").await?;
         let url = opened.get("url").and_then(Value::as_str).unwrap_or_default();
-        let url = own_host(url, &self.base, HOST).map_err(Ended::broken)?;
-        let socket = Socket::connect(&url, &self.env).await.map_err(Ended::broken)?;
+        let url = own_host(url, &self.base, HOST).map_err(ChannelDisconnect::broken)?;
+        let socket = Socket::connect(&url, &self.env)
+            .await
+            .map_err(ChannelDisconnect::broken)?;
         loop {
             let heard = tokio::select! {
-                heard = socket.next(SILENCE) => heard.map_err(Ended::broken)?,
+                heard = socket.next(SILENCE) => heard.map_err(ChannelDisconnect::broken)?,
                 () = over.cancelled() => {
                     socket.close(1000).await;
                     return Ok(());
                 }
             };
             match heard {
-                Heard::Text(text) => self.frame(inlet, &socket, &text).await?,
-                Heard::Ping | Heard::Bytes(_) => {}
-                Heard::Closed(..) => return Err(Ended::broken("the platform ended the connection")),
+                SocketMessage::Text(text) => self.frame(inlet, &socket, &text).await?,
+                SocketMessage::Ping | SocketMessage::Bytes(_) => {}
+                SocketMessage::Closed(..) => {
+                    return Err(ChannelDisconnect::broken("the platform ended the connection"));
+                }
             }
         }
     }
 
-    async fn frame(&self, inlet: &Inlet, socket: &Socket, text: &str) -> Result<(), Ended> {
+    async fn frame(
+        &self,
+        inlet: &InboundPipeline,
+        socket: &Socket,
+        text: &str,
+    ) -> Result<(), ChannelDisconnect> {
         let Ok(envelope) = serde_json::from_str::<Envelope>(text) else {
             tracing::warn!("a frame can't be read and is passed over");
             return Ok(());
@@ -279,18 +298,20 @@ impl Slack {
         match envelope.kind.as_str() {
             "hello" => inlet.ready(),
             "disconnect" if envelope.reason.as_deref() == Some("link_disabled") => {
-                return Err(Ended::fatal("Socket Mode is switched off for this app"));
+                return Err(ChannelDisconnect::fatal(
+                    "Socket Mode is switched off for this app",
+                ));
             }
             "disconnect" => {
-                return Err(Ended {
+                return Err(ChannelDisconnect {
                     after_ms: Some(0),
-                    ..Ended::broken("the platform wants a new connection")
+                    ..ChannelDisconnect::broken("the platform wants a new connection")
                 });
             }
             "events_api" => self
                 .event(inlet, &envelope.payload)
                 .await
-                .map_err(Ended::broken)?,
+                .map_err(ChannelDisconnect::broken)?,
             "interactive" => self.pressed(inlet, &envelope.payload).await,
             _ => {}
         }
@@ -299,14 +320,14 @@ impl Slack {
             Some(id) => socket
                 .say(json!({ "envelope_id": id }).to_string())
                 .await
-                .map_err(Ended::broken),
+                .map_err(ChannelDisconnect::broken),
             None => Ok(()),
         }
     }
 
     /// `Err`: it is not kept and must come again.
-    async fn event(&self, inlet: &Inlet, payload: &Value) -> Result<(), &'static str> {
-        let Ok(callback) = serde_json::from_value::<Callback>(payload.clone()) else {
+    async fn event(&self, inlet: &InboundPipeline, payload: &Value) -> Result<(), &'static str> {
+        let Ok(callback) = serde_json::from_value::<SlackEventCallback>(payload.clone()) else {
             return Ok(());
         };
         // Until it is known who the bot is, nobody can say whether a message names it.
@@ -321,8 +342,8 @@ impl Slack {
         }
     }
 
-    fn incoming(&self, me: &str, callback: Callback) -> Option<Incoming> {
-        let Callback {
+    fn incoming(&self, me: &str, callback: SlackEventCallback) -> Option<PlatformMessage> {
+        let SlackEventCallback {
             event_id,
             team_id,
             event,
@@ -345,14 +366,14 @@ impl Slack {
             (None, true) => event.channel.clone(),
             (None, false) => format!("{}:{}", event.channel, event.ts),
         };
-        let attachment = |file: File| Attachment {
+        let attachment = |file: SlackFile| Attachment {
             name: file.name.unwrap_or_default(),
             media_type: file.mimetype.unwrap_or_default(),
             size: file.size,
             content: file
                 .url_private_download
                 .or(file.url_private)
-                .map_or(Content::Absent, Content::At),
+                .map_or(AttachmentContent::Absent, AttachmentContent::At),
         };
         let id = match &edited {
             Some(at) => format!("{EDIT}{}:{}:{at}", event.channel, event.ts),
@@ -360,7 +381,7 @@ impl Slack {
         };
         let me = self.me.get().map(String::as_str);
         let (text, quotes) = slack_words::read(unescaped(&event.text), &event.attachments, me, &sender);
-        Some(Incoming {
+        Some(PlatformMessage {
             ids: [id, event_id].into_iter().filter(|id| !id.is_empty()).collect(),
             conversation,
             direct,
@@ -379,7 +400,7 @@ impl Slack {
         })
     }
 
-    async fn pressed(&self, inlet: &Inlet, payload: &Value) {
+    async fn pressed(&self, inlet: &InboundPipeline, payload: &Value) {
         let text = |pointer: &str| {
             payload
                 .pointer(pointer)
@@ -398,7 +419,7 @@ impl Slack {
         } else {
             format!("{channel}:{thread}")
         };
-        let press = Press {
+        let press = ButtonPress {
             reason: None,
             question: question.to_owned(),
             choice: choice.to_owned(),
@@ -432,7 +453,7 @@ impl Slack {
     }
 
     /// Uploads a file and shares it: an address to upload to, the bytes, then the message.
-    async fn share(&self, out: &Out, file: &OutFile) -> Delivery {
+    async fn share(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         let path = format!(
             "files.getUploadURLExternal?filename={}&length={}",
             escaped(&file.name),
@@ -452,7 +473,7 @@ impl Slack {
         };
         let sent = self.files.post(url, &file.media_type, file.data.clone()).await;
         if let Err(reason) = sent {
-            return Fault::NotSent(reason).not_uploaded();
+            return PlatformFailure::NotSent(reason).not_uploaded();
         }
         let (channel, thread) = place(&out.conversation);
         let mut params = json!({"files": [{"id": id, "title": file.name}], "channel_id": channel});
@@ -510,7 +531,11 @@ impl Slack {
     async fn mark(&self, method: &str, id: &str) -> Result<(), String> {
         let (channel, ts) = id.rsplit_once(':').ok_or("the message has no id")?;
         let params = json!({"channel": channel, "timestamp": ts, "name": "eyes"});
-        let answer = self.api.post(method, &params).await.map_err(Fault::reason)?;
+        let answer = self
+            .api
+            .post(method, &params)
+            .await
+            .map_err(PlatformFailure::reason)?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(());
         }
@@ -520,7 +545,7 @@ impl Slack {
         }
     }
 
-    async fn look_for(&self, out: &Out) -> Found {
+    async fn look_for(&self, out: &OutboundMessage) -> DeliveryLookup {
         let (channel, thread) = place(&out.conversation);
         let (method, more) = match thread {
             Some(thread) => ("conversations.replies", format!("&ts={thread}")),
@@ -528,10 +553,10 @@ impl Slack {
         };
         let path = format!("{method}?channel={channel}{more}&include_all_metadata=true&limit={LOOKED_AT}");
         let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
-            return Found::CantKnow;
+            return DeliveryLookup::CantKnow;
         };
         let Some(messages) = answer.body.get("messages").and_then(Value::as_array) else {
-            return Found::CantKnow;
+            return DeliveryLookup::CantKnow;
         };
         let ours = |message: &&Value| {
             message
@@ -540,8 +565,10 @@ impl Slack {
                 == Some(&out.id)
         };
         match messages.iter().find(ours) {
-            Some(message) => Found::Yes(message.get("ts").and_then(Value::as_str).map(str::to_owned)),
-            None => Found::No,
+            Some(message) => {
+                DeliveryLookup::Yes(message.get("ts").and_then(Value::as_str).map(str::to_owned))
+            }
+            None => DeliveryLookup::No,
         }
     }
 }
@@ -556,7 +583,7 @@ fn is_page(at: &str) -> bool {
     ![".html", ".htm", ".xhtml"].iter().any(|end| path.ends_with(end))
 }
 
-fn error_of(answer: &Answer) -> String {
+fn error_of(answer: &PlatformResponse) -> String {
     let code = answer.text("/error").map(shown);
     code.unwrap_or_else(|| format!("status {}", answer.status.as_u16()))
 }
@@ -569,7 +596,7 @@ fn place(conversation: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn message(out: &Out) -> Value {
+fn message(out: &OutboundMessage) -> Value {
     let (channel, thread) = place(&out.conversation);
     let mut params = json!({"channel": channel, "text": out.text, "unfurl_links": false, "unfurl_media": false,
         "metadata": {"event_type": "clawk_out", "event_payload": {"out": out.id}}});
@@ -594,31 +621,35 @@ fn payload_of(form: &[u8]) -> Option<Value> {
     serde_json::from_str(&field.1).ok() // silent-ok: then it is none
 }
 
-impl Adapter for Slack {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Mrkdwn,
+impl ChannelAdapter for SlackAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Mrkdwn,
             code: CodeBlock::ThreeBackticks,
             buttons: true,
             edits: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
+        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.post("chat.postMessage", &message(out)).await })
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(self.share(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let (channel, _) = place(&out.conversation);
             let channel = self.direct.of(channel);
@@ -627,7 +658,7 @@ impl Adapter for Slack {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut params = message(&asking.out);
             let button = |(id, label): &(String, String)| {
@@ -649,11 +680,15 @@ impl Adapter for Slack {
         self.direct.is_same(asked, answered)
     }
 
-    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+    fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(self.look_for(out))
     }
 
-    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move { self.mark("reactions.add", id).await.map(|()| None) })
     }
 
@@ -662,17 +697,17 @@ impl Adapter for Slack {
         _conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(self.mark("reactions.remove", id))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.file(at, max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
-            let Way::Hook(secret) = &self.way else {
+            let SlackTransport::Hook(secret) = &self.way else {
                 return HookReply::refused(404, "this channel takes no requests");
             };
             if hook.method != Method::POST {

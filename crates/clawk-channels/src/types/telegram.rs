@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::{HeaderMap, Method};
@@ -14,21 +14,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::telegram_message::{Chat, Message, User};
-use super::telegram_moves::{Moves, TelegramRefusal, refusal};
+use super::telegram_message::{TelegramChat, TelegramMessage, User};
+use super::telegram_moves::{TelegramGroupMoves, TelegramRefusal, refusal};
 use super::{escaped, listening, public_url, secret, secret_named};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Carries, CodeBlock, EDIT, Ended, Hook, HookReply, Incoming, Markup, Out,
-    OutFile, Press, Unit, carried,
+    ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, EDIT, FileSupport, HookReply, HookRequest,
+    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    QuestionMessage, carried,
 };
-use crate::albums::{Albums, Gathered, merge};
-use crate::api::{Answer, Api, Fault, seconds_ms, shown};
+use crate::albums::{AlbumCollector, AlbumOutcome, merge};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::same;
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 
 pub(crate) const VENDOR: &str = "https://api.telegram.org";
 /// How long a poll is held open, seconds.
@@ -50,29 +51,29 @@ const ALBUM_LOOKS: usize = 4;
 const POLL_LIMIT: usize = 100;
 
 #[derive(Debug, Deserialize)]
-struct Update {
+struct TelegramUpdate {
     update_id: i64,
     #[serde(default)]
-    message: Option<Message>,
+    message: Option<TelegramMessage>,
     #[serde(default)]
-    edited_message: Option<Message>,
+    edited_message: Option<TelegramMessage>,
     #[serde(default)]
-    callback_query: Option<Callback>,
+    callback_query: Option<TelegramCallbackQuery>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Callback {
+struct TelegramCallbackQuery {
     id: String,
     from: User,
     #[serde(default)]
-    message: Option<Pressed>,
+    message: Option<TelegramCallbackMessage>,
     #[serde(default)]
     data: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Pressed {
-    chat: Chat,
+struct TelegramCallbackMessage {
+    chat: TelegramChat,
     #[serde(default)]
     message_thread_id: Option<i64>,
     #[serde(default)]
@@ -81,29 +82,33 @@ struct Pressed {
 
 /// Who the bot is.
 #[derive(Debug)]
-struct Me {
+struct TelegramBotUser {
     id: i64,
     username: String,
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Telegram {
-    api: Api,
+pub(crate) struct TelegramAdapter {
+    api: PlatformApi,
     token: Secret,
     base: String,
-    files: Remote,
+    files: RemoteFiles,
     /// Of a webhook: its secret, and our address.
     hook: Option<(Secret, String)>,
-    me: OnceLock<Me>,
+    me: OnceLock<TelegramBotUser>,
     /// Groups that have another id now.
-    moves: Moves,
+    moves: TelegramGroupMoves,
     /// Albums of which parts have come by webhook.
-    albums: Albums<Incoming>,
+    albums: AlbumCollector<PlatformMessage>,
 }
 
-impl Telegram {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl TelegramAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let hook = match channel.transport {
             Transport::Polling => None,
             Transport::Webhook => {
@@ -122,57 +127,61 @@ impl Telegram {
         }
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         Ok(Self {
-            api: Api::new(base, parts.secrets.env(), PATIENCE)?,
-            files: Remote::new(base, parts.secrets.env(), &[])?,
+            api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?,
+            files: RemoteFiles::new(base, parts.secrets.env(), &[])?,
             base: base.trim_end_matches('/').to_owned(),
             token,
             hook,
             me: OnceLock::new(),
-            moves: Moves::default(),
-            albums: Albums::new(ALBUM_WAIT),
+            moves: TelegramGroupMoves::default(),
+            albums: AlbumCollector::new(ALBUM_WAIT),
         })
     }
 
-    async fn call(&self, method: &str, params: &Value) -> Result<Answer, Fault> {
+    async fn call(&self, method: &str, params: &Value) -> Result<PlatformResponse, PlatformFailure> {
         let path = format!("bot{}/{method}", self.token.expose().trim());
         self.api.send(Method::POST, &path, Some(params)).await
     }
 
     /// A call that must succeed for the channel to work.
-    async fn must(&self, method: &str, params: &Value) -> Result<Value, Ended> {
+    async fn must(&self, method: &str, params: &Value) -> Result<Value, ChannelDisconnect> {
         let answer = self
             .call(method, params)
             .await
-            .map_err(|fault| Ended::broken(fault.reason()))?;
+            .map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(answer.body.get("result").cloned().unwrap_or_default());
         }
         let reason = format!("{method}: {}", description(&answer));
         Err(match answer.status.as_u16() {
-            401 | 404 => Ended::fatal(format!("the platform refuses the bot token ({reason})")),
-            429 => Ended {
+            401 | 404 => ChannelDisconnect::fatal(format!("the platform refuses the bot token ({reason})")),
+            429 => ChannelDisconnect {
                 after_ms: retry_after(&answer),
-                ..Ended::broken(reason)
+                ..ChannelDisconnect::broken(reason)
             },
-            _ => Ended::broken(reason),
+            _ => ChannelDisconnect::broken(reason),
         })
     }
 
-    async fn greet(&self) -> Result<(), Ended> {
+    async fn greet(&self) -> Result<(), ChannelDisconnect> {
         let me = self.must("getMe", &json!({})).await?;
         let id = me.get("id").and_then(Value::as_i64);
         let username = me.get("username").and_then(Value::as_str);
         let (Some(id), Some(username)) = (id, username) else {
-            return Err(Ended::broken("getMe says nothing of the bot"));
+            return Err(ChannelDisconnect::broken("getMe says nothing of the bot"));
         };
-        let _same = self.me.set(Me {
+        let _same = self.me.set(TelegramBotUser {
             id,
             username: username.to_lowercase(),
         }); // silent-ok: the bot stays itself
         Ok(())
     }
 
-    async fn listen(&self, inlet: &Inlet, over: &CancellationToken) -> Result<(), Ended> {
+    async fn listen(
+        &self,
+        inlet: &InboundPipeline,
+        over: &CancellationToken,
+    ) -> Result<(), ChannelDisconnect> {
         self.greet().await?;
         self.moves.restore(inlet);
         if let Some((secret, url)) = &self.hook {
@@ -198,7 +207,7 @@ impl Telegram {
             polled = true;
             inlet.ready();
             let Value::Array(updates) = updates else {
-                return Err(Ended::broken("getUpdates: the answer is not a list"));
+                return Err(ChannelDisconnect::broken("getUpdates: the answer is not a list"));
             };
             let updates = tokio::select! {
                 updates = self.whole_albums(params, updates) => updates?,
@@ -209,7 +218,9 @@ impl Telegram {
                 .filter_map(|update| update.get("update_id")?.as_i64())
                 .max();
             for update in together(updates) {
-                self.take(inlet, update).await.map_err(Ended::broken)?;
+                self.take(inlet, update)
+                    .await
+                    .map_err(ChannelDisconnect::broken)?;
             }
             // The next poll confirms them: what they brought is durable.
             offset = last.map(|id| id.saturating_add(1)).or(offset);
@@ -218,7 +229,11 @@ impl Telegram {
 
     /// The updates of a poll. Where an album is among the last ones, its other parts may still be on their way: the same is asked
     /// again, which confirms nothing.
-    async fn whole_albums(&self, mut params: Value, mut updates: Vec<Value>) -> Result<Vec<Value>, Ended> {
+    async fn whole_albums(
+        &self,
+        mut params: Value,
+        mut updates: Vec<Value>,
+    ) -> Result<Vec<Value>, ChannelDisconnect> {
         if let Some(params) = params.as_object_mut() {
             params.insert("timeout".to_owned(), json!(0));
         }
@@ -243,16 +258,16 @@ impl Telegram {
     }
 
     /// Who the bot is. Until that is known, nobody can say whether a message names it.
-    fn known(&self) -> Result<&Me, &'static str> {
+    fn known(&self) -> Result<&TelegramBotUser, &'static str> {
         self.me.get().ok_or("the bot's own id is not known yet")
     }
 
     /// Updates that belong together. `Err`: they are not kept, and must come again.
-    async fn take(&self, inlet: &Inlet, updates: Vec<Update>) -> Result<(), String> {
+    async fn take(&self, inlet: &InboundPipeline, updates: Vec<TelegramUpdate>) -> Result<(), String> {
         let me = self.known()?;
         let mut parts = Vec::new();
         for update in updates {
-            let edited = update.edited_message.filter(Message::has_words);
+            let edited = update.edited_message.filter(TelegramMessage::has_words);
             if let Some(message) = update.message.or(edited) {
                 self.moves.look(&message);
                 parts.extend(self.incoming(me, update.update_id, message));
@@ -273,7 +288,7 @@ impl Telegram {
 
     /// The same of one update that comes by webhook: the parts of an album come one by one, each of them waits for the others, and
     /// none is acknowledged before all of them are durable.
-    async fn take_pushed(&self, inlet: &Inlet, update: Update) -> Result<(), String> {
+    async fn take_pushed(&self, inlet: &InboundPipeline, update: TelegramUpdate) -> Result<(), String> {
         let Some(message) = &update.message else {
             return self.take(inlet, vec![update]).await;
         };
@@ -289,7 +304,7 @@ impl Telegram {
             return Ok(());
         };
         let kept = match self.albums.gather(&key, incoming, None).await {
-            Gathered::All(parts, told) => {
+            AlbumOutcome::All(parts, told) => {
                 let kept = match merge(parts) {
                     Some(incoming) => inlet.message(incoming).await.settled(),
                     None => true,
@@ -297,7 +312,7 @@ impl Telegram {
                 told.settle(kept);
                 kept
             }
-            Gathered::Settled(kept) => kept,
+            AlbumOutcome::Settled(kept) => kept,
         };
         if kept {
             Ok(())
@@ -307,7 +322,12 @@ impl Telegram {
     }
 
     /// `None`: it is no person's message.
-    fn incoming(&self, me: &Me, update_id: i64, message: Message) -> Option<Incoming> {
+    fn incoming(
+        &self,
+        me: &TelegramBotUser,
+        update_id: i64,
+        message: TelegramMessage,
+    ) -> Option<PlatformMessage> {
         let from = message.from.as_ref().filter(|_| message.chat.id != 0)?;
         let stand_in = message.sender_chat.is_some() || STAND_INS.contains(&from.id);
         if from.is_bot && !stand_in {
@@ -326,7 +346,7 @@ impl Telegram {
         if decoded.is_empty() {
             return None;
         }
-        Some(Incoming {
+        Some(PlatformMessage {
             ids: vec![id, format!("u{update_id}")],
             conversation: self.conversation(chat, thread),
             direct,
@@ -347,7 +367,7 @@ impl Telegram {
         thread.map_or_else(|| chat.clone(), |thread| format!("{chat}:{thread}"))
     }
 
-    fn mentions(&self, me: &Me, message: &Message) -> bool {
+    fn mentions(&self, me: &TelegramBotUser, message: &TelegramMessage) -> bool {
         let replied = message
             .reply_to_message
             .as_ref()
@@ -373,12 +393,12 @@ impl Telegram {
         })
     }
 
-    async fn pressed(&self, inlet: &Inlet, callback: Callback) {
+    async fn pressed(&self, inlet: &InboundPipeline, callback: TelegramCallbackQuery) {
         let told = match (&callback.message, callback.data.as_deref().and_then(carried)) {
             (Some(message), Some((question, choice))) => {
                 let chat = message.chat.id;
                 let thread = message.message_thread_id.filter(|_| message.is_topic_message);
-                let press = Press {
+                let press = ButtonPress {
                     reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
@@ -402,7 +422,7 @@ impl Telegram {
         let (chat, message) = ids(id).ok_or("the message has no id")?;
         let params = json!({"chat_id": chat, "message_id": message, "reaction": reactions});
         let answer = self.call("setMessageReaction", &params).await;
-        let answer = answer.map_err(Fault::reason)?;
+        let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.body.get("ok") == Some(&Value::Bool(true)) {
             return Ok(());
         }
@@ -412,7 +432,7 @@ impl Telegram {
     /// The bytes of a file. Its address holds the token: it is in no error.
     async fn file(&self, id: &str, max_bytes: u64) -> Result<Bytes, String> {
         let answer = self.call("getFile", &json!({ "file_id": id })).await;
-        let answer = answer.map_err(Fault::reason)?;
+        let answer = answer.map_err(PlatformFailure::reason)?;
         let Some(path) = answer.text("/result/file_path") else {
             return Err(format!("the platform does not give it: {}", description(&answer)));
         };
@@ -430,7 +450,7 @@ impl Telegram {
     }
 
     /// Sends a file as a document. As a photo, the platform would scale it down.
-    async fn document(&self, out: &Out, file: &OutFile) -> Delivery {
+    async fn document(&self, out: &OutboundMessage, file: &OutFile) -> Delivery {
         if file.data.len() > MAX_FILE {
             return Delivery::Failed {
                 reason: "the platform takes files up to 50 MB".to_owned(),
@@ -440,9 +460,9 @@ impl Telegram {
         self.place(&out.conversation, &mut params);
         let path = format!("bot{}/sendDocument", self.token.expose().trim());
         loop {
-            let mut form = match Form::new() {
+            let mut form = match MultipartForm::new() {
                 Ok(form) => form,
-                Err(reason) => return Fault::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
             };
             for name in ["chat_id", "message_thread_id"] {
                 if let Some(value) = params.get(name) {
@@ -473,7 +493,7 @@ impl Telegram {
 
     /// Changes a request that was refused for a reason which the platform names, so that it may be taken. `false`: there is no cure, or
     /// it was tried. Each cure takes something away that was there, so that this ends.
-    fn cure(&self, answer: &Answer, params: &mut Value, markdown: &str) -> bool {
+    fn cure(&self, answer: &PlatformResponse, params: &mut Value, markdown: &str) -> bool {
         let Some(params) = params.as_object_mut() else {
             return false;
         };
@@ -515,7 +535,7 @@ impl Telegram {
         }
     }
 
-    fn params(&self, out: &Out) -> Value {
+    fn params(&self, out: &OutboundMessage) -> Value {
         let mut params =
             json!({"text": out.text, "parse_mode": "HTML", "link_preview_options": {"is_disabled": true}});
         self.place(&out.conversation, &mut params);
@@ -544,11 +564,11 @@ fn album_of(update: &Value) -> Option<String> {
 }
 
 /// Updates in their order, those of an album together.
-fn together(updates: Vec<Value>) -> Vec<Vec<Update>> {
-    let mut groups: Vec<(Option<String>, Vec<Update>)> = Vec::new();
+fn together(updates: Vec<Value>) -> Vec<Vec<TelegramUpdate>> {
+    let mut groups: Vec<(Option<String>, Vec<TelegramUpdate>)> = Vec::new();
     for update in updates {
         let album = album_of(&update);
-        let update = match serde_json::from_value::<Update>(update) {
+        let update = match serde_json::from_value::<TelegramUpdate>(update) {
             Ok(update) => update,
             Err(error) => {
                 tracing::warn!(%error, "an update can't be read and is passed over");
@@ -566,7 +586,7 @@ fn together(updates: Vec<Value>) -> Vec<Vec<Update>> {
     groups.into_iter().map(|(_, updates)| updates).collect()
 }
 
-fn outcome(answer: &Answer) -> Delivery {
+fn outcome(answer: &PlatformResponse) -> Delivery {
     let said = description(answer);
     match refusal(answer.status.as_u16(), &answer.body) {
         TelegramRefusal::NotModified => return Delivery::Delivered { platform_id: None },
@@ -597,11 +617,11 @@ fn slice(text: &str, offset: usize, length: usize) -> String {
     String::from_utf16_lossy(&units)
 }
 
-fn description(answer: &Answer) -> String {
+fn description(answer: &PlatformResponse) -> String {
     shown(answer.text("/description").unwrap_or_default())
 }
 
-fn retry_after(answer: &Answer) -> Option<u64> {
+fn retry_after(answer: &PlatformResponse) -> Option<u64> {
     let given = answer
         .body
         .pointer("/parameters/retry_after")
@@ -609,32 +629,36 @@ fn retry_after(answer: &Answer) -> Option<u64> {
     given.and_then(seconds_ms).or_else(|| answer.retry_after_ms())
 }
 
-impl Adapter for Telegram {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::TelegramHtml,
+impl ChannelAdapter for TelegramAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::TelegramHtml,
             code: CodeBlock::Element,
             buttons: true,
             edits: true,
             typing: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Utf16)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Utf16)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
-        Box::pin(async move { Ended::of(self.listen(inlet, over).await) })
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
+        Box::pin(async move { ChannelDisconnect::of(self.listen(inlet, over).await) })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.deliver("sendMessage", self.params(out), &out.markdown))
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(self.document(out, file))
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut params = self.params(out);
             if let (Some(params), Ok(id)) = (params.as_object_mut(), of.parse::<i64>()) {
@@ -647,7 +671,7 @@ impl Adapter for Telegram {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let mut params = self.params(&asking.out);
             let button =
@@ -660,11 +684,11 @@ impl Adapter for Telegram {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.file(at, max_bytes))
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut params = json!({"action": "typing"});
             self.place(conversation, &mut params);
@@ -674,7 +698,11 @@ impl Adapter for Telegram {
         })
     }
 
-    fn react<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        _conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
             let eyes = json!([{"type": "emoji", "emoji": super::EYES}]);
             self.mark(id, eyes).await.map(|()| None)
@@ -686,11 +714,11 @@ impl Adapter for Telegram {
         _conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(self.mark(id, json!([])))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let Some((secret, _)) = &self.hook else {
                 return HookReply::refused(404, "this channel takes no requests");
@@ -702,7 +730,7 @@ impl Adapter for Telegram {
             if !same(given, secret.expose()) {
                 return HookReply::refused(401, "the secret token is not right");
             }
-            let Ok(update) = serde_json::from_slice::<Update>(&hook.body) else {
+            let Ok(update) = serde_json::from_slice::<TelegramUpdate>(&hook.body) else {
                 return HookReply::refused(400, "the body is not an update");
             };
             match self.take_pushed(inlet, update).await {

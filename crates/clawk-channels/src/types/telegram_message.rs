@@ -5,17 +5,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::worded::{self, quoted};
-use crate::adapter::{Attachment, Content};
+use crate::adapter::{Attachment, AttachmentContent};
 use crate::inlet::harmless;
 
 /// A message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Message {
+pub(super) struct TelegramMessage {
     pub(super) message_id: i64,
     pub(super) from: Option<User>,
-    pub(super) sender_chat: Option<Chat>,
-    pub(super) chat: Chat,
+    pub(super) sender_chat: Option<TelegramChat>,
+    pub(super) chat: TelegramChat,
     pub(super) message_thread_id: Option<i64>,
     pub(super) is_topic_message: bool,
     pub(super) edit_date: Option<i64>,
@@ -24,31 +24,31 @@ pub(super) struct Message {
     pub(super) migrate_from_chat_id: Option<i64>,
     pub(super) text: Option<String>,
     pub(super) caption: Option<String>,
-    pub(super) entities: Vec<Entity>,
-    pub(super) caption_entities: Vec<Entity>,
-    pub(super) reply_to_message: Option<Box<Message>>,
+    pub(super) entities: Vec<TelegramTextEntity>,
+    pub(super) caption_entities: Vec<TelegramTextEntity>,
+    pub(super) reply_to_message: Option<Box<TelegramMessage>>,
     external_reply: Option<ExternalReply>,
-    quote: Option<Quote>,
+    quote: Option<TelegramQuote>,
     forward_origin: Option<ForwardOrigin>,
     forward_from: Option<User>,
-    forward_from_chat: Option<Chat>,
+    forward_from_chat: Option<TelegramChat>,
     forward_sender_name: Option<String>,
-    document: Option<File>,
-    photo: Vec<File>,
-    voice: Option<File>,
-    audio: Option<File>,
-    video: Option<File>,
-    video_note: Option<File>,
+    document: Option<TelegramFile>,
+    photo: Vec<TelegramFile>,
+    voice: Option<TelegramFile>,
+    audio: Option<TelegramFile>,
+    video: Option<TelegramFile>,
+    video_note: Option<TelegramFile>,
     location: Option<Location>,
-    venue: Option<Venue>,
-    contact: Option<Contact>,
-    sticker: Option<Sticker>,
-    poll: Option<Poll>,
-    dice: Option<Dice>,
-    game: Option<Titled>,
-    checklist: Option<Checklist>,
+    venue: Option<TelegramVenue>,
+    contact: Option<TelegramContact>,
+    sticker: Option<TelegramSticker>,
+    poll: Option<TelegramPoll>,
+    dice: Option<TelegramDice>,
+    game: Option<TelegramTextItem>,
+    checklist: Option<TelegramChecklist>,
     story: Option<Value>,
-    forum_topic_created: Option<Topic>,
+    forum_topic_created: Option<TelegramTopic>,
 }
 
 /// A person or a bot.
@@ -64,7 +64,7 @@ pub(super) struct User {
 /// A chat.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Chat {
+pub(super) struct TelegramChat {
     pub(super) id: i64,
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -74,7 +74,7 @@ pub(super) struct Chat {
 
 /// A part of a text with a meaning.
 #[derive(Debug, Deserialize)]
-pub(super) struct Entity {
+pub(super) struct TelegramTextEntity {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) offset: usize,
@@ -85,13 +85,13 @@ pub(super) struct Entity {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Topic {
+struct TelegramTopic {
     name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct File {
+struct TelegramFile {
     file_id: String,
     file_name: Option<String>,
     mime_type: Option<String>,
@@ -103,8 +103,8 @@ struct File {
 struct ForwardOrigin {
     sender_user: Option<User>,
     sender_user_name: Option<String>,
-    sender_chat: Option<Chat>,
-    chat: Option<Chat>,
+    sender_chat: Option<TelegramChat>,
+    chat: Option<TelegramChat>,
     author_signature: Option<String>,
 }
 
@@ -116,7 +116,7 @@ struct ExternalReply {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Quote {
+struct TelegramQuote {
     text: String,
 }
 
@@ -129,14 +129,14 @@ struct Location {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Venue {
+struct TelegramVenue {
     title: String,
     address: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Contact {
+struct TelegramContact {
     phone_number: String,
     first_name: String,
     last_name: Option<String>,
@@ -144,42 +144,42 @@ struct Contact {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Sticker {
+struct TelegramSticker {
     emoji: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Poll {
+struct TelegramPoll {
     question: String,
-    options: Vec<Titled>,
+    options: Vec<TelegramTextItem>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Dice {
+struct TelegramDice {
     emoji: String,
     value: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Checklist {
+struct TelegramChecklist {
     title: String,
-    tasks: Vec<Titled>,
+    tasks: Vec<TelegramTextItem>,
 }
 
 /// Something with a text: an option of a poll, a task of a list, a game.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Titled {
+struct TelegramTextItem {
     #[serde(alias = "title")]
     text: String,
 }
 
 /// What a message says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Decoded {
+pub(super) struct TelegramDecodedMessage {
     /// The sender's own words.
     pub(super) text: String,
     /// Where it was said, and what it repeats.
@@ -188,7 +188,7 @@ pub(super) struct Decoded {
     pub(super) attachments: Vec<Attachment>,
 }
 
-impl Decoded {
+impl TelegramDecodedMessage {
     /// Nothing that a person said: a note of the platform, such as "Ann joined".
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.attachments.is_empty()
@@ -205,9 +205,9 @@ impl User {
     }
 }
 
-impl Message {
+impl TelegramMessage {
     /// Takes what was said out of the message. `me`: the bot's id.
-    pub(super) fn decode(mut self, me: Option<i64>) -> Decoded {
+    pub(super) fn decode(mut self, me: Option<i64>) -> TelegramDecodedMessage {
         let sender = self.from.as_ref().map(|from| from.id);
         let mut quotes = self.answered(me, sender);
         let words = self.words();
@@ -234,7 +234,7 @@ impl Message {
             quotes,
             ..MessageContext::default()
         };
-        Decoded {
+        TelegramDecodedMessage {
             text,
             context,
             attachments,
@@ -272,7 +272,8 @@ impl Message {
         if let Some(sticker) = &self.sticker {
             lines.push(worded::sticker(sticker.emoji.as_deref()));
         }
-        let texts = |all: &'_ [Titled]| all.iter().map(|item| item.text.clone()).collect::<Vec<_>>();
+        let texts =
+            |all: &'_ [TelegramTextItem]| all.iter().map(|item| item.text.clone()).collect::<Vec<_>>();
         if let Some(poll) = &self.poll {
             let options = texts(&poll.options);
             lines.push(worded::list(
@@ -350,7 +351,7 @@ impl Message {
         }
     }
 
-    fn files(&self) -> impl Iterator<Item = &File> {
+    fn files(&self) -> impl Iterator<Item = &TelegramFile> {
         let files = [
             &self.document,
             &self.voice,
@@ -389,7 +390,7 @@ fn of_user(user: &User, me: Option<i64>, sender: Option<i64>) -> QuoteAuthor {
     }
 }
 
-fn other_chat(chat: &Chat, signature: Option<&str>) -> QuoteAuthor {
+fn other_chat(chat: &TelegramChat, signature: Option<&str>) -> QuoteAuthor {
     let title = chat.title.clone().or_else(|| chat.first_name.clone());
     QuoteAuthor::Other {
         id: Some(chat.id.to_string()),
@@ -400,12 +401,12 @@ fn other_chat(chat: &Chat, signature: Option<&str>) -> QuoteAuthor {
     }
 }
 
-fn attachment(file: &File) -> Attachment {
+fn attachment(file: &TelegramFile) -> Attachment {
     Attachment {
         name: file.file_name.clone().unwrap_or_else(|| "a file".to_owned()),
         media_type: file.mime_type.clone().unwrap_or_default(),
         size: file.file_size,
-        content: Content::At(file.file_id.clone()),
+        content: AttachmentContent::At(file.file_id.clone()),
     }
 }
 

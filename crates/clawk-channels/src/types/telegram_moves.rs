@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::telegram_message::Message;
-use crate::inlet::Inlet;
+use super::telegram_message::TelegramMessage;
+use crate::inlet::InboundPipeline;
 
 /// Groups that are remembered.
 const MAX_MOVES: usize = 10_000;
@@ -157,10 +157,10 @@ pub(super) fn refusal(status: u16, body: &Value) -> TelegramRefusal {
 
 /// Groups that became supergroups. Their conversations keep the first id as their name, so that session, schedules and grants stay.
 #[derive(Debug, Default)]
-pub(super) struct Moves(Mutex<Known>);
+pub(super) struct TelegramGroupMoves(Mutex<TelegramMoveState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct TelegramMoveState {
     /// The id now, by the first one.
     moved: BTreeMap<String, String>,
     /// There is something new, which is not kept yet.
@@ -170,20 +170,20 @@ struct Known {
 /// As it is kept beside the channel.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredTelegramMoves {
     moved: BTreeMap<String, String>,
 }
 
-impl Moves {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+impl TelegramGroupMoves {
+    fn lock(&self) -> MutexGuard<'_, TelegramMoveState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what earlier runs of the agent learnt.
-    pub(super) fn restore(&self, inlet: &Inlet) {
+    pub(super) fn restore(&self, inlet: &InboundPipeline) {
         let kept = inlet.cursor().map(|text| {
             let text = text.unwrap_or_else(|| "{}".to_owned());
-            serde_json::from_str::<Kept>(&text)
+            serde_json::from_str::<StoredTelegramMoves>(&text)
         });
         match kept {
             Ok(Ok(kept)) => {
@@ -200,13 +200,13 @@ impl Moves {
     }
 
     /// Keeps what is new, durably.
-    pub(super) fn keep(&self, inlet: &Inlet) {
+    pub(super) fn keep(&self, inlet: &InboundPipeline) {
         let kept = {
             let mut known = self.lock();
             if !std::mem::take(&mut known.fresh) {
                 return;
             }
-            Kept {
+            StoredTelegramMoves {
                 moved: known.moved.clone(),
             }
         };
@@ -237,7 +237,7 @@ impl Moves {
     }
 
     /// Learns from the platform's notes in the old group and in the new one.
-    pub(super) fn look(&self, message: &Message) {
+    pub(super) fn look(&self, message: &TelegramMessage) {
         let chat = message.chat.id.to_string();
         if let Some(to) = message.migrate_to_chat_id {
             self.learn(&chat, &to.to_string());

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Channel;
 use clawk_proto::MessageId;
@@ -18,14 +18,15 @@ use tokio_util::sync::CancellationToken;
 use super::custom::{FilesBy, MessageLine, PressSender, attached};
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Carries, CodeBlock, Ended, Hook, HookReply, Markup, Out, Press, Unit,
+    ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport, HookReply, HookRequest,
+    LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities, QuestionMessage,
 };
-use crate::api::Api;
+use crate::api::PlatformApi;
 use crate::config::ChannelConfig;
 use crate::genuine::{fresh, hex, hmac_sha256, same, signed};
-use crate::inlet::{Inlet, Taken};
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 
 /// The longest that a request may wait for its answer, seconds; less than a request may take at the listener.
 const MAX_WAIT_S: u64 = 55;
@@ -54,34 +55,38 @@ struct PressBody {
 }
 
 /// The channel.
-pub(crate) struct Webhook {
+pub(crate) struct WebhookAdapter {
     secret: clawk_secrets::Secret,
     /// Where answers go.
-    api: Option<Api>,
+    api: Option<PlatformApi>,
     /// Where files lie: at any public host, and where answers go.
-    files: Remote,
+    files: RemoteFiles,
     /// Requests that wait, by conversation and the message's id.
     waiting: Mutex<HashMap<(String, String), oneshot::Sender<String>>>,
 }
 
-impl std::fmt::Debug for Webhook {
+impl std::fmt::Debug for WebhookAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Webhook({:?})", self.api)
     }
 }
 
-impl Webhook {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl WebhookAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         listening(parts)?;
         let env = parts.secrets.env();
         let api = config
             .base_url
             .as_deref()
-            .map(|base| Api::new(base, env, PATIENCE));
+            .map(|base| PlatformApi::new(base, env, PATIENCE));
         Ok(Self {
             secret: secret(channel, parts)?,
             api: api.transpose()?,
-            files: Remote::public(config.base_url.as_deref(), env)?,
+            files: RemoteFiles::public(config.base_url.as_deref(), env)?,
             waiting: Mutex::default(),
         })
     }
@@ -91,7 +96,7 @@ impl Webhook {
     }
 
     /// Whether the request is from somebody who has the secret.
-    fn is_genuine(&self, hook: &Hook) -> bool {
+    fn is_genuine(&self, hook: &HookRequest) -> bool {
         let secret = self.secret.expose();
         if let Some(signature) = hook.header("x-clawk-signature") {
             let hex = signature.strip_prefix("sha256=");
@@ -103,7 +108,7 @@ impl Webhook {
         bearer.is_some_and(|token| same(token, secret))
     }
 
-    async fn take(&self, inlet: &Inlet, hook: Hook) -> HookReply {
+    async fn take(&self, inlet: &InboundPipeline, hook: HookRequest) -> HookReply {
         if hook.method != Method::POST {
             return HookReply::refused(405, "POST is wanted");
         }
@@ -128,7 +133,7 @@ impl Webhook {
         if value.get("type").is_some_and(|kind| kind == "press") {
             return match serde_json::from_value::<PressBody>(value) {
                 Ok(body) => {
-                    let press = Press {
+                    let press = ButtonPress {
                         reason: None,
                         question: body.question,
                         choice: body.choice,
@@ -149,7 +154,12 @@ impl Webhook {
         }
     }
 
-    async fn message(&self, inlet: &Inlet, message: MessageLine, wait: Option<Duration>) -> HookReply {
+    async fn message(
+        &self,
+        inlet: &InboundPipeline,
+        message: MessageLine,
+        wait: Option<Duration>,
+    ) -> HookReply {
         if let Some(at) = &message.timestamp {
             match Timestamp::parse(at) {
                 Ok(at) if fresh(at, inlet.clock().now()) => {}
@@ -169,7 +179,7 @@ impl Webhook {
         let answer = wait.map(|_| self.wait_for(&key));
         let taken = inlet.message(incoming).await;
         let reply = match taken {
-            Taken::Accepted {
+            IngestOutcome::Accepted {
                 message, duplicate, ..
             } => {
                 if let (Some(wait), Some(Some(answer))) = (wait, answer) {
@@ -185,9 +195,9 @@ impl Webhook {
                 }
                 HookReply::json(202, &json!({ "accepted": true, "duplicate": duplicate }))
             }
-            Taken::Ignored => HookReply::json(202, &json!({ "accepted": true, "duplicate": false })),
-            Taken::Refused(reason) => HookReply::refused(403, &reason),
-            Taken::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
+            IngestOutcome::Ignored => HookReply::json(202, &json!({ "accepted": true, "duplicate": false })),
+            IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
+            IngestOutcome::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
         };
         self.waiting().remove(&key);
         reply
@@ -243,7 +253,7 @@ impl Webhook {
 }
 
 /// An answer that nobody waited for is owed again.
-async fn again(inlet: &Inlet, message: MessageId) {
+async fn again(inlet: &InboundPipeline, message: MessageId) {
     if let Err(error) = inlet.kernel().retry_delivery(message, "webhook").await {
         tracing::warn!(%error, "an answer could not be taken out of the outbox again");
     }
@@ -262,28 +272,32 @@ fn wait_of(query: &str) -> Result<Option<Duration>, &'static str> {
     Ok(Some(Duration::from_secs(seconds.min(MAX_WAIT_S))))
 }
 
-impl Adapter for Webhook {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for WebhookAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             code: CodeBlock::Fence,
             idempotent: true,
             buttons: true,
             edits: self.api.is_some(),
-            files: Carries::Inside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Inside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         inlet.ready();
         Box::pin(async move {
             over.cancelled().await;
-            Ended::broken("the agent ends")
+            ChannelDisconnect::broken("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let key = out.reply_to.clone().map(|id| (out.conversation.clone(), id));
             let waits = key.and_then(|key| self.waiting().remove(&key));
@@ -298,14 +312,14 @@ impl Adapter for Webhook {
         })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             self.post(&json!({"type": "edit", "out": out.id, "of": of, "text": out.markdown}))
                 .await
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             let choices: Vec<Value> = asking
@@ -324,11 +338,11 @@ impl Adapter for Webhook {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(self.files.get(at, HeaderMap::new(), max_bytes))
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(self.take(inlet, hook))
     }
 }

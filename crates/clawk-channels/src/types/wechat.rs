@@ -10,7 +10,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::{HeaderMap, Method};
@@ -20,18 +20,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{escaped, listening, refusals, secret, secret_named, setting, wechat_xml, worded};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, Content, Ended, Hook, HookReply, Incoming, Out, OutFile,
-    Press, Unit, carried,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply,
+    HookRequest, LengthUnit, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    QuestionMessage, carried,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::envelope::opened;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::{fresh, hex, of_seconds, same};
-use crate::held::{Attempt, Held};
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
+use crate::held::{DeferredDeliveries, SendAttempt};
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
 use crate::token::{NoToken, Tokens};
 
 pub(crate) const VENDOR: &str = "https://api.weixin.qq.com";
@@ -59,27 +60,27 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Wechat {
-    api: Api,
+pub(crate) struct WechatAdapter {
+    api: PlatformApi,
     app: String,
     secret: Secret,
     token: Secret,
-    key: Option<Key>,
+    key: Option<WechatAesKey>,
     tokens: Tokens,
-    held: Held,
-    files: Remote,
+    held: DeferredDeliveries,
+    files: RemoteFiles,
 }
 
-struct Key([u8; 32]);
+struct WechatAesKey([u8; 32]);
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for WechatAesKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key")
     }
 }
 
 /// The parts of the query that are signed.
-struct Query {
+struct WechatSignedQuery {
     signature: String,
     msg_signature: String,
     timestamp: String,
@@ -92,8 +93,12 @@ pub(crate) fn asking(app: &str, secret: &str) -> Value {
     json!({"grant_type": "client_credential", "appid": app, "secret": secret, "force_refresh": false})
 }
 
-impl Wechat {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl WechatAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Webhook {
             return Err("`wechat` has the transport `webhook`".to_owned());
         }
@@ -104,21 +109,21 @@ impl Wechat {
                 let text = secret_named(config, parts, "encoding_aes_key")?;
                 let bytes = LENIENT.decode(format!("{}=", text.expose().trim())).ok(); // silent-ok: said below
                 let key = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok()); // silent-ok: said below
-                Some(Key(key.ok_or(
+                Some(WechatAesKey(key.ok_or(
                     "`secrets.encoding_aes_key` is not a key of 43 characters",
                 )?))
             }
         };
         let base = config.base_url.as_deref().unwrap_or(VENDOR);
         Ok(Self {
-            api: Api::new(base, parts.secrets.env(), PATIENCE)?,
+            api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?,
             app: setting(config, "app_id")?,
             secret: secret(channel, parts)?,
             token: secret_named(config, parts, "token")?,
             key,
             tokens: Tokens::default(),
-            held: Held::default(),
-            files: Remote::new(base, parts.secrets.env(), &[])?,
+            held: DeferredDeliveries::default(),
+            files: RemoteFiles::new(base, parts.secrets.env(), &[])?,
         })
     }
 
@@ -145,12 +150,12 @@ impl Wechat {
     }
 
     /// POST with a token that counts; a lapsed one is asked for anew once.
-    async fn call(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+    async fn call(&self, path: &str, body: &Value) -> Result<PlatformResponse, PlatformFailure> {
         loop {
             let token = match self.access().await {
                 Ok(token) => token,
                 Err(NoToken::Refused(reason) | NoToken::Later { reason, .. }) => {
-                    return Err(Fault::NotSent(reason));
+                    return Err(PlatformFailure::NotSent(reason));
                 }
             };
             let path = format!("{path}?access_token={}", escaped(&token));
@@ -161,7 +166,7 @@ impl Wechat {
         }
     }
 
-    fn outcome(&self, attempt: Attempt<'_>, answer: &Answer) -> Delivery {
+    fn outcome(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
         let reason = said(answer);
         let later = |ms: Option<u64>| Delivery::Retry {
             after_ms: answer.retry_after_ms().or(ms),
@@ -209,7 +214,7 @@ impl Wechat {
     }
 
     /// The message's XML, once it is known to be the platform's. `None` is told as one refusal.
-    fn genuine(&self, inlet: &Inlet, query: &Query, body: &[u8]) -> Option<String> {
+    fn genuine(&self, inlet: &InboundPipeline, query: &WechatSignedQuery, body: &[u8]) -> Option<String> {
         if !of_seconds(&query.timestamp).is_some_and(|at| fresh(at, inlet.clock().now())) {
             return None;
         }
@@ -232,7 +237,7 @@ impl Wechat {
     }
 
     /// Sixteen bytes of noise, the length, the text, the app's id.
-    fn open(&self, key: &Key, sealed: &str) -> Option<String> {
+    fn open(&self, key: &WechatAesKey, sealed: &str) -> Option<String> {
         let sealed = STANDARD.decode(sealed).ok()?; // silent-ok: told as one refusal
         let iv = key.0.first_chunk::<16>()?;
         let plain = opened(&key.0, iv, &sealed, BLOCK)?;
@@ -248,7 +253,7 @@ impl Wechat {
 
     /// `false`: it is not kept and must come again.
     #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
-    async fn take(&self, inlet: &Inlet, xml: &str) -> Result<bool, &'static str> {
+    async fn take(&self, inlet: &InboundPipeline, xml: &str) -> Result<bool, &'static str> {
         let Some(mut message) = wechat_xml::read(xml) else {
             return Err("the body is not a message");
         };
@@ -258,7 +263,7 @@ impl Wechat {
             return Err("the body is not a message");
         }
         if let Some((question, choice)) = carried(&field("bizmsgmenuid")) {
-            let press = Press {
+            let press = ButtonPress {
                 reason: None,
                 question: question.to_owned(),
                 choice: choice.to_owned(),
@@ -281,7 +286,7 @@ impl Wechat {
                         _ => format!("audio/{format}"),
                     },
                     size: None,
-                    content: Content::At(field("MediaId")),
+                    content: AttachmentContent::At(field("MediaId")),
                 };
                 (field("Recognition"), vec![attachment])
             }
@@ -302,7 +307,7 @@ impl Wechat {
         if id.is_empty() || (text.is_empty() && attachments.is_empty()) {
             return Ok(true);
         }
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![id],
             conversation: sender.clone(),
             direct: true,
@@ -323,7 +328,7 @@ impl Wechat {
     }
 }
 
-fn read(query: &str) -> Query {
+fn read(query: &str) -> WechatSignedQuery {
     let url = Url::parse(&format!("http://query.invalid/?{query}")).ok(); // silent-ok: then nothing is signed
     let given = |name: &str| {
         let pairs = url.as_ref().map(|url| url.query_pairs());
@@ -332,7 +337,7 @@ fn read(query: &str) -> Query {
         // What stands there twice is nothing.
         first.filter(|_| all.next().is_none()).unwrap_or_default()
     };
-    Query {
+    WechatSignedQuery {
         signature: given("signature"),
         msg_signature: given("msg_signature"),
         timestamp: given("timestamp"),
@@ -341,12 +346,12 @@ fn read(query: &str) -> Query {
     }
 }
 
-fn code(answer: &Answer) -> i64 {
+fn code(answer: &PlatformResponse) -> i64 {
     let code = answer.body.get("errcode").and_then(Value::as_i64);
     code.unwrap_or(0)
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     shown(&format!(
         "{} {}",
         code(answer),
@@ -354,17 +359,21 @@ fn said(answer: &Answer) -> String {
     ))
 }
 
-impl Adapter for Wechat {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+impl ChannelAdapter for WechatAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
             buttons: true,
             typing: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Bytes)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             self.tokens.lost.begin();
             if let Err(no) = self.access().await {
@@ -377,17 +386,17 @@ impl Adapter for Wechat {
             self.held.read(inlet).await;
             inlet.ready();
             tokio::select! {
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
                 ended = self.tokens.lost.wait() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.post(&out.conversation, "text", json!({"content": out.text})))
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             if !file.is_picture() || file.data.len() > MAX_PICTURE {
                 return Delivery::Failed {
@@ -397,11 +406,11 @@ impl Adapter for Wechat {
             }
             let token = match self.access().await {
                 Ok(token) => token,
-                Err(no) => return Fault::NotSent(no.ended().reason).delivery(),
+                Err(no) => return PlatformFailure::NotSent(no.ended().reason).delivery(),
             };
-            let form = match Form::new() {
+            let form = match MultipartForm::new() {
                 Ok(form) => form.file("media", file),
-                Err(reason) => return Fault::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
             };
             let path = format!("cgi-bin/media/upload?access_token={}&type=image", escaped(&token));
             let attempt = self.held.attempt(&out.conversation);
@@ -426,7 +435,7 @@ impl Adapter for Wechat {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             if asking.choices.is_empty() {
@@ -443,7 +452,7 @@ impl Adapter for Wechat {
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!({"touser": conversation, "command": "Typing"});
             if let Err(fault) = self.call("cgi-bin/message/custom/typing", &body).await {
@@ -452,7 +461,7 @@ impl Adapter for Wechat {
         })
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let token = self.access().await.map_err(|no| no.ended().reason)?;
             let path = format!(
@@ -460,7 +469,7 @@ impl Adapter for Wechat {
                 escaped(&token),
                 escaped(at)
             );
-            let url = self.api.at(&path).map_err(Fault::reason)?;
+            let url = self.api.at(&path).map_err(PlatformFailure::reason)?;
             let bytes = self.files.get(url.as_str(), HeaderMap::new(), max_bytes).await?;
             // Errors are told with 200, too.
             if bytes.starts_with(b"{") {
@@ -470,7 +479,7 @@ impl Adapter for Wechat {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             let query = read(&hook.query);
             if hook.method == Method::GET {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::Secret;
 use http::header::AUTHORIZATION;
@@ -19,22 +19,23 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::refusals::{self, MessageRefusal};
-use super::whatsapp_words::{self, Worded};
+use super::whatsapp_words::{self, WhatsappMessageWords};
 use super::worded::without;
 use super::{escaped, listening, secret, secret_named, setting};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Ended, Found, Hook, HookReply,
-    Incoming, Markup, Out, OutFile, Press, Unit, carried,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
+    FileSupport, HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
+    PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
-use crate::api::{Answer, Api, Fault, shown};
+use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
-use crate::form::Form;
+use crate::form::MultipartForm;
 use crate::genuine::{same, signed};
-use crate::held::{Attempt, Held};
-use crate::inlet::Inlet;
-use crate::remote::Remote;
-use crate::service::Parts;
-use crate::token::Lost;
+use crate::held::{DeferredDeliveries, SendAttempt};
+use crate::inlet::InboundPipeline;
+use crate::remote::RemoteFiles;
+use crate::service::ChannelDependencies;
+use crate::token::CredentialRefusal;
 
 /// The version is part of the address: the vendor keeps one for about two years.
 pub(crate) const VENDOR: &str = "https://graph.facebook.com/v23.0";
@@ -58,32 +59,32 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, Deserialize)]
 struct Body {
     #[serde(default)]
-    entry: Vec<Entry>,
+    entry: Vec<WhatsappEntry>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct WhatsappEntry {
     #[serde(default)]
-    changes: Vec<Change>,
+    changes: Vec<WhatsappChange>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Change {
+struct WhatsappChange {
     #[serde(default)]
     field: String,
-    value: Told,
+    value: WhatsappChangeValue,
 }
 
 #[derive(Debug, Deserialize)]
-struct Told {
+struct WhatsappChangeValue {
     #[serde(default)]
     metadata: Metadata,
     #[serde(default)]
-    contacts: Vec<Contact>,
+    contacts: Vec<WhatsappContact>,
     #[serde(default)]
-    messages: Vec<Message>,
+    messages: Vec<WhatsappMessage>,
     #[serde(default)]
-    statuses: Vec<Status>,
+    statuses: Vec<WhatsappMessageStatus>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -93,7 +94,7 @@ struct Metadata {
 }
 
 #[derive(Debug, Deserialize)]
-struct Contact {
+struct WhatsappContact {
     #[serde(default)]
     wa_id: Option<String>,
     #[serde(default)]
@@ -107,7 +108,7 @@ struct Profile {
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct WhatsappMessage {
     id: String,
     #[serde(default)]
     from: Option<String>,
@@ -119,43 +120,43 @@ struct Message {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
-    text: Option<Text>,
+    text: Option<WhatsappText>,
     #[serde(default)]
-    interactive: Option<Interactive>,
+    interactive: Option<WhatsappInteractive>,
     #[serde(default)]
-    image: Option<Media>,
+    image: Option<WhatsappMedia>,
     #[serde(default)]
-    video: Option<Media>,
+    video: Option<WhatsappMedia>,
     #[serde(default)]
-    audio: Option<Media>,
+    audio: Option<WhatsappMedia>,
     #[serde(default)]
-    document: Option<Media>,
+    document: Option<WhatsappMedia>,
     #[serde(default)]
-    sticker: Option<Media>,
+    sticker: Option<WhatsappMedia>,
     /// Whatever else it holds: a place, contacts, what it answers.
     #[serde(flatten)]
     more: Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Text {
+struct WhatsappText {
     #[serde(default)]
     body: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Interactive {
+struct WhatsappInteractive {
     #[serde(default)]
-    button_reply: Option<Reply>,
+    button_reply: Option<WhatsappButtonReply>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Reply {
+struct WhatsappButtonReply {
     id: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Media {
+struct WhatsappMedia {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -168,7 +169,7 @@ struct Media {
 
 /// What became of a message of ours.
 #[derive(Debug, Deserialize)]
-struct Status {
+struct WhatsappMessageStatus {
     id: String,
     #[serde(default)]
     status: String,
@@ -180,28 +181,32 @@ struct Status {
 
 /// Our ids that the platform named, with its own; the oldest go first.
 #[derive(Debug, Default)]
-struct Named {
+struct WhatsappSentIds {
     ids: HashMap<String, String>,
     order: VecDeque<String>,
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Whatsapp {
-    api: Api,
+pub(crate) struct WhatsappAdapter {
+    api: PlatformApi,
     number: String,
     signing: Secret,
     verify: Secret,
     /// For files, which lie on another host.
     bearer: HeaderValue,
-    files: Remote,
-    lost: Lost,
-    held: Held,
-    named: Mutex<Named>,
+    files: RemoteFiles,
+    lost: CredentialRefusal,
+    held: DeferredDeliveries,
+    named: Mutex<WhatsappSentIds>,
 }
 
-impl Whatsapp {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl WhatsappAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Webhook {
             return Err("`whatsapp` has the transport `webhook`".to_owned());
         }
@@ -213,42 +218,46 @@ impl Whatsapp {
         bearer.set_sensitive(true);
         Ok(Self {
             bearer,
-            files: Remote::new(base, parts.secrets.env(), &HOSTS)?,
-            api: Api::new(base, parts.secrets.env(), PATIENCE)?
+            files: RemoteFiles::new(base, parts.secrets.env(), &HOSTS)?,
+            api: PlatformApi::new(base, parts.secrets.env(), PATIENCE)?
                 .authorized("Bearer", token.expose().trim())?,
             number: setting(config, "phone_number_id")?,
             signing: secret_named(config, parts, "app_secret")?,
             verify: secret_named(config, parts, "verify_token")?,
-            lost: Lost::default(),
-            held: Held::default(),
+            lost: CredentialRefusal::default(),
+            held: DeferredDeliveries::default(),
             named: Mutex::default(),
         })
     }
 
-    fn named(&self) -> MutexGuard<'_, Named> {
+    fn named(&self) -> MutexGuard<'_, WhatsappSentIds> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn greet(&self) -> Result<(), Ended> {
+    async fn greet(&self) -> Result<(), ChannelDisconnect> {
         let path = format!("{}?fields=id", escaped(&self.number));
         let answer = self.api.send(Method::GET, &path, None).await;
-        let answer = answer.map_err(|fault| Ended::broken(fault.reason()))?;
+        let answer = answer.map_err(|fault| ChannelDisconnect::broken(fault.reason()))?;
         if answer.status.is_success() {
             return Ok(());
         }
         let told = said(&answer);
         Err(match code(&answer) {
-            Some(0 | 190) => Ended::fatal(format!("the platform refuses the access token ({told})")),
-            Some(100 | 33) => Ended::fatal(format!("`settings.phone_number_id` is not known there ({told})")),
-            _ => Ended {
+            Some(0 | 190) => {
+                ChannelDisconnect::fatal(format!("the platform refuses the access token ({told})"))
+            }
+            Some(100 | 33) => {
+                ChannelDisconnect::fatal(format!("`settings.phone_number_id` is not known there ({told})"))
+            }
+            _ => ChannelDisconnect {
                 after_ms: answer.retry_after_ms(),
-                ..Ended::broken(told)
+                ..ChannelDisconnect::broken(told)
             },
         })
     }
 
     /// `false`: it is not kept and must come again.
-    async fn take(&self, inlet: &Inlet, told: Told) -> bool {
+    async fn take(&self, inlet: &InboundPipeline, told: WhatsappChangeValue) -> bool {
         // The same app may serve other numbers.
         if told.metadata.phone_number_id != self.number {
             return true;
@@ -269,8 +278,8 @@ impl Whatsapp {
 
     async fn message(
         &self,
-        inlet: &Inlet,
-        message: Message,
+        inlet: &InboundPipeline,
+        message: WhatsappMessage,
         from: Option<String>,
         name: Option<String>,
     ) -> bool {
@@ -279,7 +288,7 @@ impl Whatsapp {
         };
         if let Some(reply) = message.interactive.and_then(|pressed| pressed.button_reply) {
             if let (Some((question, choice)), Some(sender)) = (carried(&reply.id), from) {
-                let press = Press {
+                let press = ButtonPress {
                     reason: None,
                     question: question.to_owned(),
                     choice: choice.to_owned(),
@@ -308,10 +317,10 @@ impl Whatsapp {
                 name: media.filename.unwrap_or_else(|| message.kind.clone()),
                 media_type: media.mime_type,
                 size: None,
-                content: Content::At(media.id),
+                content: AttachmentContent::At(media.id),
             });
         }
-        let Worded {
+        let WhatsappMessageWords {
             text,
             quotes,
             answers,
@@ -319,7 +328,7 @@ impl Whatsapp {
         if text.is_empty() && attachments.is_empty() {
             return true;
         }
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![message.id],
             conversation: conversation.clone(),
             direct: message.group_id.is_none(),
@@ -343,7 +352,7 @@ impl Whatsapp {
     }
 
     /// Remembers which of our messages the platform has.
-    fn status(&self, inlet: &Inlet, status: Status) {
+    fn status(&self, inlet: &InboundPipeline, status: WhatsappMessageStatus) {
         if status.status == "failed" {
             let told = status.errors.first().and_then(|error| error.pointer("/title"));
             let reason = shown(told.and_then(Value::as_str).unwrap_or_default());
@@ -363,7 +372,7 @@ impl Whatsapp {
         }
     }
 
-    async fn post(&self, out: &Out, kind: &str, content: Value) -> Delivery {
+    async fn post(&self, out: &OutboundMessage, kind: &str, content: Value) -> Delivery {
         let mut body = json!({"messaging_product": "whatsapp", "recipient_type": "individual", "to": out.conversation,
             "type": kind, "biz_opaque_callback_data": out.id});
         if let Some(body) = body.as_object_mut() {
@@ -396,7 +405,11 @@ impl Whatsapp {
         let body = json!({"messaging_product": "whatsapp", "recipient_type": "individual", "to": to, "type": "reaction",
             "reaction": {"message_id": id, "emoji": emoji}});
         let path = format!("{}/messages", escaped(&self.number));
-        let answer = self.api.post(&path, &body).await.map_err(Fault::reason)?;
+        let answer = self
+            .api
+            .post(&path, &body)
+            .await
+            .map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {
             return Ok(());
         }
@@ -404,7 +417,7 @@ impl Whatsapp {
     }
 
     /// What an answer means: the code counts, not the status.
-    fn outcome(&self, attempt: Attempt<'_>, answer: &Answer) -> Delivery {
+    fn outcome(&self, attempt: SendAttempt<'_>, answer: &PlatformResponse) -> Delivery {
         let (reason, after_ms) = (said(answer), answer.retry_after_ms());
         match code(answer) {
             Some(0 | 190) => self.lost.delivery("the platform refuses the access token"),
@@ -446,11 +459,11 @@ impl Whatsapp {
     }
 }
 
-fn code(answer: &Answer) -> Option<i64> {
+fn code(answer: &PlatformResponse) -> Option<i64> {
     answer.body.pointer("/error/code")?.as_i64()
 }
 
-fn said(answer: &Answer) -> String {
+fn said(answer: &PlatformResponse) -> String {
     let details = answer.text("/error/error_data/details");
     shown(
         details
@@ -459,19 +472,23 @@ fn said(answer: &Answer) -> String {
     )
 }
 
-impl Adapter for Whatsapp {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Whatsapp,
+impl ChannelAdapter for WhatsappAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Whatsapp,
             code: CodeBlock::ThreeBackticks,
             buttons: true,
             receipts: true,
-            files: Carries::Beside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Beside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             self.lost.begin();
             if let Err(ended) = self.greet().await {
@@ -480,17 +497,17 @@ impl Adapter for Whatsapp {
             self.held.read(inlet).await;
             inlet.ready();
             tokio::select! {
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
                 ended = self.lost.wait() => ended,
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.post(out, "text", json!({"body": out.text, "preview_url": false})))
     }
 
-    fn send_file<'a>(&'a self, out: &'a Out, file: &'a OutFile) -> Later<'a, Delivery> {
+    fn send_file<'a>(&'a self, out: &'a OutboundMessage, file: &'a OutFile) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let picture = file.is_picture() && file.data.len() <= MAX_PICTURE;
             if file.data.len() > MAX_FILE {
@@ -498,12 +515,12 @@ impl Adapter for Whatsapp {
                     reason: "the platform takes files up to 100 MB".to_owned(),
                 };
             }
-            let form = match Form::new() {
+            let form = match MultipartForm::new() {
                 Ok(form) => form
                     .text("messaging_product", "whatsapp")
                     .text("type", &file.media_type)
                     .file("file", file),
-                Err(reason) => return Fault::NotSent(reason).delivery(),
+                Err(reason) => return PlatformFailure::NotSent(reason).delivery(),
             };
             let path = format!("{}/media", escaped(&self.number));
             let attempt = self.held.attempt(&out.conversation);
@@ -530,7 +547,7 @@ impl Adapter for Whatsapp {
         })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let out = &asking.out;
             let fits = out.text.chars().count() <= MAX_ASKED;
@@ -550,7 +567,7 @@ impl Adapter for Whatsapp {
     }
 
     /// The platform names our id in what it tells of a message: that may come soon after.
-    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+    fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(async move {
             let known = || self.named().ids.get(&out.id).cloned();
             let wait = async {
@@ -562,13 +579,13 @@ impl Adapter for Whatsapp {
                 }
             };
             match tokio::time::timeout(TOLD_WAIT, wait).await {
-                Ok(id) => Found::Yes(Some(id)),
-                Err(_) => Found::CantKnow,
+                Ok(id) => DeliveryLookup::Yes(Some(id)),
+                Err(_) => DeliveryLookup::CantKnow,
             }
         })
     }
 
-    fn read<'a>(&'a self, _conversation: &'a str, id: &'a str) -> Later<'a, ()> {
+    fn read<'a>(&'a self, _conversation: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let path = format!("{}/messages", escaped(&self.number));
             let body = json!({"messaging_product": "whatsapp", "status": "read", "message_id": id});
@@ -578,7 +595,11 @@ impl Adapter for Whatsapp {
         })
     }
 
-    fn react<'a>(&'a self, conversation: &'a str, id: &'a str) -> Later<'a, Result<Option<String>, String>> {
+    fn react<'a>(
+        &'a self,
+        conversation: &'a str,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move { self.mark(conversation, id, super::EYES).await.map(|()| None) })
     }
 
@@ -587,14 +608,14 @@ impl Adapter for Whatsapp {
         conversation: &'a str,
         id: &'a str,
         _mark: Option<&'a str>,
-    ) -> Later<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(self.mark(conversation, id, ""))
     }
 
-    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> Later<'a, Result<Bytes, String>> {
+    fn fetch<'a>(&'a self, at: &'a str, max_bytes: u64) -> BoxFuture<'a, Result<Bytes, String>> {
         Box::pin(async move {
             let answer = self.api.send(Method::GET, &escaped(at), None).await;
-            let answer = answer.map_err(Fault::reason)?;
+            let answer = answer.map_err(PlatformFailure::reason)?;
             if !answer.status.is_success() {
                 return Err(said(&answer));
             }
@@ -604,7 +625,7 @@ impl Adapter for Whatsapp {
         })
     }
 
-    fn receive<'a>(&'a self, inlet: &'a Inlet, hook: Hook) -> Later<'a, HookReply> {
+    fn receive<'a>(&'a self, inlet: &'a InboundPipeline, hook: HookRequest) -> BoxFuture<'a, HookReply> {
         Box::pin(async move {
             if hook.method == Method::GET {
                 return self.verified(&hook.query);

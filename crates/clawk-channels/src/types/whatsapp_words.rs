@@ -7,14 +7,19 @@ use super::worded;
 
 /// A message's words, what it repeats, and the id of what it answers.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Worded {
+pub(super) struct WhatsappMessageWords {
     pub(super) text: String,
     pub(super) quotes: Vec<QuotedText>,
     pub(super) answers: Option<String>,
 }
 
 /// Reads a message of this type: `text` is its text or caption, `more` all other members.
-pub(super) fn read(kind: &str, text: String, more: &Map<String, Value>, sender: Option<&str>) -> Worded {
+pub(super) fn read(
+    kind: &str,
+    text: String,
+    more: &Map<String, Value>,
+    sender: Option<&str>,
+) -> WhatsappMessageWords {
     let at = |pointer: &str| {
         let (member, rest) = pointer.split_once('/').unwrap_or((pointer, ""));
         let found = more.get(member)?;
@@ -67,13 +72,13 @@ pub(super) fn read(kind: &str, text: String, more: &Map<String, Value>, sender: 
     let flag = |name: &str| at(name) == Some(&Value::Bool(true));
     if flag("context/forwarded") || flag("context/frequently_forwarded") {
         let author = worded::author("", None, None, sender);
-        return Worded {
+        return WhatsappMessageWords {
             text: worded::FORWARDS.to_owned(),
             quotes: vec![worded::forwarded(author, words)],
             answers: None,
         };
     }
-    Worded {
+    WhatsappMessageWords {
         text: words,
         quotes: Vec::new(),
         answers: word("context/id").map(str::to_owned),
@@ -85,9 +90,9 @@ mod tests {
     use clawk_kernel::ports::QuoteKind;
     use serde_json::{Value, json};
 
-    use super::{Worded, read};
+    use super::{WhatsappMessageWords, read};
 
-    fn words(kind: &str, text: &str, more: Value) -> Worded {
+    fn words(kind: &str, text: &str, more: Value) -> WhatsappMessageWords {
         read(kind, text.to_owned(), more.as_object().unwrap(), Some("491"))
     }
 

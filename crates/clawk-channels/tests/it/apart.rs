@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_kernel::ports::Message;
+use clawk_kernel::ports::ModelMessage;
 use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, manifest, says};
 use serde_json::json;
 
@@ -58,7 +58,7 @@ async fn an_answer_whose_last_edit_breaks_is_not_sent_beside_what_stands_there()
         "policies": [{"name": "policy", "rules": [{"id": "all", "action": "allow", "scope": "all"}]}]})));
     rig.runner.set("read", Behaviour::Sleep(4_000));
     let model = ScriptedModel::new(|request, _| {
-        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let asked = matches!(request.messages.last(), Some(ModelMessage::User { .. }));
         let mut answer = if asked {
             calls(&[("read", json!({}))])
         } else {

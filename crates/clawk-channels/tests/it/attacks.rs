@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use clawk_channels::{Channels, NotDone};
-use clawk_kernel::ports::{InferRequest, Message};
+use clawk_kernel::ports::{InferRequest, ModelMessage};
 use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use serde_json::{Value, json};
 
@@ -18,10 +18,10 @@ pub(crate) fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
     let mut rig = parrot(channels);
     let model = Arc::new(ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) if text.starts_with("write ") => {
+            Some(ModelMessage::User { text, .. }) if text.starts_with("write ") => {
                 calls(&[("write", json!({"content": text}))])
             }
-            Some(Message::User { text, .. }) => says(&format!("heard: {text}")),
+            Some(ModelMessage::User { text, .. }) => says(&format!("heard: {text}")),
             _ => says("It is over."),
         })
     }));
@@ -33,7 +33,7 @@ pub(crate) fn watched(channels: Value) -> (Rig, Arc<ScriptedModel>) {
 pub(crate) fn heard(asked: &[InferRequest]) -> Vec<String> {
     let messages = asked.iter().flat_map(|request| request.messages.clone());
     let words = messages.filter_map(|message| match message {
-        Message::User { text, .. } => Some(text),
+        ModelMessage::User { text, .. } => Some(text),
         _ => None,
     });
     words.collect()

@@ -17,7 +17,7 @@ fn rig(trigger: Value) -> Rig {
     })));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(clawk_kernel::ports::Message::User { .. }) => calls(&[("write", json!({}))]),
+            Some(clawk_kernel::ports::ModelMessage::User { .. }) => calls(&[("write", json!({}))]),
             _ => says("done"),
         })
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clawk_channels::Channels;
 use clawk_kernel::Kernel;
-use clawk_kernel::ports::Message;
+use clawk_kernel::ports::ModelMessage;
 use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, manifest, says};
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn governed(trigger: &Value, rule: &Value) -> Rig {
     })));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) => calls(&[("write", json!({ "event": text }))]),
+            Some(ModelMessage::User { text, .. }) => calls(&[("write", json!({ "event": text }))]),
             _ => says("done"),
         })
     });

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use clawk_channels::{Channels, Hook, OutFile, Served, Talk};
-use clawk_kernel::ports::{Delivery, Frame, Message};
+use clawk_channels::{Channels, HookRequest, HookResponse, HookWebSocket, OutFile};
+use clawk_kernel::ports::{Delivery, ModelMessage, SocketFrame};
 use clawk_kernel::testing::{Behaviour, Rig, ScriptedModel, calls, manifest, says};
 use clawk_kernel::time::Clock as _;
 use clawk_proto::MessageId;
@@ -40,14 +40,14 @@ fn rig(access: Value) -> Rig {
     )
 }
 
-async fn asks(channels: &Channels, headers: &[(&'static str, &str)]) -> Served {
+async fn asks(channels: &Channels, headers: &[(&'static str, &str)]) -> HookResponse {
     let mut map = http::HeaderMap::new();
     map.insert("host", "127.0.0.1:8080".parse().unwrap());
     map.insert("upgrade", "websocket".parse().unwrap());
     for (name, value) in headers {
         map.append(*name, value.parse().unwrap());
     }
-    let hook = Hook {
+    let hook = HookRequest {
         method: http::Method::GET,
         query: String::new(),
         headers: map,
@@ -58,7 +58,7 @@ async fn asks(channels: &Channels, headers: &[(&'static str, &str)]) -> Served {
 
 const V1: (&str, &str) = ("sec-websocket-protocol", "clawk.v1");
 
-pub(crate) struct Client(pub(crate) Talk);
+pub(crate) struct Client(pub(crate) HookWebSocket);
 
 impl Client {
     pub(crate) async fn open(channels: &Channels, token: &str) -> Self {
@@ -84,7 +84,11 @@ impl Client {
     }
 
     pub(crate) async fn say(&self, frame: Value) {
-        self.0.heard.send(Frame::Text(frame.to_string())).await.unwrap();
+        self.0
+            .heard
+            .send(SocketFrame::Text(frame.to_string()))
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn message(&self, id: &str, text: &str) {
@@ -97,9 +101,9 @@ impl Client {
             .await
             .expect("in time")
         {
-            Some(Frame::Text(text)) => Ok(serde_json::from_str(&text).unwrap()),
-            Some(Frame::Bytes(_)) => panic!("bytes"),
-            Some(Frame::Close(code, _)) => Err(code),
+            Some(SocketFrame::Text(text)) => Ok(serde_json::from_str(&text).unwrap()),
+            Some(SocketFrame::Bytes(_)) => panic!("bytes"),
+            Some(SocketFrame::Close(code, _)) => Err(code),
             None => Err(0),
         }
     }
@@ -241,7 +245,7 @@ async fn a_frame_that_is_none_closes_the_socket() {
         assert_eq!(client.next().await, Err(code), "{first}");
     }
     let (mut client, _) = Client::hello(&channels, "shared-token", Value::Null, json!(0)).await;
-    client.0.heard.send(Frame::Bytes(vec![0])).await.unwrap();
+    client.0.heard.send(SocketFrame::Bytes(vec![0])).await.unwrap();
     assert_eq!(client.next().await, Err(1003));
     assert_eq!(rig.journal.inbox().len(), 0);
     channels.close().await;
@@ -326,7 +330,7 @@ async fn an_answer_comes_as_it_is_written_and_then_whole() {
     })));
     rig.runner.set("slow", Behaviour::Sleep(2_500));
     let model = ScriptedModel::new(|request, _| {
-        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let asked = matches!(request.messages.last(), Some(ModelMessage::User { .. }));
         let mut answer = if asked {
             calls(&[("slow", json!({}))])
         } else {
@@ -384,7 +388,7 @@ async fn a_file_is_fetched_by_the_session_that_it_was_sent_to() {
         if let Some(session) = session {
             headers.insert("clawk-session", session.parse().unwrap());
         }
-        let hook = Hook {
+        let hook = HookRequest {
             method: http::Method::GET,
             query: query.to_owned(),
             headers,

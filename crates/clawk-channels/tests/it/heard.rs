@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use clawk_channels::Channels;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{
-    Audio, Completion, Delta, FaultKind, InferRequest, Later, Message, Provider, ProviderError, Transcribed,
-    heard,
+    AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
+    ModelMessage, ModelProvider, ProviderError, heard,
 };
 use clawk_kernel::testing::{Rig, ScriptedModel, calls, manifest, says};
 use serde_json::{Value, json};
@@ -34,21 +34,21 @@ impl Ear {
     }
 }
 
-impl Provider for Ear {
+impl ModelProvider for Ear {
     fn infer<'a>(
         &'a self,
         _: &'a InferRequest,
-        _: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
     fn transcribe<'a>(
         &'a self,
-        audio: &'a Audio,
+        audio: &'a AudioRecording,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async {
             let takes = u64::from(self.takes_ms.load(Ordering::SeqCst));
             tokio::time::sleep(Duration::from_millis(takes)).await;
@@ -61,7 +61,7 @@ impl Provider for Ear {
             }
             let text = self.says.lock().unwrap().clone();
             let usage = heard(audio.length_ms);
-            Ok(Transcribed { text, usage })
+            Ok(AudioTranscript { text, usage })
         })
     }
 }
@@ -92,10 +92,10 @@ impl Scene {
         })));
         let model = ScriptedModel::new(|request, _| {
             Ok(match request.messages.last() {
-                Some(Message::User { text, .. }) if text.starts_with("write") => {
+                Some(ModelMessage::User { text, .. }) if text.starts_with("write") => {
                     calls(&[("write", json!({}))])
                 }
-                Some(Message::User { text, .. }) => says(&format!("You said {text}.")),
+                Some(ModelMessage::User { text, .. }) => says(&format!("You said {text}.")),
                 _ => says("It is over."),
             })
         });

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use clawk_channels::{Grade, Hook, check};
+use clawk_channels::{CheckGrade, HookRequest, check};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Channel;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::json;
 
 use crate::attacks::{heard, watched};
@@ -44,7 +44,7 @@ async fn a_token_that_lapses_is_asked_for_anew_and_the_message_arrives_once() {
 }
 
 /// What `clawk init` and `clawk doctor` are told: `[code, grade]`, and all words.
-async fn checked(fake: &dyn Fake, secret: Option<&str>) -> (Vec<(&'static str, Grade)>, String) {
+async fn checked(fake: &dyn Fake, secret: Option<&str>) -> (Vec<(&'static str, CheckGrade)>, String) {
     let declared: Channel = serde_json::from_value(channel(fake, &json!({}))).unwrap();
     let secrets = fake.secrets().into_iter();
     let secrets = secrets.map(|(name, value)| match (name, secret) {
@@ -52,7 +52,7 @@ async fn checked(fake: &dyn Fake, secret: Option<&str>) -> (Vec<(&'static str, G
         _ => (name.to_owned(), value.to_owned()),
     });
     let secrets: Vec<_> = secrets.collect();
-    let resolver = Resolver::without_store(Env::fixed(secrets.clone()));
+    let resolver = SecretResolver::without_store(EnvironmentSource::fixed(secrets.clone()));
     let now = SystemClock::default().now();
     let found = check(&[(&declared, &config(fake))], &resolver, now, "").await;
     let words = format!("{found:?}");
@@ -71,11 +71,16 @@ async fn a_wrong_app_secret_is_found_before_anything_is_written() {
     all.push(Arc::new(fakes::whatsapp::start().await));
     for fake in all {
         let (found, words) = checked(&*fake, None).await;
-        assert_eq!(found, [("channel-token", Grade::Ok)], "{}: {words}", fake.kind());
+        assert_eq!(
+            found,
+            [("channel-token", CheckGrade::Ok)],
+            "{}: {words}",
+            fake.kind()
+        );
         let (found, words) = checked(&*fake, Some("an-app-secret-of-somebody-else")).await;
         assert_eq!(
             found,
-            [("channel-token", Grade::Fail)],
+            [("channel-token", CheckGrade::Fail)],
             "{}: {words}",
             fake.kind()
         );
@@ -195,7 +200,7 @@ async fn a_question_that_the_platform_had_no_time_for_is_sent_again_by_itself() 
     stage.end().await;
 }
 
-fn get(query: &str) -> Hook {
+fn get(query: &str) -> HookRequest {
     let mut request = hook(&[], b"");
     request.method = http::Method::GET;
     request.query = query.to_owned();

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clawk_channels::{Channels, Wanted};
+use clawk_channels::{Channels, ScheduleRequest};
 use clawk_kernel::testing::Rig;
 use clawk_kernel::time::Clock as _;
-use clawk_kernel::{Door, Kernel, Role};
+use clawk_kernel::{EntryPoint, Kernel, Role};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -55,7 +55,7 @@ async fn begun() -> (Rig, TempDir, Kernel, Channels) {
     (rig, folder, kernel, channels)
 }
 
-fn wanted(value: Value) -> Wanted {
+fn wanted(value: Value) -> ScheduleRequest {
     serde_json::from_value(value).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn session(kernel: &Kernel) -> SessionId {
     let sessions = kernel.sessions();
     sessions
         .into_iter()
-        .find(|(_, door)| matches!(door, Door::Channel { .. }))
+        .find(|(_, door)| matches!(door, EntryPoint::Channel { .. }))
         .unwrap()
         .0
 }
@@ -84,7 +84,7 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
         .await
         .unwrap();
     let listed = channels
-        .schedule(session(&kernel), Wanted::List, &[])
+        .schedule(session(&kernel), ScheduleRequest::List, &[])
         .await
         .unwrap();
     assert_eq!(listed["schedules"][0]["id"], made["id"]);
@@ -116,7 +116,9 @@ async fn a_schedule_runs_as_often_as_it_may_also_after_a_restart_and_never_as_an
         "{:?}",
         Role::User
     );
-    let listed = channels.schedule(session(&kernel), Wanted::List, &[]).await;
+    let listed = channels
+        .schedule(session(&kernel), ScheduleRequest::List, &[])
+        .await;
     assert_eq!(listed.unwrap()["schedules"], json!([]));
     channels.close().await;
 }
@@ -127,7 +129,7 @@ async fn a_schedule_is_cancelled_in_its_conversation_and_ends_with_its_persons_a
     let at = rig.clock.now().plus_millis(60_000).to_string();
     let create = || wanted(json!({"action": "create", "at": at, "prompt": "say once"}));
     let made = channels.schedule(session(&kernel), create(), &[]).await.unwrap();
-    let cancel = |id: &Value| Wanted::Cancel {
+    let cancel = |id: &Value| ScheduleRequest::Cancel {
         id: id.as_str().unwrap().to_owned(),
     };
     assert!(

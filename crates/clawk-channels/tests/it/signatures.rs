@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clawk_channels::Hook;
+use clawk_channels::HookRequest;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -13,7 +13,7 @@ use crate::suite::{Stage, hook};
 /// A request that is refused, and why.
 struct Bad {
     what: String,
-    request: Hook,
+    request: HookRequest,
 }
 
 /// What a platform signs: headers and query for a body, a secret and a time in seconds.
@@ -33,7 +33,7 @@ struct Case {
     covers_body: bool,
 }
 
-fn build((headers, query): &(Vec<(&'static str, String)>, String), body: &[u8]) -> Hook {
+fn build((headers, query): &(Vec<(&'static str, String)>, String), body: &[u8]) -> HookRequest {
     let headers: Vec<(&str, &str)> = headers
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
@@ -49,7 +49,7 @@ impl Case {
         let body = self.body.as_bytes();
         let good = (self.sign)(self.secret, &self.body, now);
         let mut all = Vec::new();
-        let mut add = |what: &str, request: Hook| {
+        let mut add = |what: &str, request: HookRequest| {
             all.push(Bad {
                 what: what.to_owned(),
                 request,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_channels::{ChannelConfig, Channels, Hook, HookReply, Parts};
+use clawk_channels::{ChannelConfig, ChannelDependencies, Channels, HookReply, HookRequest};
 use clawk_kernel::Kernel;
-use clawk_kernel::ports::Message;
+use clawk_kernel::ports::ModelMessage;
 use clawk_kernel::testing::{Rig, ScriptedModel, calls, manifest, says};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::{Value, json};
 
 use crate::fakes::{self, Fake, Said, Trouble};
@@ -50,11 +50,11 @@ pub(crate) fn strict(channels: Value, more: Value) -> Rig {
     })));
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
-            Message::User { text, .. } => Some(text.clone()),
+            ModelMessage::User { text, .. } => Some(text.clone()),
             _ => None,
         });
         let said = said.unwrap();
-        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let asked = matches!(request.messages.last(), Some(ModelMessage::User { .. }));
         Ok(match said.strip_prefix("write ") {
             Some(what) if asked => calls(&[("write", json!({ "content": what }))]),
             Some(_) => says("It is over."),
@@ -148,7 +148,7 @@ impl Stage {
         Self::on(rig, self.fake, self.more, self.folder).await
     }
 
-    pub(crate) async fn report(&self) -> clawk_channels::Report {
+    pub(crate) async fn report(&self) -> clawk_channels::ChannelReport {
         let report = self.channels.report().await.unwrap();
         report.into_iter().find(|report| report.name == "chat").unwrap()
     }
@@ -177,7 +177,7 @@ pub(crate) async fn start_sealed(
     configs: BTreeMap<String, ChannelConfig>,
     folder: &std::path::Path,
 ) -> Channels {
-    let key = clawk_recall::seal::Key::from_hex(&"ab".repeat(32)).unwrap();
+    let key = clawk_recall::seal::SealKey::from_hex(&"ab".repeat(32)).unwrap();
     let mut parts = parts(
         rig,
         kernel,
@@ -185,7 +185,7 @@ pub(crate) async fn start_sealed(
         &[("TOKEN", "broker-secret")],
         (folder, "chat:9001"),
     );
-    parts.vault = Some(clawk_recall::seal::Vault::new(key));
+    parts.vault = Some(clawk_recall::seal::SealKeyring::new(key));
     Channels::start(parts).await.unwrap()
 }
 
@@ -207,14 +207,14 @@ fn parts(
     configs: BTreeMap<String, ChannelConfig>,
     secrets: &[(&str, &str)],
     (folder, to): (&std::path::Path, &str),
-) -> Parts {
+) -> ChannelDependencies {
     let vars = secrets
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Parts {
+    ChannelDependencies {
         kernel,
         clock: Arc::clone(&rig.clock) as _,
-        secrets: Resolver::without_store(Env::Fixed(vars.collect())),
+        secrets: SecretResolver::without_store(EnvironmentSource::Fixed(vars.collect())),
         configs,
         approvals: to.split(',').map(str::to_owned).collect(),
         folder: folder.to_owned(),
@@ -270,7 +270,7 @@ pub(crate) fn direct(fake: &dyn Fake, n: u32, person: u32, text: &str) -> Said {
     }
 }
 
-pub(crate) fn hook(headers: &[(&str, &str)], body: &[u8]) -> Hook {
+pub(crate) fn hook(headers: &[(&str, &str)], body: &[u8]) -> HookRequest {
     let mut all = http::HeaderMap::new();
     for (name, value) in headers {
         all.append(
@@ -278,7 +278,7 @@ pub(crate) fn hook(headers: &[(&str, &str)], body: &[u8]) -> Hook {
             http::HeaderValue::from_str(value).unwrap(),
         );
     }
-    Hook {
+    HookRequest {
         method: http::Method::POST,
         query: String::new(),
         headers: all,
@@ -605,7 +605,7 @@ async fn the_conversation_itself_obeys_words(fake: Arc<dyn Fake>) {
     );
     let asked = stage.rig.models["model"].asked();
     assert_eq!(asked.len(), 3, "{kind}");
-    let Some(Message::User { text, frame, .. }) = asked[1].messages.first() else {
+    let Some(ModelMessage::User { text, frame, .. }) = asked[1].messages.first() else {
         panic!("{kind}: {asked:?}");
     };
     assert!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{InferRequest, Message};
+use clawk_kernel::ports::{InferRequest, ModelMessage};
 use serde_json::{Value, json};
 
 use crate::fakes::{self, Fake};
@@ -30,7 +30,7 @@ fn named(text: &str) -> Value {
 
 fn last_frame(asked: &InferRequest) -> &str {
     match asked.messages.last() {
-        Some(Message::User { frame, .. }) => frame,
+        Some(ModelMessage::User { frame, .. }) => frame,
         _ => "",
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use clawk_channels::Channels;
 use clawk_kernel::Kernel;
 use clawk_kernel::ports::{
-    Audio, Completion, Delta, FaultKind, Frame, InferRequest, Later, Message, Provider, ProviderError,
-    Spoken, Transcribed, heard, said,
+    AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
+    ModelMessage, ModelProvider, ProviderError, SocketFrame, SpokenAudio, heard, said,
 };
 use clawk_kernel::testing::{Rig, ScriptedModel, calls, manifest, says};
 use serde_json::{Value, json};
@@ -33,21 +33,21 @@ struct Ear {
     says: Mutex<Option<String>>,
 }
 
-impl Provider for Ear {
+impl ModelProvider for Ear {
     fn infer<'a>(
         &'a self,
         _: &'a InferRequest,
-        _: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
     fn transcribe<'a>(
         &'a self,
-        audio: &'a Audio,
+        audio: &'a AudioRecording,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async {
             self.heard.fetch_add(1, Ordering::SeqCst);
             let takes = u64::from(self.takes_ms.load(Ordering::SeqCst));
@@ -58,13 +58,13 @@ impl Provider for Ear {
             }
             if let Some(text) = self.says.lock().unwrap().clone() {
                 let usage = heard(audio.length_ms);
-                return Ok(Transcribed { text, usage });
+                return Ok(AudioTranscript { text, usage });
             }
             let text = String::from_utf8_lossy(&audio.data)
                 .trim_matches(char::from(0))
                 .to_owned();
             let usage = heard(audio.length_ms);
-            Ok(Transcribed { text, usage })
+            Ok(AudioTranscript { text, usage })
         })
     }
 
@@ -73,7 +73,7 @@ impl Provider for Ear {
         voice: &'a str,
         text: &'a str,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Spoken, ProviderError>> {
+    ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(async move {
             if self.mute.load(Ordering::SeqCst) {
                 return Err(ScriptedModel::fault(FaultKind::Auth, "the key is wrong"));
@@ -83,13 +83,13 @@ impl Provider for Ear {
             self.spoken.lock().unwrap().push(text.to_owned());
             if self.says.lock().unwrap().is_some() {
                 let (media_type, data, usage) = ("audio/wav", silence(), said(5));
-                return Ok(Spoken {
+                return Ok(SpokenAudio {
                     media_type,
                     data,
                     usage,
                 });
             }
-            Ok(Spoken {
+            Ok(SpokenAudio {
                 media_type: "audio/mpeg",
                 data: format!("<{voice}>{text}").into_bytes(),
                 usage: said(5),
@@ -115,8 +115,10 @@ fn rig(access: Value) -> Rig {
     })));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) if text.starts_with("write") => calls(&[("write", json!({}))]),
-            Some(Message::User { text, .. }) => says(&format!("You said {text}.")),
+            Some(ModelMessage::User { text, .. }) if text.starts_with("write") => {
+                calls(&[("write", json!({}))])
+            }
+            Some(ModelMessage::User { text, .. }) => says(&format!("You said {text}.")),
             _ => says("It is over."),
         })
     });
@@ -145,7 +147,11 @@ impl Client {
     }
 
     async fn bytes(&self, bytes: &[u8]) {
-        self.0.heard.send(Frame::Bytes(bytes.to_vec())).await.unwrap();
+        self.0
+            .heard
+            .send(SocketFrame::Bytes(bytes.to_vec()))
+            .await
+            .unwrap();
     }
 
     async fn records(&self, id: &str, words: &str) {
@@ -166,8 +172,8 @@ impl Client {
                 .await
                 .expect("in time")
             {
-                Some(Frame::Bytes(more)) => bytes.extend(more),
-                Some(Frame::Text(text)) => {
+                Some(SocketFrame::Bytes(more)) => bytes.extend(more),
+                Some(SocketFrame::Text(text)) => {
                     let done: Value = serde_json::from_str(&text).unwrap();
                     assert_eq!(done, json!({"type": "audio-done", "seq": head["seq"]}));
                     return (head, String::from_utf8(bytes).unwrap());
@@ -425,7 +431,7 @@ async fn an_accepted_recording_is_understood_after_a_restart() {
     let (mut client, _) = Client::hello(&channels, "shared-token", hello["session"].clone(), json!(0)).await;
     let mut texts = Vec::new();
     while texts.len() < 2 {
-        if let Some(Frame::Text(text)) = client.0.said.recv().await {
+        if let Some(SocketFrame::Text(text)) = client.0.said.recv().await {
             let frame: Value = serde_json::from_str(&text).unwrap();
             if frame["type"] == "message" {
                 texts.push(frame["of"].clone());

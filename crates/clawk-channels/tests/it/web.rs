@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::Request;
-use clawk_channels::{Channels, Hook};
+use clawk_channels::{Channels, HookRequest};
 use clawk_kernel::testing::Rig;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub(crate) async fn door(
     request: Request<Body>,
 ) -> axum::response::Response {
     let (parts, body) = request.into_parts();
-    let hook = Hook {
+    let hook = HookRequest {
         method: parts.method,
         query: parts.uri.query().unwrap_or_default().to_owned(),
         headers: parts.headers,
@@ -138,7 +138,7 @@ async fn a_person_talks_to_the_agent_in_a_browser() {
 
 #[tokio::test]
 async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer() {
-    use clawk_kernel::ports::Message;
+    use clawk_kernel::ports::ModelMessage;
     use clawk_kernel::testing::{Behaviour, ScriptedModel, calls, manifest, says};
     let folder = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(manifest(json!({
@@ -149,7 +149,7 @@ async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer(
     })));
     rig.runner.set("slow", Behaviour::Sleep(2_500));
     let model = ScriptedModel::new(|request, _| {
-        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let asked = matches!(request.messages.last(), Some(ModelMessage::User { .. }));
         let mut answer = if asked {
             calls(&[("slow", json!({}))])
         } else {
@@ -168,7 +168,7 @@ async fn an_answer_is_shown_while_it_is_written_and_its_last_edit_is_the_answer(
         let mut headers = http::HeaderMap::new();
         headers.insert("content-type", http::HeaderValue::from_static("application/json"));
         headers.insert("cookie", cookie.parse().unwrap());
-        let hook = Hook {
+        let hook = HookRequest {
             method: http::Method::POST,
             query: query.to_owned(),
             headers,
@@ -237,7 +237,7 @@ async fn nobody_speaks_without_a_cookie_or_for_somebody_else() {
         if !cookie.is_empty() {
             headers.insert("cookie", cookie.parse().unwrap());
         }
-        let hook = Hook {
+        let hook = HookRequest {
             method: http::Method::POST,
             query: query.to_owned(),
             headers,

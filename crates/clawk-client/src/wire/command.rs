@@ -4,13 +4,13 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{Ends, FAREWELL, lines};
+use super::{FAREWELL, TransportChannels, lines};
 use crate::ClientError;
 
 /// Starts it; the end of our messages is the end of its input.
 pub(super) fn open(
     line: &str,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     #[expect(
         clippy::disallowed_methods,

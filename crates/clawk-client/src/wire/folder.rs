@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Ends, MAX_MESSAGE, goodbye, is_goodbye, is_initialize};
-use crate::folder::{ARCHIVE, INBOX, OUTBOX, Watch, list, name, put, read};
+use super::{MAX_MESSAGE, TransportChannels, goodbye, is_goodbye, is_initialize};
+use crate::folder::{ARCHIVE, FolderWatcher, INBOX, OUTBOX, list, name, put, read};
 use crate::{ClientError, request_id};
 
 /// Files that are read at a time.
@@ -18,10 +18,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Looks for the folder; what an earlier client left unread goes to the archive.
 pub(super) fn open(
     folder: &Path,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let failed = |error: std::io::Error| ClientError::Connect(format!("`{}`: {error}", folder.display()));
-    let own = Own {
+    let own = FolderTransport {
         inbox: folder.join(INBOX),
         outbox: folder.join(OUTBOX),
     };
@@ -38,14 +38,14 @@ pub(super) fn open(
     Ok(run(own, ends))
 }
 
-struct Own {
+struct FolderTransport {
     inbox: PathBuf,
     outbox: PathBuf,
 }
 
-async fn run(own: Own, ends: Ends) -> Result<(), ClientError> {
-    let Ends { mut out, heard } = ends;
-    let watch = Watch::new(&own.outbox);
+async fn run(own: FolderTransport, ends: TransportChannels) -> Result<(), ClientError> {
+    let TransportChannels { mut out, heard } = ends;
+    let watch = FolderWatcher::new(&own.outbox);
     let mut greeted = false;
     loop {
         for message in own.take()? {
@@ -83,7 +83,7 @@ async fn run(own: Own, ends: Ends) -> Result<(), ClientError> {
     Ok(())
 }
 
-impl Own {
+impl FolderTransport {
     fn write(&self, message: &str) -> Result<(), ClientError> {
         put(&self.inbox, &name(now_ns(), &id_of(message)), message.as_bytes())
             .map_err(|error| ClientError::Lost(format!("`{}`: {error}", self.inbox.display())))

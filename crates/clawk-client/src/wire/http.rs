@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, EgressError, Request, Response, Url};
-use clawk_secrets::{Env, Secret};
+use clawk_egress::{ClientDeadlines, EgressClient, EgressError, Request, Response, Url};
+use clawk_secrets::{EnvironmentSource, Secret};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::mpsc;
 
-use super::{Ends, FAREWELL, MAX_MESSAGE, is_initialize};
+use super::{FAREWELL, MAX_MESSAGE, TransportChannels, is_initialize};
 use crate::ClientError;
 
 const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const EVENTS: &str = "text/event-stream";
 /// A call may take a day; a stream that says nothing for a minute is broken.
-const DEADLINES: Deadlines = Deadlines {
+const DEADLINES: ClientDeadlines = ClientDeadlines {
     connect_ms: 10_000,
     first_byte_ms: 60_000,
     idle_ms: 60_000,
@@ -39,7 +39,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub(super) fn open(
     url: &Url,
     token: Option<&Secret>,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let mut headers = HeaderMap::new();
     if let Some(token) = token {
@@ -48,10 +48,10 @@ pub(super) fn open(
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
     }
-    let client =
-        Client::for_provider(url, &Env::Process, DEADLINES, MOST).map_err(|error| connect(&error))?;
-    let Ends { out, heard } = ends;
-    let api = Arc::new(Api {
+    let client = EgressClient::for_provider(url, &EnvironmentSource::Process, DEADLINES, MOST)
+        .map_err(|error| connect(&error))?;
+    let TransportChannels { out, heard } = ends;
+    let api = Arc::new(StreamableHttpTransport {
         client,
         url: url.clone(),
         headers,
@@ -64,14 +64,14 @@ fn connect(error: &EgressError) -> ClientError {
     ClientError::Connect(error.to_string())
 }
 
-struct Api {
-    client: Client,
+struct StreamableHttpTransport {
+    client: EgressClient,
     url: Url,
     headers: HeaderMap,
     heard: mpsc::Sender<String>,
 }
 
-async fn run(api: Arc<Api>, mut out: mpsc::Receiver<String>) -> Result<(), ClientError> {
+async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>) -> Result<(), ClientError> {
     let mut session: Option<HeaderValue> = None;
     // Streams that are being read; the first of a session is that of its notices.
     let mut reading = FuturesUnordered::new();
@@ -87,20 +87,26 @@ async fn run(api: Arc<Api>, mut out: mpsc::Receiver<String>) -> Result<(), Clien
         let Some(message) = message else { break };
         let hello = is_initialize(&message);
         match api.post(message, session.as_ref(), hello).await? {
-            Posted::Done => {}
-            Posted::Begun(id) => {
+            PostOutcome::Done => {}
+            PostOutcome::Begun(id) => {
                 session = Some(id.clone());
                 let api = Arc::clone(&api);
                 reading.push(futures::FutureExt::boxed(async move {
-                    api.follow(None, &id, Place::default()).await
+                    api.follow(None, &id, EventStreamCursor::default()).await
                 }));
             }
-            Posted::Streams(response) => {
+            PostOutcome::Streams(response) => {
                 let (api, id) = (Arc::clone(&api), session.clone());
                 reading.push(futures::FutureExt::boxed(async move {
                     match id {
-                        Some(id) => api.follow(Some(*response), &id, Place::default()).await,
-                        None => api.read(*response, &mut Place::default()).await.map(drop),
+                        Some(id) => {
+                            api.follow(Some(*response), &id, EventStreamCursor::default())
+                                .await
+                        }
+                        None => api
+                            .read(*response, &mut EventStreamCursor::default())
+                            .await
+                            .map(drop),
                     }
                 }));
             }
@@ -114,7 +120,7 @@ async fn run(api: Arc<Api>, mut out: mpsc::Receiver<String>) -> Result<(), Clien
 }
 
 /// What came of a POST.
-enum Posted {
+enum PostOutcome {
     /// Its answer was heard, or there is none.
     Done,
     /// Its answer was heard, and a session begins.
@@ -125,13 +131,13 @@ enum Posted {
 
 /// Where a stream is, for going on with it.
 #[derive(Debug, Default)]
-struct Place {
+struct EventStreamCursor {
     last: Option<String>,
     /// Something came since the last attempt.
     moved: bool,
 }
 
-impl Api {
+impl StreamableHttpTransport {
     fn request(&self, method: Method, session: Option<&HeaderValue>, body: Bytes) -> Request {
         let mut headers = self.headers.clone();
         if let Some(session) = session {
@@ -152,7 +158,7 @@ impl Api {
         message: String,
         session: Option<&HeaderValue>,
         hello: bool,
-    ) -> Result<Posted, ClientError> {
+    ) -> Result<PostOutcome, ClientError> {
         let mut request = self.request(Method::POST, session, message.into());
         request
             .headers
@@ -164,19 +170,19 @@ impl Api {
         let begun = response.headers().get(SESSION).cloned().filter(|_| hello);
         let events = is_events(&response);
         match (response.status(), events) {
-            (StatusCode::ACCEPTED, _) => Ok(Posted::Done),
+            (StatusCode::ACCEPTED, _) => Ok(PostOutcome::Done),
             (StatusCode::OK, true) if hello => {
-                self.read(response, &mut Place::default()).await?;
-                Ok(begun.map_or(Posted::Done, Posted::Begun))
+                self.read(response, &mut EventStreamCursor::default()).await?;
+                Ok(begun.map_or(PostOutcome::Done, PostOutcome::Begun))
             }
-            (StatusCode::OK, true) => Ok(Posted::Streams(Box::new(response))),
+            (StatusCode::OK, true) => Ok(PostOutcome::Streams(Box::new(response))),
             (StatusCode::OK, false) => {
                 let body = response.bytes().await;
                 self.hear(&body.map_err(|error| ClientError::Lost(error.to_string()))?)
                     .await?;
-                Ok(begun.map_or(Posted::Done, Posted::Begun))
+                Ok(begun.map_or(PostOutcome::Done, PostOutcome::Begun))
             }
-            (status, _) => self.refused(status, response).await.map(|()| Posted::Done),
+            (status, _) => self.refused(status, response).await.map(|()| PostOutcome::Done),
         }
     }
 
@@ -213,7 +219,7 @@ impl Api {
         &self,
         first: Option<Response>,
         session: &HeaderValue,
-        mut place: Place,
+        mut place: EventStreamCursor,
     ) -> Result<(), ClientError> {
         let (notices, mut next, mut failed) = (first.is_none(), first, 0_u32);
         loop {
@@ -243,7 +249,11 @@ impl Api {
     }
 
     /// `None`: the session, or its stream, is gone.
-    async fn resume(&self, session: &HeaderValue, place: &Place) -> Result<Option<Response>, ClientError> {
+    async fn resume(
+        &self,
+        session: &HeaderValue,
+        place: &EventStreamCursor,
+    ) -> Result<Option<Response>, ClientError> {
         let mut request = self.request(Method::GET, Some(session), Bytes::new());
         if let Some(last) = place
             .last
@@ -263,7 +273,7 @@ impl Api {
     }
 
     /// Hears the events of one response. `true`: it ended properly.
-    async fn read(&self, mut response: Response, place: &mut Place) -> Result<bool, ClientError> {
+    async fn read(&self, mut response: Response, place: &mut EventStreamCursor) -> Result<bool, ClientError> {
         let mut events = Events::default();
         loop {
             match response.chunk().await {

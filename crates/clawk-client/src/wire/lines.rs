@@ -7,13 +7,13 @@ use tokio::io::{
 };
 use tokio::net::UnixStream;
 
-use super::{Ends, FAREWELL, MAX_MESSAGE};
+use super::{FAREWELL, MAX_MESSAGE, TransportChannels};
 use crate::ClientError;
 
 /// Connects to a Unix socket.
 pub(super) async fn open(
     path: &Path,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|error| ClientError::Connect(format!("`{}`: {error}", path.display())))?;
@@ -22,12 +22,12 @@ pub(super) async fn open(
 }
 
 /// Runs until the other side ends it, or our side has no more to say and the last answers were read.
-pub(super) async fn run<R, W>(reader: R, mut writer: W, ends: Ends) -> Result<(), ClientError>
+pub(super) async fn run<R, W>(reader: R, mut writer: W, ends: TransportChannels) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    let Ends { mut out, heard } = ends;
+    let TransportChannels { mut out, heard } = ends;
     let lost = |error: std::io::Error| ClientError::Lost(error.to_string());
     // It owns the writer: a pipe is closed by dropping it.
     let writing = async move {

@@ -19,7 +19,7 @@ use futures::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use crate::{ClientError, Target};
+use crate::{AgentAddress, ClientError};
 
 /// Messages that wait on either side; then whoever brings more waits.
 const WAITING: usize = 256;
@@ -36,44 +36,48 @@ const SILENT: Duration = Duration::from_secs(75);
 const GOODBYE: u64 = (1 << 53) - 1;
 
 /// What a transport takes from and gives to its owner.
-struct Ends {
+struct TransportChannels {
     out: mpsc::Receiver<String>,
     heard: mpsc::Sender<String>,
 }
 
 /// An open transport.
 #[derive(Debug)]
-pub struct Wire {
+pub struct OpenTransport {
     to: mpsc::Sender<String>,
     from: mpsc::Receiver<String>,
     cause: Arc<Mutex<Option<ClientError>>>,
     task: TaskTracker,
 }
 
-impl Wire {
+impl OpenTransport {
     /// Connects. `client` is the name by which a queue knows us.
     ///
     /// # Errors
     /// Nobody is there, or we are not let in.
-    pub async fn open(target: &Target, client: &str, token: Option<&Secret>) -> Result<Self, ClientError> {
+    pub async fn open(
+        target: &AgentAddress,
+        client: &str,
+        token: Option<&Secret>,
+    ) -> Result<Self, ClientError> {
         let (to, out) = mpsc::channel(WAITING);
         let (heard, from) = mpsc::channel(WAITING);
-        let ends = Ends { out, heard };
+        let ends = TransportChannels { out, heard };
         let opening = async {
             Ok(match target {
-                Target::Command(line) => command::open(line, ends)?.boxed(),
-                Target::Socket(path) => lines::open(path, ends).await?.boxed(),
-                Target::Http(url) => http::open(url, token, ends)?.boxed(),
-                Target::WebSocket(url) => socket::open(url, token, ends).await?.boxed(),
-                Target::Folder(path) => folder::open(path, ends)?.boxed(),
+                AgentAddress::Command(line) => command::open(line, ends)?.boxed(),
+                AgentAddress::Socket(path) => lines::open(path, ends).await?.boxed(),
+                AgentAddress::Http(url) => http::open(url, token, ends)?.boxed(),
+                AgentAddress::WebSocket(url) => socket::open(url, token, ends).await?.boxed(),
+                AgentAddress::Folder(path) => folder::open(path, ends)?.boxed(),
                 #[cfg(feature = "nats")]
-                Target::Nats(queue) => nats::open(queue, client, ends).await?.boxed(),
+                AgentAddress::Nats(queue) => nats::open(queue, client, ends).await?.boxed(),
                 #[cfg(feature = "redis")]
-                Target::Redis(queue) => redis::open(queue, client, ends).await?.boxed(),
+                AgentAddress::Redis(queue) => redis::open(queue, client, ends).await?.boxed(),
                 #[cfg(not(feature = "nats"))]
-                Target::Nats(_) => return Err(absent(client, "nats")),
+                AgentAddress::Nats(_) => return Err(absent(client, "nats")),
                 #[cfg(not(feature = "redis"))]
-                Target::Redis(_) => return Err(absent(client, "redis")),
+                AgentAddress::Redis(_) => return Err(absent(client, "redis")),
             })
         };
         let running = tokio::time::timeout(CONNECT, opening)
@@ -163,10 +167,10 @@ fn is_initialize(message: &str) -> bool {
 /// The method of a single message.
 fn method(message: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Asked {
+    struct MethodField {
         method: String,
     }
-    serde_json::from_str::<Asked>(message)
+    serde_json::from_str::<MethodField>(message)
         .ok()
         .map(|asked| asked.method) // silent-ok: what is no request has no method
 }

@@ -1,22 +1,22 @@
 //! NATS: requests into the agent's inbox, answers on a private subject.
 
 use async_nats::HeaderMap;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use futures::StreamExt as _;
 use tokio::time::timeout;
 
-use super::{Ends, FAREWELL, goodbye, is_goodbye, is_initialize};
-use crate::queue::{CLIENT, Names, REPLY_TO};
-use crate::{ClientError, Queue, request_id};
+use super::{FAREWELL, TransportChannels, goodbye, is_goodbye, is_initialize};
+use crate::queue::{CLIENT, QueueNames, REPLY_TO};
+use crate::{ClientError, QueueAddress, request_id};
 
 /// Connects.
 pub(super) async fn open(
-    queue: &Queue,
+    queue: &QueueAddress,
     client: &str,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let failed = |error: &dyn std::fmt::Display| ClientError::Connect(error.to_string());
-    let tls = clawk_egress::tls_config(&Env::Process).map_err(|error| failed(&error))?;
+    let tls = clawk_egress::tls_config(&EnvironmentSource::Process).map_err(|error| failed(&error))?;
     let options = async_nats::ConnectOptions::new()
         .name(client)
         .require_tls(queue.server.scheme() == "tls")
@@ -25,23 +25,23 @@ pub(super) async fn open(
     let connected = connected.map_err(|error| failed(&error))?;
     let reply = connected.new_inbox();
     let answers = connected.subscribe(reply.clone()).await;
-    let own = Own {
+    let own = NatsTransport {
         context: async_nats::jetstream::new(connected),
-        inbox: Names::new(&queue.swarm, &queue.agent).inbox,
+        inbox: QueueNames::new(&queue.swarm, &queue.agent).inbox,
         reply,
         client: client.to_owned(),
     };
     Ok(run(own, answers.map_err(|error| failed(&error))?, ends))
 }
 
-struct Own {
+struct NatsTransport {
     context: async_nats::jetstream::Context,
     inbox: String,
     reply: String,
     client: String,
 }
 
-impl Own {
+impl NatsTransport {
     /// In the agent's inbox, and acknowledged by the server.
     async fn publish(&self, message: String) -> Result<(), ClientError> {
         let mut headers = HeaderMap::new();
@@ -57,8 +57,12 @@ impl Own {
     }
 }
 
-async fn run(own: Own, mut answers: async_nats::Subscriber, ends: Ends) -> Result<(), ClientError> {
-    let Ends { mut out, heard } = ends;
+async fn run(
+    own: NatsTransport,
+    mut answers: async_nats::Subscriber,
+    ends: TransportChannels,
+) -> Result<(), ClientError> {
+    let TransportChannels { mut out, heard } = ends;
     let mut greeted = false;
     loop {
         tokio::select! {

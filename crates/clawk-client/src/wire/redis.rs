@@ -7,18 +7,18 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::{Ends, FAREWELL, goodbye, is_goodbye, is_initialize};
-use crate::queue::{CLIENT, MESSAGE, Names, REPLY_TO};
-use crate::{ClientError, Queue, request_id};
+use super::{FAREWELL, TransportChannels, goodbye, is_goodbye, is_initialize};
+use crate::queue::{CLIENT, MESSAGE, QueueNames, REPLY_TO};
+use crate::{ClientError, QueueAddress, request_id};
 
 /// How long a read waits for entries, milliseconds.
 const BLOCK_MS: u64 = 1_000;
 
 /// Connects.
 pub(super) async fn open(
-    queue: &Queue,
+    queue: &QueueAddress,
     client: &str,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let failed = |error: redis::RedisError| ClientError::Connect(error.to_string());
     let opened = Client::open(queue.server.as_str());
@@ -28,8 +28,8 @@ pub(super) async fn open(
         .set_response_timeout(Some(Duration::from_secs(30)));
     let connect = || opened.get_multiplexed_async_connection_with_config(&config);
     let (write, read) = (connect().await.map_err(failed)?, connect().await.map_err(failed)?);
-    let names = Names::new(&queue.swarm, &queue.agent);
-    let own = Own {
+    let names = QueueNames::new(&queue.swarm, &queue.agent);
+    let own = RedisTransport {
         write,
         reply: format!("{}.{}", names.outbox, request_id()),
         inbox: names.inbox,
@@ -39,7 +39,7 @@ pub(super) async fn open(
 }
 
 #[derive(Clone)]
-struct Own {
+struct RedisTransport {
     write: MultiplexedConnection,
     inbox: String,
     reply: String,
@@ -50,7 +50,7 @@ fn lost(error: redis::RedisError) -> ClientError {
     ClientError::Lost(error.to_string())
 }
 
-impl Own {
+impl RedisTransport {
     async fn publish(&mut self, message: &str) -> Result<(), ClientError> {
         let mut command = redis::cmd("XADD");
         command.arg(&self.inbox).arg("*").arg(MESSAGE).arg(message);
@@ -85,8 +85,12 @@ async fn take(
     Ok(messages)
 }
 
-async fn run(mut own: Own, mut read: MultiplexedConnection, ends: Ends) -> Result<(), ClientError> {
-    let Ends { mut out, heard } = ends;
+async fn run(
+    mut own: RedisTransport,
+    mut read: MultiplexedConnection,
+    ends: TransportChannels,
+) -> Result<(), ClientError> {
+    let TransportChannels { mut out, heard } = ends;
     let (mut greeted, mut last, reply) = (false, "0".to_owned(), own.reply.clone());
     let mut writer = own.clone();
     let writing = async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clawk_egress::Url;
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use futures::{SinkExt as _, StreamExt as _};
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderValue, StatusCode};
@@ -17,12 +17,12 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::{Ends, FAREWELL, MAX_MESSAGE, SILENT};
+use super::{FAREWELL, MAX_MESSAGE, SILENT, TransportChannels};
 use crate::ClientError;
 
 /// Both directions of a connection.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+trait SocketStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> SocketStream for S {}
 
 /// Close codes that say that we are not let in.
 const UNAUTHORIZED: u16 = 4002;
@@ -31,7 +31,7 @@ const UNAUTHORIZED: u16 = 4002;
 pub(super) async fn open(
     url: &Url,
     token: Option<&Secret>,
-    ends: Ends,
+    ends: TransportChannels,
 ) -> Result<impl Future<Output = Result<(), ClientError>> + Send + use<>, ClientError> {
     let failed = |what: String| ClientError::Connect(what);
     let mut request = url
@@ -52,8 +52,9 @@ pub(super) async fn open(
     let stream = stream.map_err(|error| failed(format!("`{host}:{port}`: {error}")))?;
     // silent-ok: only a matter of speed
     let _fast = stream.set_nodelay(true);
-    let stream: Box<dyn Stream> = if url.scheme() == "wss" {
-        let config = clawk_egress::tls_config(&Env::Process).map_err(|error| failed(error.to_string()))?;
+    let stream: Box<dyn SocketStream> = if url.scheme() == "wss" {
+        let config = clawk_egress::tls_config(&EnvironmentSource::Process)
+            .map_err(|error| failed(error.to_string()))?;
         let name = ServerName::try_from(bare).map_err(|error| failed(error.to_string()))?;
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         Box::new(connected.map_err(|error| failed(error.to_string()))?)
@@ -77,8 +78,11 @@ pub(super) async fn open(
     Ok(run(socket, ends))
 }
 
-async fn run(socket: WebSocketStream<Box<dyn Stream>>, ends: Ends) -> Result<(), ClientError> {
-    let Ends { mut out, heard } = ends;
+async fn run(
+    socket: WebSocketStream<Box<dyn SocketStream>>,
+    ends: TransportChannels,
+) -> Result<(), ClientError> {
+    let TransportChannels { mut out, heard } = ends;
     let lost = |error: Error| ClientError::Lost(error.to_string());
     let (mut sink, mut frames) = socket.split();
     let writing = async {

@@ -3,8 +3,8 @@
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::Fault;
-use super::head::Framing;
+use super::ProxyFault;
+use super::head::BodyFraming;
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 16 << 10;
@@ -36,13 +36,13 @@ impl<'a> Body<'a> {
     pub(super) fn new(
         stream: &'a mut (dyn AsyncRead + Send + Unpin),
         buffer: &'a mut BytesMut,
-        framing: Framing,
+        framing: BodyFraming,
     ) -> Self {
         let state = match framing {
-            Framing::None | Framing::Length(0) => State::End,
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Size,
-            Framing::Close => State::Close,
+            BodyFraming::None | BodyFraming::Length(0) => State::End,
+            BodyFraming::Length(length) => State::Length(length),
+            BodyFraming::Chunked => State::Size,
+            BodyFraming::Close => State::Close,
         };
         Self {
             stream,
@@ -51,8 +51,8 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The next piece; `None` at the proper end. A body that breaks off is [`Fault::Gone`].
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
+    /// The next piece; `None` at the proper end. A body that breaks off is [`ProxyFault::Gone`].
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ProxyFault> {
         loop {
             match self.state {
                 State::End => return Ok(None),
@@ -95,20 +95,20 @@ impl<'a> Body<'a> {
         }
     }
 
-    async fn fill(&mut self) -> Result<usize, Fault> {
+    async fn fill(&mut self) -> Result<usize, ProxyFault> {
         self.buffer.reserve(PIECE_BYTES);
-        self.stream.read_buf(self.buffer).await.map_err(Fault::gone)
+        self.stream.read_buf(self.buffer).await.map_err(ProxyFault::gone)
     }
 
-    async fn more(&mut self) -> Result<(), Fault> {
+    async fn more(&mut self) -> Result<(), ProxyFault> {
         match self.fill().await? {
-            0 => Err(Fault::Gone),
+            0 => Err(ProxyFault::Gone),
             _ => Ok(()),
         }
     }
 
     /// At least one byte and at most `left`.
-    async fn some(&mut self, left: u64) -> Result<Bytes, Fault> {
+    async fn some(&mut self, left: u64) -> Result<Bytes, ProxyFault> {
         if self.buffer.is_empty() {
             self.more().await?;
         }
@@ -117,8 +117,8 @@ impl<'a> Body<'a> {
     }
 
     /// A chunk's size: hexadecimal digits, then perhaps an extension, which is dropped.
-    async fn size(&mut self) -> Result<u64, Fault> {
-        let bad = || Fault::bad("smuggling", "a chunk's size can't be read");
+    async fn size(&mut self) -> Result<u64, ProxyFault> {
+        let bad = || ProxyFault::bad("smuggling", "a chunk's size can't be read");
         let line = self.line(MAX_SIZE_LINE).await?;
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
         if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -128,18 +128,18 @@ impl<'a> Body<'a> {
         u64::from_str_radix(text, 16).map_err(|_number| bad())
     }
 
-    async fn line_end(&mut self) -> Result<(), Fault> {
+    async fn line_end(&mut self) -> Result<(), ProxyFault> {
         while self.buffer.len() < 2 {
             self.more().await?;
         }
         if !self.buffer.starts_with(b"\r\n") {
-            return Err(Fault::bad("smuggling", "a chunk is longer than it says"));
+            return Err(ProxyFault::bad("smuggling", "a chunk is longer than it says"));
         }
         self.buffer.advance(2);
         Ok(())
     }
 
-    async fn trailers(&mut self) -> Result<(), Fault> {
+    async fn trailers(&mut self) -> Result<(), ProxyFault> {
         let mut total = 0;
         loop {
             let line = self.line(MAX_TRAILERS).await?;
@@ -148,13 +148,13 @@ impl<'a> Body<'a> {
             }
             total += line.len();
             if total > MAX_TRAILERS {
-                return Err(Fault::bad("too-large", "the trailers are too large"));
+                return Err(ProxyFault::bad("too-large", "the trailers are too large"));
             }
         }
     }
 
     /// One line without its CR LF.
-    async fn line(&mut self, max_bytes: usize) -> Result<Bytes, Fault> {
+    async fn line(&mut self, max_bytes: usize) -> Result<Bytes, ProxyFault> {
         let mut looked = 0;
         loop {
             let rest = self.buffer.get(looked..).unwrap_or_default();
@@ -162,17 +162,20 @@ impl<'a> Body<'a> {
                 let mut line = self.buffer.split_to(at + 1);
                 line.truncate(at);
                 if line.last() != Some(&b'\r') {
-                    return Err(Fault::bad("smuggling", "a line feed without a carriage return"));
+                    return Err(ProxyFault::bad(
+                        "smuggling",
+                        "a line feed without a carriage return",
+                    ));
                 }
                 line.truncate(at - 1);
                 if line.contains(&b'\r') {
-                    return Err(Fault::bad("smuggling", "a carriage return inside a line"));
+                    return Err(ProxyFault::bad("smuggling", "a carriage return inside a line"));
                 }
                 return Ok(line.freeze());
             }
             looked = self.buffer.len();
             if looked > max_bytes {
-                return Err(Fault::bad(
+                return Err(ProxyFault::bad(
                     "too-large",
                     "a line of the body's framing is too long",
                 ));
@@ -187,18 +190,18 @@ pub(super) async fn write(
     stream: &mut (dyn AsyncWrite + Send + Unpin),
     piece: &[u8],
     chunked: bool,
-) -> Result<(), Fault> {
+) -> Result<(), ProxyFault> {
     if piece.is_empty() {
         return Ok(());
     }
     if !chunked {
-        return stream.write_all(piece).await.map_err(Fault::gone);
+        return stream.write_all(piece).await.map_err(ProxyFault::gone);
     }
     let mut framed = Vec::with_capacity(piece.len() + 16);
     framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
     framed.extend_from_slice(piece);
     framed.extend_from_slice(b"\r\n");
-    stream.write_all(&framed).await.map_err(Fault::gone)
+    stream.write_all(&framed).await.map_err(ProxyFault::gone)
 }
 
 pub(super) fn length_of(piece: &[u8]) -> u64 {

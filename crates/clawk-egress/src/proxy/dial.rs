@@ -12,18 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{Call, Fault, Io, Limits};
+use super::{DuplexIo, Limits, ProxyCallState, ProxyFault};
 use crate::client::judged_addresses;
-use crate::record::{Counts, Open};
-use crate::{EgressError, Place, Refusal, Target};
+use crate::record::{ByteCounters, OpenConnection};
+use crate::{EgressError, HostPort, PermittedTarget, UrlRefusal};
 
-impl Call {
+impl ProxyCallState {
     /// Judges a place by its name, looks it up, and judges every address. What passed stands in the record.
     pub(super) async fn admit(
         &self,
-        open: &mut Open,
-        place: &Place,
-    ) -> Result<(Target, Vec<SocketAddr>), Fault> {
+        open: &mut OpenConnection,
+        place: &HostPort,
+    ) -> Result<(PermittedTarget, Vec<SocketAddr>), ProxyFault> {
         open.asked(&place.host, place.port);
         let target = self
             .shared
@@ -37,13 +37,17 @@ impl Call {
         match found {
             Ok(Ok(addresses)) => Ok((target, addresses)),
             Ok(Err(EgressError::Refused(refusal))) => Err(refused(&refusal)),
-            Ok(Err(error)) => Err(Fault::status(502, "dns", &error.to_string())),
-            Err(_elapsed) => Err(Fault::status(504, "dns", "the name's look-up took too long")),
+            Ok(Err(error)) => Err(ProxyFault::status(502, "dns", &error.to_string())),
+            Err(_elapsed) => Err(ProxyFault::status(504, "dns", "the name's look-up took too long")),
         }
     }
 
     /// Connects to the first of the judged addresses that answers.
-    pub(super) async fn dial(&self, open: &mut Open, addresses: &[SocketAddr]) -> Result<Counted, Fault> {
+    pub(super) async fn dial(
+        &self,
+        open: &mut OpenConnection,
+        addresses: &[SocketAddr],
+    ) -> Result<CountedStream, ProxyFault> {
         let limits = &self.shared.limits;
         let deadline = tokio::time::Instant::now() + Duration::from_millis(limits.connect_ms);
         let mut last = "there is no address".to_owned();
@@ -52,19 +56,27 @@ impl Call {
                 Ok(Ok(stream)) => {
                     open.connection.address = Some(address.ip());
                     let _ = stream.set_nodelay(true); // silent-ok: slower, not wrong
-                    return Ok(Counted::new(stream, Arc::clone(&open.counts), limits));
+                    return Ok(CountedStream::new(stream, Arc::clone(&open.counts), limits));
                 }
                 Ok(Err(error)) => last = error.to_string(),
-                Err(_elapsed) => return Err(Fault::status(504, "connect", "connecting took too long")),
+                Err(_elapsed) => return Err(ProxyFault::status(504, "connect", "connecting took too long")),
             }
         }
-        Err(Fault::status(502, "connect", &format!("cannot connect: {last}")))
+        Err(ProxyFault::status(
+            502,
+            "connect",
+            &format!("cannot connect: {last}"),
+        ))
     }
 
     /// TLS on top, the server's certificate checked against the host that was judged.
-    pub(super) async fn secure(&self, target: &Target, stream: Counted) -> Result<Box<dyn Io>, Fault> {
+    pub(super) async fn secure(
+        &self,
+        target: &PermittedTarget,
+        stream: CountedStream,
+    ) -> Result<Box<dyn DuplexIo>, ProxyFault> {
         let failed = |error: &dyn std::fmt::Display| {
-            Fault::status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
+            ProxyFault::status(502, "tls", &format!("TLS to `{}` failed: {error}", target.host))
         };
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
         let connector = self.connector().map_err(|error| failed(&error))?;
@@ -78,20 +90,20 @@ impl Call {
     }
 }
 
-fn refused(refusal: &Refusal) -> Fault {
-    Fault::forbidden(refusal.code(), &refusal.to_string())
+fn refused(refusal: &UrlRefusal) -> ProxyFault {
+    ProxyFault::forbidden(refusal.code(), &refusal.to_string())
 }
 
 /// A connection whose bytes are counted, and capped.
-pub(super) struct Counted {
+pub(super) struct CountedStream {
     inner: TcpStream,
-    counts: Arc<Counts>,
+    counts: Arc<ByteCounters>,
     max_out: u64,
     max_in: u64,
 }
 
-impl Counted {
-    fn new(inner: TcpStream, counts: Arc<Counts>, limits: &Limits) -> Self {
+impl CountedStream {
+    fn new(inner: TcpStream, counts: Arc<ByteCounters>, limits: &Limits) -> Self {
         Self {
             inner,
             counts,
@@ -100,7 +112,7 @@ impl Counted {
         }
     }
 
-    pub(super) fn counts(&self) -> &Arc<Counts> {
+    pub(super) fn counts(&self) -> &Arc<ByteCounters> {
         &self.counts
     }
 
@@ -110,7 +122,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -131,7 +143,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.counts.bytes_out.load(Ordering::Relaxed) >= self.max_out {
             return Poll::Ready(Err(io::Error::other("too many bytes went out")));

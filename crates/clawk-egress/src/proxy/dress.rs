@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_secrets::{Redactor, Secret};
+use clawk_secrets::{Secret, SecretRedactor};
 
-use super::Fault;
-use crate::{EgressError, HostPattern, Place};
+use super::ProxyFault;
+use crate::{EgressError, HostPattern, HostPort};
 
 /// A secret, and where it may go.
 #[derive(Clone)]
-pub struct Binding {
+pub struct EgressSecret {
     /// The secret.
     pub secret: Secret,
     /// The tools that get a placeholder.
@@ -30,7 +30,7 @@ pub struct Binding {
     pub plain_http: bool,
 }
 
-impl fmt::Debug for Binding {
+impl fmt::Debug for EgressSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -42,7 +42,7 @@ impl fmt::Debug for Binding {
     }
 }
 
-impl Binding {
+impl EgressSecret {
     /// Whether calls of this tool get a placeholder.
     #[must_use]
     pub fn is_for(&self, tool: &str) -> bool {
@@ -53,7 +53,7 @@ impl Binding {
     #[must_use]
     pub fn is_bound(&self, host: &str, port: u16) -> bool {
         let ports: &[u16] = if self.plain_http { &[80, 443] } else { &[443] };
-        let place = Place {
+        let place = HostPort {
             host: host.to_owned(),
             port,
         };
@@ -62,19 +62,19 @@ impl Binding {
 }
 
 /// The placeholders of one call.
-pub(super) struct Wardrobe {
-    worn: Vec<(Arc<Binding>, String)>,
+pub(super) struct PlaceholderSet {
+    worn: Vec<(Arc<EgressSecret>, String)>,
     /// Finds placeholders, in whatever encoding.
-    placeholders: Redactor,
+    placeholders: SecretRedactor,
     /// Takes the secrets out of answers.
-    pub(super) values: Redactor,
+    pub(super) values: SecretRedactor,
 }
 
 type Headers = Vec<(String, Vec<u8>)>;
 
-impl Wardrobe {
-    pub(super) fn new(bindings: impl Iterator<Item = Arc<Binding>>) -> Result<Self, EgressError> {
-        let worn: Vec<(Arc<Binding>, String)> = bindings
+impl PlaceholderSet {
+    pub(super) fn new(bindings: impl Iterator<Item = Arc<EgressSecret>>) -> Result<Self, EgressError> {
+        let worn: Vec<(Arc<EgressSecret>, String)> = bindings
             .map(|binding| Ok((binding, placeholder()?)))
             .collect::<Result<_, EgressError>>()?;
         let stand_ins: Vec<Secret> = worn
@@ -82,8 +82,8 @@ impl Wardrobe {
             .map(|(binding, text)| Secret::new(binding.secret.name(), text.as_str()))
             .collect();
         Ok(Self {
-            placeholders: Redactor::new(&stand_ins),
-            values: Redactor::new(worn.iter().map(|(binding, _)| &binding.secret)),
+            placeholders: SecretRedactor::new(&stand_ins),
+            values: SecretRedactor::new(worn.iter().map(|(binding, _)| &binding.secret)),
             worn,
         })
     }
@@ -117,7 +117,7 @@ impl Wardrobe {
     }
 
     /// No placeholder may be here.
-    pub(super) fn check(&self, what: &str, bytes: &[u8]) -> Result<(), Fault> {
+    pub(super) fn check(&self, what: &str, bytes: &[u8]) -> Result<(), ProxyFault> {
         if self.worn.is_empty() {
             return Ok(());
         }
@@ -139,7 +139,7 @@ impl Wardrobe {
         host: &str,
         port: u16,
         secure: bool,
-    ) -> Result<Vec<Arc<str>>, Fault> {
+    ) -> Result<Vec<Arc<str>>, ProxyFault> {
         let mut names: Vec<Arc<str>> = Vec::new();
         for (name, value) in headers.iter_mut() {
             let mut dressed = value.clone();
@@ -149,7 +149,7 @@ impl Wardrobe {
                 }
                 if let Some(swapped) = swap(&dressed, text, binding.secret.expose()) {
                     if !secure && !binding.plain_http {
-                        return Err(Fault::forbidden(
+                        return Err(ProxyFault::forbidden(
                             "secret",
                             &format!(
                                 "the secret `{}` does not go over plain HTTP",
@@ -161,7 +161,11 @@ impl Wardrobe {
                         .iter()
                         .any(|byte| *byte < 0x20 && *byte != b'\t' || *byte == 0x7f)
                     {
-                        return Err(Fault::status(502, "secret", "a secret can't be a header's value"));
+                        return Err(ProxyFault::status(
+                            502,
+                            "secret",
+                            "a secret can't be a header's value",
+                        ));
                     }
                     dressed = swapped;
                     names.push(binding.secret.name().into());
@@ -176,8 +180,8 @@ impl Wardrobe {
     }
 }
 
-pub(super) fn misplaced(what: &str) -> Fault {
-    Fault::forbidden(
+pub(super) fn misplaced(what: &str) -> ProxyFault {
+    ProxyFault::forbidden(
         "placeholder",
         &format!(
             "a secret's placeholder in {what}: it is only good in the header of its binding, to its hosts"

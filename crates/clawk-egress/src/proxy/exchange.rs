@@ -9,11 +9,11 @@ use clawk_secrets::RedactStream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::body::{self, Body};
-use super::head::{self, Answer, Framing, Head};
-use super::{Call, Fault, Io, dress, within};
-use crate::Target;
-use crate::record::Open;
-use crate::screen::{Screened, Screening};
+use super::head::{self, BodyFraming, RequestHead, ResponseHead};
+use super::{DuplexIo, ProxyCallState, ProxyFault, dress, within};
+use crate::PermittedTarget;
+use crate::record::OpenConnection;
+use crate::screen::{ScreenVerdict, SecretScan};
 
 /// Bodies up to this size are looked at as a whole before anything leaves; longer ones piece by piece. Bytes.
 const WHOLE_BYTES: u64 = 256 << 10;
@@ -22,36 +22,36 @@ const WHOLE_BYTES: u64 = 256 << 10;
 const UNREDACTABLE: [&str; 3] = ["accept-encoding", "range", "if-range"];
 
 /// A request that may be sent.
-pub(super) struct Outbound {
-    pub(super) head: Head,
+pub(super) struct OutboundRequest {
+    pub(super) head: RequestHead,
     /// Path and query.
     pub(super) path: String,
-    pub(super) target: Target,
+    pub(super) target: PermittedTarget,
     pub(super) addresses: Vec<SocketAddr>,
     /// Towards the server: TLS.
     pub(super) secure: bool,
 }
 
 /// What is done before anything leaves: headers dressed, everything looked at.
-struct Ready {
+struct PreparedRequest {
     lines: Vec<u8>,
     /// The whole body, when it is short.
     whole: Option<Vec<u8>>,
-    framing: Framing,
+    framing: BodyFraming,
 }
 
-/// Serves one exchange to its end. What can still be said to the tool comes back as [`Fault::Say`].
+/// Serves one exchange to its end. What can still be said to the tool comes back as [`ProxyFault::Say`].
 pub(super) async fn serve(
-    call: &Call,
-    open: &mut Open,
-    client: Box<dyn Io>,
+    call: &ProxyCallState,
+    open: &mut OpenConnection,
+    client: Box<dyn DuplexIo>,
     buffer: &mut BytesMut,
-    asked: Outbound,
-) -> Result<(), (Option<Box<dyn Io>>, Fault)> {
+    asked: OutboundRequest,
+) -> Result<(), (Option<Box<dyn DuplexIo>>, ProxyFault)> {
     let (mut reading, mut writing) = tokio::io::split(client);
     let started = AtomicBool::new(false);
     let ran = run(call, open, &mut reading, &mut writing, buffer, asked, &started).await;
-    let client: Box<dyn Io> = Box::new(tokio::io::join(reading, writing));
+    let client: Box<dyn DuplexIo> = Box::new(tokio::io::join(reading, writing));
     match ran {
         Ok(()) => {
             let mut client = client;
@@ -63,36 +63,36 @@ pub(super) async fn serve(
     }
 }
 
-type Reader<'a> = &'a mut (dyn AsyncRead + Send + Unpin);
+type DynReader<'a> = &'a mut (dyn AsyncRead + Send + Unpin);
 type Writer<'a> = &'a mut (dyn AsyncWrite + Send + Unpin);
 
 async fn run(
-    call: &Call,
-    open: &mut Open,
-    reading: Reader<'_>,
+    call: &ProxyCallState,
+    open: &mut OpenConnection,
+    reading: DynReader<'_>,
     writing: Writer<'_>,
     buffer: &mut BytesMut,
-    asked: Outbound,
+    asked: OutboundRequest,
     started: &AtomicBool,
-) -> Result<(), Fault> {
+) -> Result<(), ProxyFault> {
     let idle_ms = call.shared.limits.idle_ms;
     if matches!(asked.head.method.as_str(), "CONNECT" | "TRACE") {
-        return Err(Fault::status(405, "method", "this method is not sent"));
+        return Err(ProxyFault::status(405, "method", "this method is not sent"));
     }
     let redact = call.wardrobe.is_bound(&asked.target.host, asked.target.port);
     let (lines, framing) = prepare(call, open, &asked, redact)?;
     if asked.head.expects {
         let go_on = writing.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
-        go_on.await.map_err(Fault::gone)?;
+        go_on.await.map_err(ProxyFault::gone)?;
     }
     let mut coming = Body::new(reading, buffer, framing);
-    let mut looked_at = Inspection::new(call);
-    let mut ready = Ready {
+    let mut looked_at = OutboundInspection::new(call);
+    let mut ready = PreparedRequest {
         lines,
         whole: None,
         framing,
     };
-    if let Framing::None | Framing::Length(0..=WHOLE_BYTES) = framing {
+    if let BodyFraming::None | BodyFraming::Length(0..=WHOLE_BYTES) = framing {
         ready.whole = Some(looked_at.whole(&mut coming, idle_ms).await?);
     }
     let server = reach(call, open, &asked).await?;
@@ -107,7 +107,7 @@ async fn run(
             counts.bytes_in.load(Ordering::Relaxed),
         );
         if out >= max_out || back > max_in {
-            Err(Fault::forbidden(
+            Err(ProxyFault::forbidden(
                 "too-large",
                 "more bytes than one connection may carry",
             ))
@@ -138,12 +138,16 @@ async fn run(
     };
     open.connection.findings.append(&mut looked_at.findings);
     match outcome {
-        Err(Fault::Gone) => lost().and(Err(Fault::Gone)),
+        Err(ProxyFault::Gone) => lost().and(Err(ProxyFault::Gone)),
         told => told,
     }
 }
 
-async fn reach(call: &Call, open: &mut Open, asked: &Outbound) -> Result<Box<dyn Io>, Fault> {
+async fn reach(
+    call: &ProxyCallState,
+    open: &mut OpenConnection,
+    asked: &OutboundRequest,
+) -> Result<Box<dyn DuplexIo>, ProxyFault> {
     let stream = call.dial(open, &asked.addresses).await?;
     if asked.secure {
         call.secure(&asked.target, stream).await
@@ -154,14 +158,14 @@ async fn reach(call: &Call, open: &mut Open, asked: &Outbound) -> Result<Box<dyn
 
 /// The request's head as it leaves, but for the body's framing.
 fn prepare(
-    call: &Call,
-    open: &mut Open,
-    asked: &Outbound,
+    call: &ProxyCallState,
+    open: &mut OpenConnection,
+    asked: &OutboundRequest,
     redact: bool,
-) -> Result<(Vec<u8>, Framing), Fault> {
+) -> Result<(Vec<u8>, BodyFraming), ProxyFault> {
     let (head, target) = (&asked.head, &asked.target);
     call.wardrobe.check("the URL", asked.path.as_bytes())?;
-    let mut inspection = Inspection::new(call);
+    let mut inspection = OutboundInspection::new(call);
     let path = inspection.text("the URL", asked.path.as_bytes())?;
     let mut headers = head.passed_on();
     if redact {
@@ -176,7 +180,7 @@ fn prepare(
     open.connection.secrets = call
         .wardrobe
         .dress(&mut headers, &target.host, target.port, asked.secure)?;
-    let place = crate::Place {
+    let place = crate::HostPort {
         host: target.host.clone(),
         port: target.port,
     };
@@ -200,20 +204,20 @@ fn header_line(lines: &mut Vec<u8>, name: &str, value: &[u8]) {
     lines.extend_from_slice(b"\r\n");
 }
 
-type Lost<'a> = &'a (dyn Fn() -> Result<(), Fault> + Sync);
+type LossHandler<'a> = &'a (dyn Fn() -> Result<(), ProxyFault> + Sync);
 
 /// Sends the request; what `lost` says when the server takes no more of it.
 async fn send(
     to: Writer<'_>,
-    ready: &Ready,
+    ready: &PreparedRequest,
     coming: &mut Body<'_>,
-    inspection: &mut Inspection<'_>,
+    inspection: &mut OutboundInspection<'_>,
     idle_ms: u64,
-    lost: Lost<'_>,
-) -> Result<(), Fault> {
+    lost: LossHandler<'_>,
+) -> Result<(), ProxyFault> {
     let mut lines = ready.lines.clone();
     if let Some(whole) = &ready.whole {
-        if ready.framing != Framing::None {
+        if ready.framing != BodyFraming::None {
             lines.extend_from_slice(format!("Content-Length: {}\r\n", whole.len()).as_bytes());
         }
         lines.extend_from_slice(b"\r\n");
@@ -248,27 +252,27 @@ async fn send(
 }
 
 /// TLS keeps what is written until it is flushed.
-async fn flushed(to: Writer<'_>, idle_ms: u64) -> Result<(), Fault> {
+async fn flushed(to: Writer<'_>, idle_ms: u64) -> Result<(), ProxyFault> {
     // silent-ok: a server that stops listening may have answered already
-    let _ = within(idle_ms, async { to.flush().await.map_err(Fault::gone) }).await;
+    let _ = within(idle_ms, async { to.flush().await.map_err(ProxyFault::gone) }).await;
     Ok(())
 }
 
 /// Passes the answer on, without the secrets.
 async fn answer(
-    call: &Call,
-    from: Reader<'_>,
+    call: &ProxyCallState,
+    from: DynReader<'_>,
     writing: Writer<'_>,
-    asked: &Outbound,
+    asked: &OutboundRequest,
     (redact, by_head): (bool, bool),
     started: &AtomicBool,
-) -> Result<(), Fault> {
+) -> Result<(), ProxyFault> {
     let limits = &call.shared.limits;
     let mut buffer = BytesMut::new();
     let reading = head::read_answer(from, &mut buffer, limits.max_head_bytes, by_head);
     let answer = match within(limits.idle_ms, reading).await {
-        Err(Fault::Gone) => {
-            return Err(Fault::status(
+        Err(ProxyFault::Gone) => {
+            return Err(ProxyFault::status(
                 504,
                 "answer",
                 "the server did not answer, or broke off",
@@ -279,8 +283,8 @@ async fn answer(
     let coded = answer
         .first("content-encoding")
         .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
-    if redact && coded && answer.framing != Framing::None {
-        return Err(Fault::status(
+    if redact && coded && answer.framing != BodyFraming::None {
+        return Err(ProxyFault::status(
             502,
             "answer",
             "a coded answer can't be looked through for secrets",
@@ -304,7 +308,7 @@ async fn answer(
         };
         within(limits.idle_ms, body::write(writing, piece, chunked)).await?;
         within(limits.idle_ms, async {
-            writing.flush().await.map_err(Fault::gone)
+            writing.flush().await.map_err(ProxyFault::gone)
         })
         .await?;
     }
@@ -317,13 +321,17 @@ async fn answer(
         within(limits.idle_ms, body::write(writing, b"0\r\n\r\n", false)).await?;
     }
     within(limits.idle_ms, async {
-        writing.flush().await.map_err(Fault::gone)
+        writing.flush().await.map_err(ProxyFault::gone)
     })
     .await
 }
 
 /// The answer's head as the tool gets it, and whether its body is sent in chunks.
-fn answer_lines(answer: &Answer, modern: bool, values: Option<&clawk_secrets::Redactor>) -> (Vec<u8>, bool) {
+fn answer_lines(
+    answer: &ResponseHead,
+    modern: bool,
+    values: Option<&clawk_secrets::SecretRedactor>,
+) -> (Vec<u8>, bool) {
     let clean = |bytes: &[u8]| match values {
         None => bytes.to_vec(),
         Some(values) => {
@@ -347,21 +355,21 @@ fn answer_lines(answer: &Answer, modern: bool, values: Option<&clawk_secrets::Re
             );
         }
     }
-    let exact = values.is_none_or(clawk_secrets::Redactor::is_empty);
+    let exact = values.is_none_or(clawk_secrets::SecretRedactor::is_empty);
     let chunked = match answer.framing {
         // The length that a HEAD or a 304 tells is the resource's.
-        Framing::None => {
+        BodyFraming::None => {
             if let Some(length) = answer.first("content-length") {
                 header_line(&mut lines, "Content-Length", length);
             }
             false
         }
-        Framing::Length(length) if exact => {
+        BodyFraming::Length(length) if exact => {
             header_line(&mut lines, "Content-Length", length.to_string().as_bytes());
             false
         }
-        Framing::Length(_) | Framing::Chunked => modern,
-        Framing::Close => false,
+        BodyFraming::Length(_) | BodyFraming::Chunked => modern,
+        BodyFraming::Close => false,
     };
     if chunked {
         header_line(&mut lines, "Transfer-Encoding", b"chunked");
@@ -372,15 +380,15 @@ fn answer_lines(answer: &Answer, modern: bool, values: Option<&clawk_secrets::Re
 }
 
 /// Looks at what leaves: no placeholder where none belongs, and what the screen says.
-struct Inspection<'a> {
-    call: &'a Call,
+struct OutboundInspection<'a> {
+    call: &'a ProxyCallState,
     watch: Option<RedactStream<'a>>,
-    screening: Option<Box<dyn Screening>>,
+    screening: Option<Box<dyn SecretScan>>,
     findings: Vec<String>,
 }
 
-impl<'a> Inspection<'a> {
-    fn new(call: &'a Call) -> Self {
+impl<'a> OutboundInspection<'a> {
+    fn new(call: &'a ProxyCallState) -> Self {
         Self {
             call,
             watch: (!call.wardrobe.is_bare()).then(|| call.wardrobe.watch()),
@@ -389,7 +397,7 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), ProxyFault> {
         let mut passed = Vec::new();
         let piece = match &mut self.watch {
             None => piece,
@@ -409,7 +417,7 @@ impl<'a> Inspection<'a> {
         Ok(())
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), ProxyFault> {
         let mut passed = Vec::new();
         if let Some(watch) = &mut self.watch {
             watch.finish(&mut passed);
@@ -428,7 +436,7 @@ impl<'a> Inspection<'a> {
     }
 
     /// A short body, to its end.
-    async fn whole(&mut self, coming: &mut Body<'_>, idle_ms: u64) -> Result<Vec<u8>, Fault> {
+    async fn whole(&mut self, coming: &mut Body<'_>, idle_ms: u64) -> Result<Vec<u8>, ProxyFault> {
         let mut out = Vec::new();
         while let Some(piece) = within(idle_ms, coming.next()).await? {
             self.push(&piece, &mut out)?;
@@ -438,7 +446,7 @@ impl<'a> Inspection<'a> {
     }
 
     /// A URL or a header's value.
-    fn text(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn text(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, ProxyFault> {
         let Some(screen) = &self.call.shared.screen else {
             return Ok(bytes.to_vec());
         };
@@ -458,14 +466,14 @@ impl<'a> Inspection<'a> {
         if out.iter().all(fit) {
             Ok(out)
         } else {
-            Err(Fault::forbidden("leak", &format!("a secret in {what}")))
+            Err(ProxyFault::forbidden("leak", &format!("a secret in {what}")))
         }
     }
 
-    fn note(&mut self, what: &str, screened: Screened) -> Result<(), Fault> {
+    fn note(&mut self, what: &str, screened: ScreenVerdict) -> Result<(), ProxyFault> {
         match screened {
-            Screened::Clean => Ok(()),
-            Screened::Noted(names) => {
+            ScreenVerdict::Clean => Ok(()),
+            ScreenVerdict::Noted(names) => {
                 const MAX_KEPT: usize = 16;
                 for name in names {
                     if self.findings.len() < MAX_KEPT && !self.findings.contains(&name) {
@@ -474,12 +482,15 @@ impl<'a> Inspection<'a> {
                 }
                 Ok(())
             }
-            Screened::Blocked(name) => Err(Fault::forbidden("leak", &format!("a secret ({name}) in {what}"))),
+            ScreenVerdict::Blocked(name) => Err(ProxyFault::forbidden(
+                "leak",
+                &format!("a secret ({name}) in {what}"),
+            )),
         }
     }
 }
 
-fn misplaced(watch: &RedactStream<'_>) -> Result<(), Fault> {
+fn misplaced(watch: &RedactStream<'_>) -> Result<(), ProxyFault> {
     if watch.found() == 0 {
         Ok(())
     } else {
@@ -488,7 +499,7 @@ fn misplaced(watch: &RedactStream<'_>) -> Result<(), Fault> {
 }
 
 /// Says to the tool why its request is not served.
-pub(super) async fn tell(client: &mut (dyn Io + '_), status: u16, code: &str, reason: &str) {
+pub(super) async fn tell(client: &mut (dyn DuplexIo + '_), status: u16, code: &str, reason: &str) {
     let word = match status {
         400 => "Bad Request",
         403 => "Forbidden",
@@ -505,14 +516,17 @@ pub(super) async fn tell(client: &mut (dyn Io + '_), status: u16, code: &str, re
         text.len()
     );
     let _ = within(2_000, async {
-        client.write_all(answer.as_bytes()).await.map_err(Fault::gone)?;
-        client.shutdown().await.map_err(Fault::gone)?;
+        client
+            .write_all(answer.as_bytes())
+            .await
+            .map_err(ProxyFault::gone)?;
+        client.shutdown().await.map_err(ProxyFault::gone)?;
         // What the tool still sends is read, so that its kernel does not throw our answer away.
         let (mut rest, mut left) = ([0; 4096], 1024);
         while left > 0
             && tokio::io::AsyncReadExt::read(client, &mut rest)
                 .await
-                .map_err(Fault::gone)?
+                .map_err(ProxyFault::gone)?
                 > 0
         {
             left -= 1;

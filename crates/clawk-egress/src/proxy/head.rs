@@ -3,25 +3,25 @@
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::Fault;
+use super::ProxyFault;
 
 /// A request's head in which nothing is ambiguous.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: String,
     pub(super) target: String,
     /// HTTP/1.1; else 1.0.
     pub(super) modern: bool,
     /// Names as they came, values as bytes.
     pub(super) headers: Vec<(String, Vec<u8>)>,
-    pub(super) framing: Framing,
+    pub(super) framing: BodyFraming,
     /// The client waits for `100 Continue`.
     pub(super) expects: bool,
 }
 
 /// Where a message's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// There is none.
     None,
     /// After so many bytes.
@@ -49,8 +49,8 @@ const HOP_BY_HOP: [&str; 10] = [
 /// Headers that `Connection` may not strike out.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
 
-fn smuggling(what: &str) -> Fault {
-    Fault::bad("smuggling", what)
+fn smuggling(what: &str) -> ProxyFault {
+    ProxyFault::bad("smuggling", what)
 }
 
 /// Reads to the end of a request's head; what follows it stays in `buffer`.
@@ -59,27 +59,27 @@ pub(super) async fn read(
     buffer: &mut BytesMut,
     max_bytes: usize,
     max_headers: usize,
-) -> Result<Head, Fault> {
+) -> Result<RequestHead, ProxyFault> {
     let mut looked = 0;
     loop {
         if let Some(end) = end_of_head(buffer, &mut looked)? {
             if end > max_bytes {
-                return Err(Fault::status(431, "too-large", "the head is too large"));
+                return Err(ProxyFault::status(431, "too-large", "the head is too large"));
             }
             let head = buffer.split_to(end);
             return parse(&head, max_headers);
         }
         if buffer.len() > max_bytes {
-            return Err(Fault::status(431, "too-large", "the head is too large"));
+            return Err(ProxyFault::status(431, "too-large", "the head is too large"));
         }
-        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
-            return Err(Fault::Gone);
+        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+            return Err(ProxyFault::Gone);
         }
     }
 }
 
 /// The offset behind the blank line. Every line must end in CR LF, and nothing but a line's end may hold either.
-fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, Fault> {
+fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, ProxyFault> {
     let mut at = *looked;
     while let Some(byte) = buffer.get(at) {
         match byte {
@@ -106,10 +106,10 @@ fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, Fault
     Ok(None)
 }
 
-fn parse(head: &[u8], max_headers: usize) -> Result<Head, Fault> {
+fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
     let lines = head.iter().filter(|byte| **byte == b'\n').count();
     if lines > max_headers + 2 {
-        return Err(Fault::status(431, "too-large", "too many header lines"));
+        return Err(ProxyFault::status(431, "too-large", "too many header lines"));
     }
     let mut space = vec![httparse::EMPTY_HEADER; max_headers + 1];
     let mut request = httparse::Request::new(&mut space);
@@ -143,12 +143,12 @@ fn parse(head: &[u8], max_headers: usize) -> Result<Head, Fault> {
         }
         headers.push((header.name.to_owned(), header.value.to_vec()));
     }
-    let mut head = Head {
+    let mut head = RequestHead {
         method: method.to_owned(),
         target: target.to_owned(),
         modern: version == 1,
         headers,
-        framing: Framing::None,
+        framing: BodyFraming::None,
         expects: false,
     };
     head.framing = request_framing(&head)?;
@@ -157,7 +157,7 @@ fn parse(head: &[u8], max_headers: usize) -> Result<Head, Fault> {
     Ok(head)
 }
 
-impl Head {
+impl RequestHead {
     /// All values of a header.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.headers
@@ -167,7 +167,7 @@ impl Head {
     }
 
     /// The one `Host`; `None` where HTTP/1.0 has none.
-    pub(super) fn host(&self) -> Result<Option<&str>, Fault> {
+    pub(super) fn host(&self) -> Result<Option<&str>, ProxyFault> {
         let mut all = self.all("host");
         match (all.next(), all.next()) {
             (Some(_), Some(_)) => Err(smuggling("two `Host` headers")),
@@ -180,15 +180,15 @@ impl Head {
     }
 
     /// No upgrade, and nothing struck out that frames the message.
-    fn check_connection(&self) -> Result<(), Fault> {
+    fn check_connection(&self) -> Result<(), ProxyFault> {
         for name in ["upgrade", "http2-settings"] {
             if self.all(name).next().is_some() {
-                return Err(Fault::bad("upgrade", "connections are not upgraded here"));
+                return Err(ProxyFault::bad("upgrade", "connections are not upgraded here"));
             }
         }
         for token in self.struck() {
             if token == "upgrade" || token == "http2-settings" {
-                return Err(Fault::bad("upgrade", "connections are not upgraded here"));
+                return Err(ProxyFault::bad("upgrade", "connections are not upgraded here"));
             }
             if FRAMING.contains(&token.as_str()) {
                 return Err(smuggling("`Connection` names a header that frames the request"));
@@ -197,17 +197,17 @@ impl Head {
         Ok(())
     }
 
-    fn check_expect(&self) -> Result<bool, Fault> {
+    fn check_expect(&self) -> Result<bool, ProxyFault> {
         let mut expects = false;
         for value in self.all("expect") {
             if !value.eq_ignore_ascii_case(b"100-continue") {
-                return Err(Fault::status(
+                return Err(ProxyFault::status(
                     417,
                     "smuggling",
                     "an expectation that is not `100-continue`",
                 ));
             }
-            expects = self.framing != Framing::None;
+            expects = self.framing != BodyFraming::None;
         }
         Ok(expects && self.modern)
     }
@@ -239,22 +239,22 @@ impl Head {
     }
 }
 
-fn request_framing(head: &Head) -> Result<Framing, Fault> {
+fn request_framing(head: &RequestHead) -> Result<BodyFraming, ProxyFault> {
     let mut lengths = head.all("content-length");
     let mut codings = head.all("transfer-encoding");
     match (lengths.next(), codings.next()) {
-        (None, None) => Ok(Framing::None),
+        (None, None) => Ok(BodyFraming::None),
         (Some(_), Some(_)) => Err(smuggling("both `Content-Length` and `Transfer-Encoding`")),
         (Some(length), None) if lengths.next().is_none() => match number(length) {
-            Some(0) => Ok(Framing::None),
-            Some(length) => Ok(Framing::Length(length)),
+            Some(0) => Ok(BodyFraming::None),
+            Some(length) => Ok(BodyFraming::Length(length)),
             None => Err(smuggling("`Content-Length` is not a number")),
         },
         (Some(_), None) => Err(smuggling("two `Content-Length` headers")),
         (None, Some(coding)) => {
             let plain = coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
             if plain && head.modern {
-                Ok(Framing::Chunked)
+                Ok(BodyFraming::Chunked)
             } else {
                 Err(smuggling("a `Transfer-Encoding` that is not exactly `chunked`"))
             }
@@ -272,14 +272,14 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// An answer's head.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ResponseHead {
     pub(super) status: u16,
     pub(super) reason: String,
     pub(super) headers: Vec<(String, Vec<u8>)>,
-    pub(super) framing: Framing,
+    pub(super) framing: BodyFraming,
 }
 
-impl Answer {
+impl ResponseHead {
     /// The first value of a header.
     pub(super) fn first(&self, name: &str) -> Option<&[u8]> {
         self.headers
@@ -295,8 +295,8 @@ pub(super) async fn read_answer(
     buffer: &mut BytesMut,
     max_bytes: usize,
     asked_by_head: bool,
-) -> Result<Answer, Fault> {
-    let bad = |what: &str| Fault::status(502, "answer", what);
+) -> Result<ResponseHead, ProxyFault> {
+    let bad = |what: &str| ProxyFault::status(502, "answer", what);
     let mut interim = 0;
     loop {
         if let Some((answer, length)) = parse_answer(buffer, asked_by_head)? {
@@ -312,14 +312,14 @@ pub(super) async fn read_answer(
         if buffer.len() > max_bytes {
             return Err(bad("the answer's head is too large"));
         }
-        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
             return Err(bad("the server closed the connection without an answer"));
         }
     }
 }
 
-fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(Answer, usize)>, Fault> {
-    let bad = |what: &str| Fault::status(502, "answer", what);
+fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(ResponseHead, usize)>, ProxyFault> {
+    let bad = |what: &str| ProxyFault::status(502, "answer", what);
     let mut space = [httparse::EMPTY_HEADER; 256];
     let mut answer = httparse::Response::new(&mut space);
     let length = match answer.parse(buffer) {
@@ -342,16 +342,16 @@ fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(Answer, us
     };
     let (lengths, codings) = (all("content-length"), all("transfer-encoding"));
     let framing = match (lengths.as_slice(), codings.as_slice()) {
-        _ if asked_by_head || matches!(status, 100..=199 | 204 | 304) => Framing::None,
-        ([], []) => Framing::Close,
-        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => Framing::Chunked,
+        _ if asked_by_head || matches!(status, 100..=199 | 204 | 304) => BodyFraming::None,
+        ([], []) => BodyFraming::Close,
+        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => BodyFraming::Chunked,
         ([first, rest @ ..], []) if rest.iter().all(|other| other == first) => {
-            Framing::Length(number(first).ok_or_else(|| bad("its `Content-Length` is not a number"))?)
+            BodyFraming::Length(number(first).ok_or_else(|| bad("its `Content-Length` is not a number"))?)
         }
         _ => return Err(bad("the answer's length is ambiguous")),
     };
     let reason = answer.reason.unwrap_or_default().to_owned();
-    let found = Answer {
+    let found = ResponseHead {
         status,
         reason,
         headers,

@@ -17,17 +17,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use crate::authority::Authority;
-use crate::record::Ledger;
-use crate::screen::Screen;
-use crate::{EgressError, HostPattern, Names, Rules, Target, tls};
+use crate::authority::RunAuthority;
+use crate::record::ConnectionLedger;
+use crate::screen::SecretScreen;
+use crate::{EgressError, HostAllowList, HostPattern, NameResolver, PermittedTarget, tls};
 
-pub use dress::Binding;
-use dress::Wardrobe;
+pub use dress::EgressSecret;
+use dress::PlaceholderSet;
 pub use head::REFUSED;
 
 /// Bounds of the proxy; each holds per call or per connection.
@@ -76,36 +76,36 @@ impl Default for Limits {
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Where connections may go.
-    pub rules: Rules,
+    pub rules: HostAllowList,
     /// Who answers for names.
-    pub names: Names,
+    pub names: NameResolver,
     /// Its bounds.
     pub limits: Limits,
     /// Secrets that are put in at the boundary.
-    pub bindings: Vec<Arc<Binding>>,
+    pub bindings: Vec<Arc<EgressSecret>>,
     /// End TLS to every host here, so that every request is seen: strict.
     pub terminate_all: bool,
     /// What looks at requests before they leave.
-    pub screen: Option<Arc<dyn Screen>>,
+    pub screen: Option<Arc<dyn SecretScreen>>,
 }
 
 /// A proxy of one agent: rules, secrets and the run's certificate authority. [`Proxy::call`] makes one for a call.
 #[derive(Clone)]
-pub struct Proxy(Arc<Shared>);
+pub struct Proxy(Arc<ProxyState>);
 
-struct Shared {
-    rules: Rules,
-    names: Names,
+struct ProxyState {
+    rules: HostAllowList,
+    names: NameResolver,
     limits: Limits,
-    bindings: Vec<Arc<Binding>>,
+    bindings: Vec<Arc<EgressSecret>>,
     terminate_all: bool,
-    screen: Option<Arc<dyn Screen>>,
+    screen: Option<Arc<dyn SecretScreen>>,
     /// There when something is terminated.
-    authority: Option<Authority>,
+    authority: Option<RunAuthority>,
     bundle: Option<Arc<str>>,
     /// TLS of ours. Without a termination only a guest needs it: its roots are read then.
     connector: OnceLock<Result<TlsConnector, String>>,
-    env: Env,
+    env: EnvironmentSource,
 }
 
 impl fmt::Debug for Proxy {
@@ -119,7 +119,7 @@ impl Proxy {
     ///
     /// # Errors
     /// [`EgressError::Setup`]: root certificates are not usable, or the run's authority can't be made.
-    pub fn new(options: Options, env: &Env) -> Result<Self, EgressError> {
+    pub fn new(options: Options, env: &EnvironmentSource) -> Result<Self, EgressError> {
         let Options {
             rules,
             names,
@@ -129,7 +129,7 @@ impl Proxy {
             screen,
         } = options;
         let (authority, bundle) = if terminate_all || !bindings.is_empty() {
-            let authority = Authority::new(&domains(&bindings, terminate_all))?;
+            let authority = RunAuthority::new(&domains(&bindings, terminate_all))?;
             let bundle = tls::bundle(env) + &authority.pem();
             (Some(authority), Some(Arc::from(bundle)))
         } else {
@@ -139,7 +139,7 @@ impl Proxy {
             Some(_) => OnceLock::from(Ok(connector(env)?)),
             None => OnceLock::new(),
         };
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(ProxyState {
             rules,
             names,
             limits,
@@ -158,7 +158,7 @@ impl Proxy {
     /// # Errors
     /// The same errors as [`Proxy::new`].
     pub fn closed() -> Result<Self, EgressError> {
-        Self::new(Options::default(), &Env::Process)
+        Self::new(Options::default(), &EnvironmentSource::Process)
     }
 
     /// The trust file that a tool needs where TLS ends here: the platform's roots and the run's own, PEM. `None`: nothing is
@@ -173,10 +173,10 @@ impl Proxy {
     /// # Errors
     /// [`EgressError::Setup`] when the system gives no randomness.
     pub fn call(&self, tools: &[&str]) -> Result<ProxyCall, EgressError> {
-        let is_for = |binding: &&Arc<Binding>| tools.iter().any(|tool| binding.is_for(tool));
+        let is_for = |binding: &&Arc<EgressSecret>| tools.iter().any(|tool| binding.is_for(tool));
         let granted = self.0.bindings.iter().filter(is_for);
-        Ok(ProxyCall(Arc::new(Call {
-            wardrobe: Wardrobe::new(granted.cloned())?,
+        Ok(ProxyCall(Arc::new(ProxyCallState {
+            wardrobe: PlaceholderSet::new(granted.cloned())?,
             shared: Arc::clone(&self.0),
             ledger: Arc::default(),
         })))
@@ -184,7 +184,7 @@ impl Proxy {
 }
 
 /// The names that the authority is good for; none where that can't be said in names.
-fn domains(bindings: &[Arc<Binding>], terminate_all: bool) -> Vec<String> {
+fn domains(bindings: &[Arc<EgressSecret>], terminate_all: bool) -> Vec<String> {
     let hosts = || bindings.iter().flat_map(|binding| &binding.hosts);
     if terminate_all || hosts().any(|host| host.domain().is_none()) {
         return Vec::new();
@@ -197,12 +197,12 @@ fn domains(bindings: &[Arc<Binding>], terminate_all: bool) -> Vec<String> {
 
 /// The proxy of one call.
 #[derive(Clone)]
-pub struct ProxyCall(Arc<Call>);
+pub struct ProxyCall(Arc<ProxyCallState>);
 
-pub(super) struct Call {
-    shared: Arc<Shared>,
-    wardrobe: Wardrobe,
-    ledger: Arc<Ledger>,
+pub(super) struct ProxyCallState {
+    shared: Arc<ProxyState>,
+    wardrobe: PlaceholderSet,
+    ledger: Arc<ConnectionLedger>,
 }
 
 impl fmt::Debug for ProxyCall {
@@ -220,7 +220,7 @@ impl ProxyCall {
 
     /// What became of its connections.
     #[must_use]
-    pub fn ledger(&self) -> &Arc<Ledger> {
+    pub fn ledger(&self) -> &Arc<ConnectionLedger> {
         &self.0.ledger
     }
 
@@ -243,7 +243,7 @@ impl ProxyCall {
     }
 }
 
-fn connector(env: &Env) -> Result<TlsConnector, EgressError> {
+fn connector(env: &EnvironmentSource) -> Result<TlsConnector, EgressError> {
     let mut config = tls::config(true, env)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
@@ -284,7 +284,7 @@ pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, Stri
     all
 }
 
-impl Call {
+impl ProxyCallState {
     /// TLS of ours towards a server.
     fn connector(&self) -> Result<&TlsConnector, &str> {
         let make = || connector(&self.shared.env).map_err(|error| error.to_string());
@@ -296,18 +296,18 @@ impl Call {
     }
 
     /// Whether requests to `target` are to be seen.
-    fn terminates(&self, target: &Target) -> bool {
+    fn terminates(&self, target: &PermittedTarget) -> bool {
         self.shared.terminate_all || self.wardrobe.is_bound(&target.host, target.port)
     }
 }
 
 /// A stream in both directions.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+pub(super) trait DuplexIo: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> DuplexIo for T {}
 
 /// Why a connection is not served any further.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum ProxyFault {
     /// To be said to the tool, and in the trace.
     Say {
         status: u16,
@@ -318,7 +318,7 @@ pub(super) enum Fault {
     Gone,
 }
 
-impl Fault {
+impl ProxyFault {
     fn status(status: u16, code: &'static str, reason: &str) -> Self {
         let reason = reason.to_owned();
         Self::Say { status, code, reason }
@@ -338,8 +338,8 @@ impl Fault {
 }
 
 /// Waits at most `ms`; silence is the end of the connection.
-async fn within<T>(ms: u64, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+async fn within<T>(ms: u64, work: impl Future<Output = Result<T, ProxyFault>>) -> Result<T, ProxyFault> {
     tokio::time::timeout(std::time::Duration::from_millis(ms), work)
         .await
-        .unwrap_or(Err(Fault::Gone))
+        .unwrap_or(Err(ProxyFault::Gone))
 }

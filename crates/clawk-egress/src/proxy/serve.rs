@@ -10,18 +10,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::exchange::{self, Outbound};
-use super::head::{self, Framing, Head};
-use super::tunnel::{self, Reply};
-use super::{Call, Fault, Io, socks, within};
-use crate::record::{Open, Via};
-use crate::{Place, Target};
+use super::exchange::{self, OutboundRequest};
+use super::head::{self, BodyFraming, RequestHead};
+use super::tunnel::{self, TunnelReply};
+use super::{DuplexIo, ProxyCallState, ProxyFault, socks, within};
+use crate::record::{ConnectionMethod, OpenConnection};
+use crate::{HostPort, PermittedTarget};
 
 /// Connections at a time of all calls together, where descriptors allow as many.
 const MAX_CONNECTIONS_OF_ALL: usize = 1024;
 
 /// Serves until `stop`; then every connection is cut, and told.
-pub(super) async fn serve(call: &Arc<Call>, listener: TcpListener, stop: impl Future<Output = ()>) {
+pub(super) async fn serve(call: &Arc<ProxyCallState>, listener: TcpListener, stop: impl Future<Output = ()>) {
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = stop => {}
@@ -40,7 +40,7 @@ fn room_of_all() -> &'static Semaphore {
     })
 }
 
-async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>) {
+async fn accept(call: &Arc<ProxyCallState>, listener: TcpListener, tasks: &mut JoinSet<()>) {
     let room = Arc::new(Semaphore::new(call.shared.limits.max_connections));
     loop {
         let permit = tokio::select! {
@@ -66,7 +66,7 @@ async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>
             }
             // The listening socket itself is lost: nothing can come any more, and the trace says why.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-                let mut lost = Open::new(Arc::clone(&call.ledger), Via::Http);
+                let mut lost = OpenConnection::new(Arc::clone(&call.ledger), ConnectionMethod::Http);
                 lost.refuse("proxy", "the box's way out was closed while it was in use");
                 while tasks.join_next().await.is_some() {}
                 return;
@@ -77,7 +77,7 @@ async fn accept(call: &Arc<Call>, listener: TcpListener, tasks: &mut JoinSet<()>
     }
 }
 
-async fn connection(call: &Arc<Call>, mut stream: TcpStream) {
+async fn connection(call: &Arc<ProxyCallState>, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true); // silent-ok: slower, not wrong
     let mut buffer = BytesMut::with_capacity(4096);
     let head_ms = call.shared.limits.head_ms;
@@ -85,11 +85,15 @@ async fn connection(call: &Arc<Call>, mut stream: TcpStream) {
     let Ok(first) = within(head_ms, first_byte(&mut stream, &mut buffer)).await else {
         return;
     };
-    let via = if first == 5 { Via::Socks } else { Via::Http };
-    let mut open = Open::new(Arc::clone(&call.ledger), via);
+    let via = if first == 5 {
+        ConnectionMethod::Socks
+    } else {
+        ConnectionMethod::Http
+    };
+    let mut open = OpenConnection::new(Arc::clone(&call.ledger), via);
     match first {
         5 => match within(head_ms, socks::ask(&mut stream, &mut buffer)).await {
-            Ok(place) => tunnel::serve(call, open, stream, buffer, Reply::Socks, &place).await,
+            Ok(place) => tunnel::serve(call, open, stream, buffer, TunnelReply::Socks, &place).await,
             Err(fault) => note(&mut open, &fault),
         },
         b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n' | b' ' => http(call, open, stream, buffer).await,
@@ -101,20 +105,20 @@ async fn connection(call: &Arc<Call>, mut stream: TcpStream) {
 pub(super) async fn first_byte(
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
-) -> Result<u8, Fault> {
+) -> Result<u8, ProxyFault> {
     if buffer.is_empty() {
-        stream.read_buf(buffer).await.map_err(Fault::gone)?;
+        stream.read_buf(buffer).await.map_err(ProxyFault::gone)?;
     }
-    buffer.first().copied().ok_or(Fault::Gone)
+    buffer.first().copied().ok_or(ProxyFault::Gone)
 }
 
 /// One request of a guest in this process: it names the scheme, and TLS is ours, so that every request is seen.
-pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
+pub(super) async fn guest(call: &Arc<ProxyCallState>, mut stream: Box<dyn DuplexIo>) {
     let limits = &call.shared.limits;
     let Ok(_of_all) = room_of_all().acquire().await else {
         return;
     };
-    let mut open = Open::new(Arc::clone(&call.ledger), Via::Guest);
+    let mut open = OpenConnection::new(Arc::clone(&call.ledger), ConnectionMethod::Guest);
     let mut buffer = BytesMut::with_capacity(4096);
     let head = match next_head(call, &mut stream, &mut buffer).await {
         Ok(head) => head,
@@ -143,10 +147,10 @@ pub(super) async fn guest(call: &Arc<Call>, mut stream: Box<dyn Io>) {
 
 /// The head of the next request.
 async fn next_head(
-    call: &Call,
+    call: &ProxyCallState,
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
-) -> Result<Head, Fault> {
+) -> Result<RequestHead, ProxyFault> {
     let limits = &call.shared.limits;
     let reading = head::read(stream, buffer, limits.max_head_bytes, limits.max_headers);
     within(limits.head_ms, reading).await
@@ -154,12 +158,12 @@ async fn next_head(
 
 /// A request in absolute form, admitted; `wrong`: ports that are not for this scheme, and why.
 async fn whole(
-    call: &Call,
-    open: &mut Open,
-    head: Head,
+    call: &ProxyCallState,
+    open: &mut OpenConnection,
+    head: RequestHead,
     secure: bool,
     wrong: (&[u16], &'static str),
-) -> Result<Outbound, Fault> {
+) -> Result<OutboundRequest, ProxyFault> {
     let (scheme, port) = if secure {
         ("https://", 443)
     } else {
@@ -168,9 +172,9 @@ async fn whole(
     let (place, path) = absolute(&head, scheme, port)?;
     let (target, addresses) = call.admit(open, &place).await?;
     if wrong.0.contains(&target.port) {
-        return Err(Fault::forbidden("tls", wrong.1));
+        return Err(ProxyFault::forbidden("tls", wrong.1));
     }
-    Ok(Outbound {
+    Ok(OutboundRequest {
         head,
         path,
         target,
@@ -179,15 +183,20 @@ async fn whole(
     })
 }
 
-async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffer: BytesMut) {
+async fn http(
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
+    mut stream: TcpStream,
+    mut buffer: BytesMut,
+) {
     let head = match next_head(call, &mut stream, &mut buffer).await {
         Ok(head) => head,
         Err(fault) => return say(open, Box::new(stream), fault).await,
     };
     if head.method == "CONNECT" {
-        open.connection.via = Via::Connect;
+        open.connection.via = ConnectionMethod::Connect;
         return match connect_place(&head) {
-            Ok(place) => tunnel::serve(call, open, stream, buffer, Reply::Connect, &place).await,
+            Ok(place) => tunnel::serve(call, open, stream, buffer, TunnelReply::Connect, &place).await,
             Err(fault) => {
                 open.asked(&head.target, 0);
                 say(open, Box::new(stream), fault).await;
@@ -204,16 +213,16 @@ async fn http(call: &Arc<Call>, mut open: Open, mut stream: TcpStream, mut buffe
 
 /// Serves a request in origin form, from inside of a tunnel that ends here.
 pub(super) async fn inside(
-    call: &Arc<Call>,
-    open: Open,
-    mut stream: Box<dyn Io>,
+    call: &Arc<ProxyCallState>,
+    open: OpenConnection,
+    mut stream: Box<dyn DuplexIo>,
     mut buffer: BytesMut,
-    admitted: (Target, Vec<std::net::SocketAddr>),
+    admitted: (PermittedTarget, Vec<std::net::SocketAddr>),
     secure: bool,
 ) {
     let (target, addresses) = admitted;
     let asked = match next_head(call, &mut stream, &mut buffer).await {
-        Ok(head) => origin(&head, &target, secure).map(|path| Outbound {
+        Ok(head) => origin(&head, &target, secure).map(|path| OutboundRequest {
             head,
             path,
             target,
@@ -229,18 +238,18 @@ pub(super) async fn inside(
 }
 
 async fn exchange(
-    call: &Arc<Call>,
-    mut open: Open,
-    stream: Box<dyn Io>,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
+    stream: Box<dyn DuplexIo>,
     mut buffer: BytesMut,
-    asked: Outbound,
+    asked: OutboundRequest,
 ) {
     match exchange::serve(call, &mut open, stream, &mut buffer, asked).await {
         Ok(()) => {}
         Err((Some(stream), fault)) => say(open, stream, fault).await,
         // A part of the answer is out: all that is left is to cut it.
         Err((None, fault)) => {
-            if let Fault::Say { code, reason, .. } = fault {
+            if let ProxyFault::Say { code, reason, .. } = fault {
                 open.refuse(code, reason);
             }
         }
@@ -248,66 +257,69 @@ async fn exchange(
 }
 
 /// Notes the fault and tells the tool.
-async fn say(mut open: Open, mut stream: Box<dyn Io>, fault: Fault) {
+async fn say(mut open: OpenConnection, mut stream: Box<dyn DuplexIo>, fault: ProxyFault) {
     note(&mut open, &fault);
     // In the record before it is told: who reads the answer may read the record next.
     drop(open);
-    if let Fault::Say { status, code, reason } = fault {
+    if let ProxyFault::Say { status, code, reason } = fault {
         exchange::tell(&mut *stream, status, code, &reason).await;
     }
 }
 
 /// Puts a fault into the record.
-pub(super) fn note(open: &mut Open, fault: &Fault) {
+pub(super) fn note(open: &mut OpenConnection, fault: &ProxyFault) {
     match fault {
-        Fault::Say { code, reason, .. } => open.refuse(code, reason.as_str()),
-        Fault::Gone if open.connection.address.is_none() => {
+        ProxyFault::Say { code, reason, .. } => open.refuse(code, reason.as_str()),
+        ProxyFault::Gone if open.connection.address.is_none() => {
             open.refuse("incomplete", "the request did not come to its end in time");
         }
-        Fault::Gone => {}
+        ProxyFault::Gone => {}
     }
 }
 
 /// Where a `CONNECT` goes: `host:port`, and `Host` says the same.
-fn connect_place(head: &Head) -> Result<Place, Fault> {
-    if head.framing != Framing::None {
-        return Err(Fault::bad("smuggling", "a CONNECT with a body"));
+fn connect_place(head: &RequestHead) -> Result<HostPort, ProxyFault> {
+    if head.framing != BodyFraming::None {
+        return Err(ProxyFault::bad("smuggling", "a CONNECT with a body"));
     }
-    let place = Place::parse(&head.target, None)
-        .ok_or_else(|| Fault::bad("malformed", "a CONNECT needs `host:port`"))?;
+    let place = HostPort::parse(&head.target, None)
+        .ok_or_else(|| ProxyFault::bad("malformed", "a CONNECT needs `host:port`"))?;
     match head.host()? {
-        Some(host) if Place::parse(host, Some(place.port)).as_ref() != Some(&place) => {
-            Err(Fault::bad("smuggling", "`Host` is not the authority asked for"))
-        }
+        Some(host) if HostPort::parse(host, Some(place.port)).as_ref() != Some(&place) => Err(
+            ProxyFault::bad("smuggling", "`Host` is not the authority asked for"),
+        ),
         _ => Ok(place),
     }
 }
 
 /// Where an absolute target of this scheme goes, and its path; `Host` says the same.
-fn absolute(head: &Head, scheme: &str, default: u16) -> Result<(Place, String), Fault> {
+fn absolute(head: &RequestHead, scheme: &str, default: u16) -> Result<(HostPort, String), ProxyFault> {
     let rest = head
         .target
         .split_at_checked(scheme.len())
         .filter(|(own, _)| own.eq_ignore_ascii_case(scheme))
         .map(|(_, rest)| rest)
         .ok_or_else(|| {
-            Fault::bad(
+            ProxyFault::bad(
                 "malformed",
                 "a proxy needs an absolute `http://` target, or CONNECT for anything else",
             )
         })?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
-    let place = Place::parse(authority, Some(default)).ok_or_else(|| {
-        Fault::bad(
+    let place = HostPort::parse(authority, Some(default)).ok_or_else(|| {
+        ProxyFault::bad(
             "malformed",
             "the target's authority is not a `host` or `host:port`",
         )
     })?;
     if let Some(host) = head.host()?
-        && Place::parse(host, Some(default)).as_ref() != Some(&place)
+        && HostPort::parse(host, Some(default)).as_ref() != Some(&place)
     {
-        return Err(Fault::bad("smuggling", "`Host` is not the authority asked for"));
+        return Err(ProxyFault::bad(
+            "smuggling",
+            "`Host` is not the authority asked for",
+        ));
     }
     let path = if path.starts_with('/') {
         path.to_owned()
@@ -318,17 +330,17 @@ fn absolute(head: &Head, scheme: &str, default: u16) -> Result<(Place, String), 
 }
 
 /// The path of a request in origin form; `Host` must be the host that was judged.
-fn origin(head: &Head, target: &Target, secure: bool) -> Result<String, Fault> {
+fn origin(head: &RequestHead, target: &PermittedTarget, secure: bool) -> Result<String, ProxyFault> {
     let default = if secure { 443 } else { 80 };
-    let own = Place {
+    let own = HostPort {
         host: target.host.clone(),
         port: target.port,
     };
     let Some(host) = head.host()? else {
-        return Err(Fault::bad("smuggling", "no `Host` header"));
+        return Err(ProxyFault::bad("smuggling", "no `Host` header"));
     };
-    if Place::parse(host, Some(default)).as_ref() != Some(&own) {
-        return Err(Fault::forbidden(
+    if HostPort::parse(host, Some(default)).as_ref() != Some(&own) {
+        return Err(ProxyFault::forbidden(
             "host",
             "`Host` is not the host that this connection was judged for",
         ));
@@ -337,6 +349,9 @@ fn origin(head: &Head, target: &Target, secure: bool) -> Result<String, Fault> {
     if head.target.starts_with('/') || star {
         Ok(head.target.clone())
     } else {
-        Err(Fault::bad("smuggling", "an absolute target inside of a tunnel"))
+        Err(ProxyFault::bad(
+            "smuggling",
+            "an absolute target inside of a tunnel",
+        ))
     }
 }

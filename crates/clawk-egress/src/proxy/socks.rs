@@ -6,8 +6,8 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Fault;
-use crate::Place;
+use super::ProxyFault;
+use crate::HostPort;
 
 /// Answers of RFC 1928 §6.
 const OK: u8 = 0;
@@ -17,8 +17,8 @@ const NO_SUCH_COMMAND: u8 = 7;
 const NO_SUCH_ADDRESS: u8 = 8;
 
 /// Reads greeting and request. A request that can't be served is answered here.
-pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Place, Fault> {
-    let bad = |what: &str| Fault::bad("malformed", what);
+pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<HostPort, ProxyFault> {
+    let bad = |what: &str| ProxyFault::bad("malformed", what);
     need(stream, buffer, 2).await?;
     let (version, methods) = (buffer.get_u8(), usize::from(buffer.get_u8()));
     if version != 5 {
@@ -46,12 +46,12 @@ pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result
         1 => {
             need(stream, buffer, 6).await?;
             let address = Ipv4Addr::from_bits(buffer.get_u32());
-            Ok(Place::of_address(IpAddr::V4(address), buffer.get_u16()))
+            Ok(HostPort::of_address(IpAddr::V4(address), buffer.get_u16()))
         }
         4 => {
             need(stream, buffer, 18).await?;
             let address = Ipv6Addr::from_bits(buffer.get_u128());
-            Ok(Place::of_address(IpAddr::V6(address), buffer.get_u16()))
+            Ok(HostPort::of_address(IpAddr::V6(address), buffer.get_u16()))
         }
         3 => {
             need(stream, buffer, 1).await?;
@@ -61,7 +61,7 @@ pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result
             let port = buffer.get_u16();
             let name = std::str::from_utf8(&name).unwrap_or_default(); // silent-ok: then it is no name
             let place = (!name.contains([':', '[', ']']))
-                .then(|| Place::parse(&format!("{name}:{port}"), None))
+                .then(|| HostPort::parse(&format!("{name}:{port}"), None))
                 .flatten();
             match place {
                 Some(place) => Ok(place),
@@ -79,7 +79,7 @@ pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result
 }
 
 /// The connection stands, or will when the tool has shown what it wants with it.
-pub(super) async fn accept(stream: &mut TcpStream) -> Result<(), Fault> {
+pub(super) async fn accept(stream: &mut TcpStream) -> Result<(), ProxyFault> {
     reply(stream, OK).await
 }
 
@@ -89,18 +89,18 @@ pub(super) async fn refuse(stream: &mut TcpStream, status: u16) {
     let _ = reply(stream, code).await; // silent-ok: the tool is gone
 }
 
-async fn reply(stream: &mut TcpStream, code: u8) -> Result<(), Fault> {
+async fn reply(stream: &mut TcpStream, code: u8) -> Result<(), ProxyFault> {
     write(stream, &[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-async fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Fault> {
-    stream.write_all(bytes).await.map_err(Fault::gone)
+async fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), ProxyFault> {
+    stream.write_all(bytes).await.map_err(ProxyFault::gone)
 }
 
-async fn need(stream: &mut TcpStream, buffer: &mut BytesMut, bytes: usize) -> Result<(), Fault> {
+async fn need(stream: &mut TcpStream, buffer: &mut BytesMut, bytes: usize) -> Result<(), ProxyFault> {
     while buffer.len() < bytes {
-        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
-            return Err(Fault::Gone);
+        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+            return Err(ProxyFault::Gone);
         }
     }
     Ok(())

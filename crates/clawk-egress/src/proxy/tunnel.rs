@@ -17,11 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::dial::Counted;
+use super::dial::CountedStream;
 use super::serve::{first_byte, inside, note};
-use super::{Call, Fault, Io, exchange, socks, within};
-use crate::record::Open;
-use crate::{Place, Target};
+use super::{DuplexIo, ProxyCallState, ProxyFault, exchange, socks, within};
+use crate::record::OpenConnection;
+use crate::{HostPort, PermittedTarget};
 
 /// The first byte of TLS.
 const HANDSHAKE: u8 = 22;
@@ -34,24 +34,24 @@ const SPEAK_MS: u64 = 300;
 
 /// How the tool is told.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Reply {
+pub(super) enum TunnelReply {
     Connect,
     Socks,
 }
 
-impl Reply {
-    async fn accept(self, stream: &mut TcpStream) -> Result<(), Fault> {
+impl TunnelReply {
+    async fn accept(self, stream: &mut TcpStream) -> Result<(), ProxyFault> {
         match self {
             Self::Connect => stream
                 .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 .await
-                .map_err(Fault::gone),
+                .map_err(ProxyFault::gone),
             Self::Socks => socks::accept(stream).await,
         }
     }
 
-    async fn refuse(self, stream: &mut TcpStream, fault: &Fault) {
-        let Fault::Say { status, code, reason } = fault else {
+    async fn refuse(self, stream: &mut TcpStream, fault: &ProxyFault) {
+        let ProxyFault::Say { status, code, reason } = fault else {
             return;
         };
         match self {
@@ -61,15 +61,15 @@ impl Reply {
     }
 }
 
-type Admitted = (Target, Vec<SocketAddr>);
+type AdmittedTarget = (PermittedTarget, Vec<SocketAddr>);
 
 pub(super) async fn serve(
-    call: &Arc<Call>,
-    mut open: Open,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
     mut stream: TcpStream,
     buffer: BytesMut,
-    reply: Reply,
-    place: &Place,
+    reply: TunnelReply,
+    place: &HostPort,
 ) {
     let limits = &call.shared.limits;
     let admitted = match call.admit(&mut open, place).await {
@@ -108,11 +108,11 @@ pub(super) async fn serve(
 
 /// What the tool speaks shows in its first byte.
 async fn by_first_byte(
-    call: &Arc<Call>,
-    mut open: Open,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
     mut stream: TcpStream,
     mut buffer: BytesMut,
-    admitted: Admitted,
+    admitted: AdmittedTarget,
 ) {
     let limits = &call.shared.limits;
     let port = admitted.0.port;
@@ -142,12 +142,12 @@ async fn by_first_byte(
 
 /// A port that an entry names: what begins like TLS or HTTP is judged as such, anything else is passed on.
 async fn named(
-    call: &Arc<Call>,
-    mut open: Open,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
     mut stream: TcpStream,
     mut buffer: BytesMut,
-    admitted: Admitted,
-    server: Counted,
+    admitted: AdmittedTarget,
+    server: CountedStream,
 ) {
     let idle_ms = call.shared.limits.idle_ms;
     let patience = Duration::from_millis(SPEAK_MS);
@@ -176,7 +176,7 @@ async fn named(
 }
 
 /// `METHOD /`: as many bytes are read as it takes to say so or not.
-async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<bool, Fault> {
+async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<bool, ProxyFault> {
     loop {
         let method = buffer.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
         match (buffer.get(method), buffer.get(method + 1)) {
@@ -185,7 +185,7 @@ async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Resu
             (Some(b' ') | None, None) => {}
             _ => return Ok(false),
         }
-        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
+        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
             return Ok(false);
         }
     }
@@ -193,12 +193,12 @@ async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Resu
 
 /// TLS from end to end: only its greeting is read.
 async fn enclosed(
-    call: &Arc<Call>,
-    mut open: Open,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
     mut stream: TcpStream,
     mut buffer: BytesMut,
-    (target, addresses): Admitted,
-    server: Option<Counted>,
+    (target, addresses): AdmittedTarget,
+    server: Option<CountedStream>,
 ) {
     let greeted = within(call.shared.limits.head_ms, greeting(&mut stream, &mut buffer)).await;
     let judged = greeted.and_then(|name| same_name(name.as_deref(), &target));
@@ -214,8 +214,8 @@ async fn enclosed(
 }
 
 /// The server name that the tool's TLS greeting asks for. The bytes stay in the buffer.
-async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, Fault> {
-    let bad = || Fault::forbidden("tls", "this is not a valid TLS greeting");
+async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, ProxyFault> {
+    let bad = || ProxyFault::forbidden("tls", "this is not a valid TLS greeting");
     let mut acceptor = Acceptor::default();
     let mut fed = 0;
     loop {
@@ -231,35 +231,35 @@ async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Optio
         if buffer.len() > MAX_HELLO_BYTES {
             return Err(bad());
         }
-        if stream.read_buf(buffer).await.map_err(Fault::gone)? == 0 {
-            return Err(Fault::Gone);
+        if stream.read_buf(buffer).await.map_err(ProxyFault::gone)? == 0 {
+            return Err(ProxyFault::Gone);
         }
     }
 }
 
-fn same_name(name: Option<&str>, target: &Target) -> Result<(), Fault> {
+fn same_name(name: Option<&str>, target: &PermittedTarget) -> Result<(), ProxyFault> {
     match name {
         Some(name) if normal(name) == target.host => Ok(()),
         // Addresses are not named in a greeting.
         None if target.literal.is_some() => Ok(()),
-        Some(name) => Err(Fault::forbidden(
+        Some(name) => Err(ProxyFault::forbidden(
             "sni",
             &format!(
                 "the TLS greeting names `{name}`, and the connection was judged for `{}`",
                 target.host
             ),
         )),
-        None => Err(Fault::forbidden("sni", "the TLS greeting names no server")),
+        None => Err(ProxyFault::forbidden("sni", "the TLS greeting names no server")),
     }
 }
 
 /// Ends the tool's TLS here, and serves the request inside.
 async fn terminate(
-    call: &Arc<Call>,
-    mut open: Open,
+    call: &Arc<ProxyCallState>,
+    mut open: OpenConnection,
     stream: TcpStream,
     buffer: BytesMut,
-    admitted: Admitted,
+    admitted: AdmittedTarget,
 ) {
     open.connection.terminated = true;
     match within(
@@ -274,12 +274,13 @@ async fn terminate(
 }
 
 async fn ended_here(
-    call: &Call,
+    call: &ProxyCallState,
     stream: TcpStream,
     buffer: BytesMut,
-    target: &Target,
-) -> Result<Box<dyn Io>, Fault> {
-    let failed = |error: &dyn std::fmt::Display| Fault::forbidden("tls", &format!("the tool's TLS: {error}"));
+    target: &PermittedTarget,
+) -> Result<Box<dyn DuplexIo>, ProxyFault> {
+    let failed =
+        |error: &dyn std::fmt::Display| ProxyFault::forbidden("tls", &format!("the tool's TLS: {error}"));
     let authority = call
         .shared
         .authority
@@ -300,10 +301,10 @@ async fn ended_here(
 }
 
 /// Copies in both directions until one side ends or nothing moves for too long.
-async fn pump(call: &Call, mut stream: TcpStream, buffer: BytesMut, mut server: Counted) {
+async fn pump(call: &ProxyCallState, mut stream: TcpStream, buffer: BytesMut, mut server: CountedStream) {
     let idle_ms = call.shared.limits.idle_ms;
     let first = within(idle_ms, async {
-        server.write_all(&buffer).await.map_err(Fault::gone)
+        server.write_all(&buffer).await.map_err(ProxyFault::gone)
     });
     if first.await.is_err() {
         return;

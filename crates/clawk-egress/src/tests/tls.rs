@@ -51,13 +51,13 @@ async fn serve(config: rustls::ServerConfig) -> (u16, JoinHandle<()>) {
     (port, task)
 }
 
-fn trusting(dir: &Path, name: &str) -> Env {
-    Env::fixed([("SSL_CERT_FILE", dir.join(name).to_str().unwrap())])
+fn trusting(dir: &Path, name: &str) -> EnvironmentSource {
+    EnvironmentSource::fixed([("SSL_CERT_FILE", dir.join(name).to_str().unwrap())])
 }
 
-async fn declared(url: &str, env: &Env) -> Result<Response, EgressError> {
+async fn declared(url: &str, env: &EnvironmentSource) -> Result<Response, EgressError> {
     let url = Url::parse(url).unwrap();
-    Client::for_provider(&url, env, Deadlines::default(), 1000)?
+    EgressClient::for_provider(&url, env, ClientDeadlines::default(), 1000)?
         .send(get(url.as_str()))
         .await
 }
@@ -71,7 +71,10 @@ async fn only_a_trusted_certificate_for_the_right_name_will_do() {
 
     let answer = declared(&url, &trusting(dir.path(), "ours.pem")).await.unwrap();
     assert_eq!(answer.bytes().await.unwrap(), "hello");
-    for env in [trusting(dir.path(), "theirs.pem"), Env::fixed([("A", "")])] {
+    for env in [
+        trusting(dir.path(), "theirs.pem"),
+        EnvironmentSource::fixed([("A", "")]),
+    ] {
         assert!(matches!(declared(&url, &env).await, Err(EgressError::Tls(_))));
     }
     let wrong_name = format!("https://127.0.0.1:{port}/");
@@ -94,7 +97,7 @@ async fn a_pinned_address_is_still_asked_for_by_name() {
     ));
     let table = names(&[("api.test", &["127.0.0.1"]), ("other.test", &["127.0.0.1"])]);
     let env = trusting(dir.path(), "ours.pem");
-    let client = Client::guarded_with(rules, &env, Deadlines::default(), table).unwrap();
+    let client = EgressClient::guarded_with(rules, &env, ClientDeadlines::default(), table).unwrap();
     let answer = client
         .send(get(&format!("https://api.test:{port}/")))
         .await

@@ -165,7 +165,7 @@ async fn five_hundred_at_once_are_served_a_few_at_a_time() {
     assert_eq!(codes.iter().filter(|code| **code == 200).count(), 500);
     drop(idle);
     let reached = running.end().await;
-    assert_eq!(reached.connections.len(), clawk_egress::Ledger::KEPT);
+    assert_eq!(reached.connections.len(), clawk_egress::ConnectionLedger::KEPT);
     assert_eq!(reached.more.connected + 64, 500);
     assert!(reached.bytes_out() > 500 * 50);
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_egress::proxy::{Options, variables};
-use clawk_egress::{Binding, Reached};
-use clawk_secrets::{Env, Secret};
+use clawk_egress::{ConnectionReport, EgressSecret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tokio::net::TcpListener;
 
@@ -39,11 +39,11 @@ os.execvpe('sh', ['sh', '-c', sys.argv[2]], env)
 /// What a program in the box said, and what it reached.
 struct Ran {
     text: String,
-    reached: Reached,
+    reached: ConnectionReport,
 }
 
 /// Runs a command line in an empty namespace. `kill_proxy`: stops serving before the command starts.
-async fn boxed(made: Options, env: &Env, dir: &Path, command: &str, kill_proxy: bool) -> Ran {
+async fn boxed(made: Options, env: &EnvironmentSource, dir: &Path, command: &str, kill_proxy: bool) -> Ran {
     let socket = dir.join(format!("door-{}", rand()));
     let door = UnixListener::bind(&socket).unwrap();
     #[expect(clippy::disallowed_methods, reason = "a test's real client")]
@@ -100,7 +100,7 @@ async fn boxed(made: Options, env: &Env, dir: &Path, command: &str, kill_proxy: 
     );
     let reached = match running {
         Some(running) => running.end().await,
-        None => Reached::default(),
+        None => ConnectionReport::default(),
     };
     Ran { text, reached }
 }
@@ -240,7 +240,7 @@ async fn real_clients_trust_the_runs_authority_and_never_see_the_secret() {
         &format!("allow_private = ['api.test:{port}']"),
         at_loopback(&["api.test"]),
     );
-    made.bindings = vec![Arc::new(Binding {
+    made.bindings = vec![Arc::new(EgressSecret {
         secret: Secret::new("API_KEY", value),
         tools: vec!["shell".to_owned()],
         hosts: vec![format!("api.test:{port}").try_into().unwrap()],

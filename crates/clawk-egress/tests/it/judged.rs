@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use clawk_egress::Names;
+use clawk_egress::NameResolver;
 
 use super::support::{Canary, Running, at_loopback, no_env, options, say, start, status};
 
@@ -60,7 +60,7 @@ const PRIVATE: &[&str] = &[
     "here.TEST.",
 ];
 
-async fn open(names: Names) -> (Canary, Running) {
+async fn open(names: NameResolver) -> (Canary, Running) {
     let canary = Canary::new();
     let port = canary.port;
     let running = start(options(&format!("hosts = ['*', '*:{port}']"), names), &no_env()).await;
@@ -144,7 +144,7 @@ fn socks_address(address: IpAddr, port: u16) -> Vec<u8> {
 async fn one_private_address_among_public_ones_refuses_them_all() {
     let mixed: Vec<IpAddr> = vec!["8.8.8.8".parse().unwrap(), "127.0.0.1".parse().unwrap()];
     for answer in [mixed.clone(), mixed.into_iter().rev().collect()] {
-        let (canary, running) = open(Names::Hook(Arc::new(move |_| answer.clone()))).await;
+        let (canary, running) = open(NameResolver::Hook(Arc::new(move |_| answer.clone()))).await;
         let port = canary.port;
         let request = format!("GET http://mixed.test:{port}/ HTTP/1.1\r\nHost: mixed.test:{port}\r\n\r\n");
         let said = say(running.address, request.as_bytes()).await;
@@ -160,7 +160,7 @@ async fn a_name_that_changes_its_address_is_asked_once() {
     // Public when it is judged, loopback ever after.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let names = Names::Hook(Arc::new(move |_| {
+    let names = NameResolver::Hook(Arc::new(move |_| {
         let first = count.fetch_add(1, Ordering::SeqCst) == 0;
         let text = if first { "192.31.196.1" } else { "127.0.0.1" };
         vec![text.parse().unwrap()]
@@ -177,7 +177,7 @@ async fn a_name_that_changes_its_address_is_asked_once() {
     // And where the own network is open, the connection goes to the address that was judged, not to the next one.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let names = Names::Hook(Arc::new(move |_| {
+    let names = NameResolver::Hook(Arc::new(move |_| {
         let first = count.fetch_add(1, Ordering::SeqCst) == 0;
         let text = if first { "127.0.0.1" } else { "127.0.0.2" };
         vec![text.parse().unwrap()]

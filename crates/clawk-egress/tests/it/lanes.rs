@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clawk_egress::proxy::{Limits, Options, REFUSED};
-use clawk_egress::{Proxy, Reached};
+use clawk_egress::{ConnectionReport, Proxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::support::{Canary, at_loopback, no_env, options};
@@ -17,7 +17,7 @@ fn with(canary: &Canary, limits: Limits) -> Options {
 }
 
 /// What came back, and what was told.
-async fn lane(options: Options, request: &str) -> (String, Reached) {
+async fn lane(options: Options, request: &str) -> (String, ConnectionReport) {
     let call = Proxy::new(options, &no_env()).unwrap().call(&["shell"]).unwrap();
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     let asking = async move {

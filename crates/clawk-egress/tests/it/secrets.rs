@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clawk_egress::proxy::Options;
-use clawk_egress::{Binding, Screen, Screened, Screening};
+use clawk_egress::{EgressSecret, ScreenVerdict, SecretScan, SecretScreen};
 use clawk_secrets::Secret;
 
 use super::support::{
@@ -12,8 +12,8 @@ use super::support::{
 
 const VALUE: &str = "s3cr3t-Value/42+x";
 
-fn binding(hosts: &[String]) -> Binding {
-    Binding {
+fn binding(hosts: &[String]) -> EgressSecret {
+    EgressSecret {
         secret: Secret::new("API_KEY", VALUE),
         tools: vec!["shell".to_owned()],
         hosts: hosts
@@ -340,28 +340,28 @@ struct Words {
 
 struct Reading(&'static str, bool);
 
-impl Screen for Words {
-    fn begin(&self) -> Box<dyn Screening> {
+impl SecretScreen for Words {
+    fn begin(&self) -> Box<dyn SecretScan> {
         Box::new(Reading(self.word, self.block))
     }
 }
 
-impl Screening for Reading {
-    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Screened {
+impl SecretScan for Reading {
+    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
         let text = String::from_utf8_lossy(piece);
         if !text.contains(self.0) {
             out.extend_from_slice(piece);
-            return Screened::Clean;
+            return ScreenVerdict::Clean;
         }
         if self.1 {
-            return Screened::Blocked("word".to_owned());
+            return ScreenVerdict::Blocked("word".to_owned());
         }
         out.extend_from_slice(text.replace(self.0, "[gone]").as_bytes());
-        Screened::Noted(vec!["word".to_owned()])
+        ScreenVerdict::Noted(vec!["word".to_owned()])
     }
 
-    fn finish(&mut self, _out: &mut Vec<u8>) -> Screened {
-        Screened::Clean
+    fn finish(&mut self, _out: &mut Vec<u8>) -> ScreenVerdict {
+        ScreenVerdict::Clean
     }
 }
 

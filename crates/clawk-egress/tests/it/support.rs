@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clawk_egress::proxy::{Limits, Options};
-use clawk_egress::{Names, Proxy, ProxyCall, Reached, Rules};
-use clawk_secrets::Env;
+use clawk_egress::{ConnectionReport, HostAllowList, NameResolver, Proxy, ProxyCall};
+use clawk_secrets::EnvironmentSource;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -128,30 +128,30 @@ pub(crate) struct Running {
 
 impl Running {
     /// Stops it; what became of the connections.
-    pub(crate) async fn end(self) -> Reached {
+    pub(crate) async fn end(self) -> ConnectionReport {
         let _ = self.stop.send(());
         self.task.await.expect("no panic");
         self.call.ledger().take()
     }
 }
 
-pub(crate) fn rules(toml: &str) -> Rules {
+pub(crate) fn rules(toml: &str) -> HostAllowList {
     toml::from_str(toml).expect("rules")
 }
 
 /// Names of `table`, each at loopback.
-pub(crate) fn at_loopback(table: &[&str]) -> Names {
+pub(crate) fn at_loopback(table: &[&str]) -> NameResolver {
     let loopback: IpAddr = [127, 0, 0, 1].into();
     let names = table.iter().map(|name| ((*name).to_owned(), vec![loopback]));
-    Names::Fixed(names.collect::<BTreeMap<_, _>>())
+    NameResolver::Fixed(names.collect::<BTreeMap<_, _>>())
 }
 
-pub(crate) async fn start(options: Options, env: &Env) -> Running {
+pub(crate) async fn start(options: Options, env: &EnvironmentSource) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     start_on(options, env, listener)
 }
 
-pub(crate) fn start_on(options: Options, env: &Env, listener: TcpListener) -> Running {
+pub(crate) fn start_on(options: Options, env: &EnvironmentSource, listener: TcpListener) -> Running {
     let address = listener.local_addr().expect("an address");
     let proxy = Proxy::new(options, env).expect("a proxy");
     let call = proxy.call(&["shell"]).expect("a call");
@@ -174,7 +174,7 @@ pub(crate) fn start_on(options: Options, env: &Env, listener: TcpListener) -> Ru
 }
 
 /// Short waits, and the given rules.
-pub(crate) fn options(toml: &str, names: Names) -> Options {
+pub(crate) fn options(toml: &str, names: NameResolver) -> Options {
     Options {
         rules: rules(toml),
         names,
@@ -192,8 +192,8 @@ pub(crate) fn quick() -> Limits {
     }
 }
 
-pub(crate) fn no_env() -> Env {
-    Env::fixed([("A", "")])
+pub(crate) fn no_env() -> EnvironmentSource {
+    EnvironmentSource::fixed([("A", "")])
 }
 
 /// Sends bytes and reads to the end.
@@ -244,8 +244,8 @@ pub(crate) fn certified(dir: &Path, name: &str, hosts: &[&str]) -> rustls::Serve
 }
 
 /// An environment that trusts `dir/NAME` alone.
-pub(crate) fn trusting(dir: &Path, name: &str) -> Env {
-    Env::fixed([("SSL_CERT_FILE", dir.join(name).to_str().expect("a path"))])
+pub(crate) fn trusting(dir: &Path, name: &str) -> EnvironmentSource {
+    EnvironmentSource::fixed([("SSL_CERT_FILE", dir.join(name).to_str().expect("a path"))])
 }
 
 /// A TLS client's configuration that trusts the certificates of `pem`.

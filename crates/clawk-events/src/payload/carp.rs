@@ -1,7 +1,7 @@
 //! CARP: the protocol's own list, and what a restart needs of it.
 
 use clawk_proto::Digest;
-use clawk_proto::carp::{Operation, RiskTier};
+use clawk_proto::carp::{CarpOperation, RiskTier};
 use uuid::Uuid;
 
 use crate::field::{AddedField, payloads};
@@ -28,7 +28,7 @@ payloads! {
         /// What it is for.
         goal: String,
         /// What was asked for.
-        operation: Operation,
+        operation: CarpOperation,
         /// The request.
         request_id: Uuid,
         /// Capabilities that an action must have.

@@ -2,7 +2,7 @@
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::providers::{self, Account, VendorChoice};
+use crate::providers::{self, VendorAccount, VendorChoice};
 use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
 use crate::source::SourcePath;
@@ -52,7 +52,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
                 draft.report.left(format!(".env: {model}"), "no model is named");
                 return finish(draft, &root, &env);
             };
-            let found = Account {
+            let found = VendorAccount {
                 key: (!key.is_empty()).then(|| format!("${{{key}}}")),
                 place: format!(".env: {key}"),
                 base_url: env.text(url),
@@ -69,7 +69,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
         }
         None => {
             let model = env.text("LLM_MODEL").unwrap_or_else(|| "unknown".to_owned());
-            let found = Account {
+            let found = VendorAccount {
                 key: env.text("LLM_API_KEY").map(|_| "${LLM_API_KEY}".to_owned()),
                 place: ".env: LLM_API_KEY".to_owned(),
                 base_url: env.text("LLM_BASE_URL"),

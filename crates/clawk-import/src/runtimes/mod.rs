@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::{Draft, secret_text};
-use crate::providers::{self, Account, VendorChoice};
+use crate::providers::{self, VendorAccount, VendorChoice};
 use crate::settings::{Settings, first_file, text_of};
 use crate::source::SourcePath;
 
@@ -192,7 +192,7 @@ fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> 
 }
 
 /// One vendor's account below `at`, in the spellings in use.
-fn account(settings: &Settings, at: &str, name: &str) -> Account {
+fn account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
     let here = format!("{at}.{name}");
     let key = ["api_key", "key", "token", "auth_token", "oauth_token"]
         .iter()
@@ -202,7 +202,7 @@ fn account(settings: &Settings, at: &str, name: &str) -> Account {
             Some((value, settings.place(&path)))
         });
     let (key, place) = key.map_or((None, settings.place(&here)), |(key, place)| (Some(key), place));
-    Account {
+    VendorAccount {
         key,
         place,
         base_url: settings.first(&[

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::ImportError;
 use crate::draft::Draft;
-use crate::providers::{Account, VendorChoice};
+use crate::providers::{VendorAccount, VendorChoice};
 use crate::runtimes::{self, ImportSource, Runtime};
 use crate::settings::Settings;
 use crate::source::SourcePath;
@@ -82,7 +82,7 @@ fn models(draft: &mut Draft, settings: &Settings) {
                 &[model],
             );
         } else if settings.look("llm.model").is_some() {
-            crate::providers::add(draft, name, VendorChoice::InName, &|_| Account {
+            crate::providers::add(draft, name, VendorChoice::InName, &|_| VendorAccount {
                 key: settings.text("llm.api_key"),
                 place: "config.json: llm.api_key".to_owned(),
                 base_url: settings.text("llm.base_url"),
@@ -150,7 +150,7 @@ fn listed(draft: &mut Draft, entry: &Value) {
         return;
     };
     let name = text(entry, &["model_name"]).unwrap_or_default();
-    crate::providers::add(draft, &model, VendorChoice::InName, &|_| Account {
+    crate::providers::add(draft, &model, VendorChoice::InName, &|_| VendorAccount {
         key: text(entry, &["api_key"]).or_else(|| {
             entry
                 .pointer("/api_keys/0")

@@ -36,7 +36,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     }
     env.take("ANTHROPIC_API_KEY");
     providers::add(&mut draft, &model, VendorChoice::Named("anthropic"), &|_| {
-        providers::Account {
+        providers::VendorAccount {
             key: Some("${ANTHROPIC_API_KEY}".to_owned()),
             place: ".env: ANTHROPIC_API_KEY".to_owned(),
             base_url: env.text("ANTHROPIC_BASE_URL"),

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{Import, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import};
 use tempfile::TempDir;
 
 use crate::valid;
 
-fn from(runtime: Runtime, files: &[(&str, &str)]) -> (Import, String) {
+fn from(runtime: Runtime, files: &[(&str, &str)]) -> (ImportResult, String) {
     let old = TempDir::new().unwrap();
     for (name, text) in files {
         let path = old.path().join(name);

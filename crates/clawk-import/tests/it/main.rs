@@ -14,14 +14,14 @@ mod vendors;
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{Import, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import};
 use tempfile::TempDir;
 
 /// No value with this text may be written anywhere.
 const CANARY: &str = "CANARY-5f2c";
 
 /// Writes files below a folder, reads them as the runtime's, and checks what holds for every import.
-fn imported(runtime: Runtime, files: &[(&str, &str)]) -> (Import, String) {
+fn imported(runtime: Runtime, files: &[(&str, &str)]) -> (ImportResult, String) {
     let old = TempDir::new().unwrap();
     let home = old.path().join(runtime.home());
     for (name, content) in files {
@@ -56,7 +56,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Reads the runtime's sample, and checks what holds for every import.
-fn sample(runtime: Runtime) -> (Import, String) {
+fn sample(runtime: Runtime) -> (ImportResult, String) {
     let old = copied(runtime);
     let import = import(runtime, &old.path().join(runtime.home())).unwrap();
     let text = valid(runtime, &import);
@@ -64,7 +64,7 @@ fn sample(runtime: Runtime) -> (Import, String) {
 }
 
 /// The new folder's manifest loads without an error; no file and no line of the report holds the canary.
-fn valid(runtime: Runtime, import: &Import) -> String {
+fn valid(runtime: Runtime, import: &ImportResult) -> String {
     let new = TempDir::new().unwrap();
     for (name, content) in &import.files {
         let path = new.path().join(name);
@@ -92,12 +92,12 @@ fn valid(runtime: Runtime, import: &Import) -> String {
     text
 }
 
-fn left(import: &Import, part: &str) -> bool {
+fn left(import: &ImportResult, part: &str) -> bool {
     let mut all = import.report.left.iter();
     all.any(|left| left.setting.contains(part) || left.reason.contains(part))
 }
 
-fn local(import: &Import) -> String {
+fn local(import: &ImportResult) -> String {
     let (_, content) = import
         .files
         .iter()

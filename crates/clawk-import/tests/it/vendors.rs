@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clawk_import::{Import, Runtime, import};
+use clawk_import::{ImportResult, Runtime, import};
 use tempfile::TempDir;
 
 use crate::valid;
@@ -18,7 +18,7 @@ fn endpoint(text: &str) -> &str {
         .map_or("", |(_, address)| address.trim_matches('"'))
 }
 
-fn from(runtime: Runtime, file: &str, words: &str) -> (Import, String) {
+fn from(runtime: Runtime, file: &str, words: &str) -> (ImportResult, String) {
     let old = TempDir::new().unwrap();
     fs::write(old.path().join(file), words).unwrap();
     let import = import(runtime, old.path()).unwrap();
@@ -26,7 +26,7 @@ fn from(runtime: Runtime, file: &str, words: &str) -> (Import, String) {
     (import, text)
 }
 
-fn openclaw(model: &str) -> (Import, String) {
+fn openclaw(model: &str) -> (ImportResult, String) {
     let config = format!(r#"{{"agents": {{"defaults": {{"model": {{"primary": "{model}"}}}}}}}}"#);
     from(Runtime::Openclaw, "openclaw.json", &config)
 }

@@ -15,8 +15,8 @@ fn agent() -> Manifest {
     ]}))
 }
 
-fn person(channel: &str, sender: &str, role: Role) -> Door {
-    Door::Channel {
+fn person(channel: &str, sender: &str, role: Role) -> EntryPoint {
+    EntryPoint::Channel {
         channel: channel.to_owned(),
         conversation: "c".to_owned(),
         direct: false,
@@ -25,8 +25,8 @@ fn person(channel: &str, sender: &str, role: Role) -> Door {
     }
 }
 
-fn rpc(client: &str, role: Role) -> Door {
-    Door::Rpc {
+fn rpc(client: &str, role: Role) -> EntryPoint {
+    EntryPoint::Rpc {
         client: client.to_owned(),
         role,
     }
@@ -36,16 +36,16 @@ fn rpc(client: &str, role: Role) -> Door {
 /// this author asks for.
 #[test]
 fn every_door_says_whose_words_come_in_by_it() {
-    let peer = Door::Peer {
+    let peer = EntryPoint::Peer {
         identity: "scout".to_owned(),
         task_id: "1".to_owned(),
         role: Role::Admin,
     };
-    let unknown = Door::Unknown {
+    let unknown = EntryPoint::Unknown {
         sender: "who".to_owned(),
     };
-    let table: [(Door, Option<&str>, bool); 19] = [
-        (Door::Cli, None, false),
+    let table: [(EntryPoint, Option<&str>, bool); 19] = [
+        (EntryPoint::Cli, None, false),
         (rpc("desk", Role::Admin), None, false),
         (rpc("desk", Role::User), Some("peer desk on rpc"), true),
         (rpc("desk", Role::Viewer), Some("peer desk on rpc"), true),
@@ -90,7 +90,7 @@ fn every_door_says_whose_words_come_in_by_it() {
     ];
     let manifest = agent();
     for (door, origin, own) in table {
-        let author = Author::of_door(&door, &manifest);
+        let author = TextAuthor::of_door(&door, &manifest);
         let found = author.own_origin();
         match (origin, &found) {
             (Some(wanted), Some(found)) => assert!(found.starts_with(wanted), "{door:?}: {found}"),
@@ -106,7 +106,7 @@ fn every_door_says_whose_words_come_in_by_it() {
 #[test]
 fn nobody_gets_the_words_of_another() {
     let manifest = agent();
-    let of = |door: Door| Author::of_door(&door, &manifest);
+    let of = |door: EntryPoint| TextAuthor::of_door(&door, &manifest);
     let ann = of(person("chat", "ann", Role::User));
     for other in [
         of(person("chat", "bob", Role::User)),
@@ -122,7 +122,7 @@ fn nobody_gets_the_words_of_another() {
     let liar = of(rpc("desk", Role::User)).own_origin().unwrap();
     assert!(!of(rpc("desk", Role::Admin)).wrote(&liar));
     // The same person has the same words in a group and alone, whatever role was recorded then.
-    let alone = Door::Channel {
+    let alone = EntryPoint::Channel {
         channel: "chat".to_owned(),
         conversation: "d".to_owned(),
         direct: true,

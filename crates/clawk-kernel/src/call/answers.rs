@@ -5,70 +5,76 @@ use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Calls;
-use super::approval::{Reception, Reply};
+use super::CallGovernor;
+use super::approval::{ApprovalReply, ReplyOutcome};
 use super::record::answer_word;
 use crate::error::KernelError;
 use crate::event::{ApprovalAnswered, ApprovalRevoked, ChainText, EventWords, kind, stand_in};
 use crate::hosts;
-use crate::notice::Answer;
-use crate::ports::Scan;
-use crate::roles::Person;
+use crate::notice::ApprovalAnswer;
+use crate::ports::JournalScan;
+use crate::roles::KnownPerson;
 
 /// Events of the past looked at for one listing.
 const MAX_PAST: usize = 10_000;
 
 /// Only an admin approves; a viewer answers nothing at all (CKP §5.3).
-pub(crate) const fn may_answer(role: Role, answer: Answer) -> bool {
+pub(crate) const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
     match (role, answer) {
-        (Role::Admin, _) | (Role::User, Answer::Deny) => true,
-        (Role::User, Answer::Approve | Answer::ApproveForSession | Answer::Always) | (Role::Viewer, _) => {
-            false
-        }
+        (Role::Admin, _) | (Role::User, ApprovalAnswer::Deny) => true,
+        (
+            Role::User,
+            ApprovalAnswer::Approve | ApprovalAnswer::ApproveForSession | ApprovalAnswer::Always,
+        )
+        | (Role::Viewer, _) => false,
     }
 }
 
 /// Answers a question, wherever its call is.
-pub(crate) async fn reply(calls: &Calls, id: &RequestId, mut reply: Reply) -> Reception {
+pub(crate) async fn reply(calls: &CallGovernor, id: &RequestId, mut reply: ApprovalReply) -> ReplyOutcome {
     if let Some(reason) = &mut reply.reason {
         calls.screens.without_known(reason);
     }
     if !may_answer(reply.person.role, reply.answer) {
-        return Reception::NotAllowed;
+        return ReplyOutcome::NotAllowed;
     }
     let here = here(calls, id, &reply).await;
     match (&calls.hosts, here) {
         // The call may be another host's.
-        (Some(hosts), Reception::Nothing) => hosts::reply(calls, hosts, id, &reply).await,
+        (Some(hosts), ReplyOutcome::Nothing) => hosts::reply(calls, hosts, id, &reply).await,
         (_, reception) => reception,
     }
 }
 
 /// The same, for a call of this host only: its screening and its rights are looked at here once more.
-pub(crate) async fn reply_here(calls: &Calls, id: &RequestId, mut reply: Reply) -> Reception {
+pub(crate) async fn reply_here(
+    calls: &CallGovernor,
+    id: &RequestId,
+    mut reply: ApprovalReply,
+) -> ReplyOutcome {
     if let Some(reason) = &mut reply.reason {
         calls.screens.without_known(reason);
     }
     if !may_answer(reply.person.role, reply.answer) {
-        return Reception::NotAllowed;
+        return ReplyOutcome::NotAllowed;
     }
     here(calls, id, &reply).await
 }
 
-async fn here(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
+async fn here(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> ReplyOutcome {
     match calls.desk.answer(id, reply.clone()).await {
-        Reception::Nothing => to_open(calls, id, reply).await,
+        ReplyOutcome::Nothing => to_open(calls, id, reply).await,
         reception => reception,
     }
 }
 
 /// Answers several steps of a plan at once, all where none are named: what became of each. Unknown numbers are left out.
 pub(crate) async fn reply_plan(
-    calls: &Calls,
+    calls: &CallGovernor,
     plan: &RequestId,
     only: Option<&[u32]>,
-    said: &Reply,
-) -> Vec<(u32, Reception)> {
+    said: &ApprovalReply,
+) -> Vec<(u32, ReplyOutcome)> {
     let mut steps = calls.desk.steps(plan);
     if let Some(hosts) = &calls.hosts {
         steps.extend(hosts.steps(plan));
@@ -84,7 +90,7 @@ pub(crate) async fn reply_plan(
 }
 
 /// A call that was asked about and never comes: its turn is over.
-pub(crate) async fn withdraw(calls: &Calls, ids: impl Iterator<Item = &RequestId>) {
+pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &RequestId>) {
     let mut drafts = Vec::new();
     for id in ids {
         let Some(open) = calls.desk.close(id) else {
@@ -117,7 +123,7 @@ pub(crate) async fn withdraw(calls: &Calls, ids: impl Iterator<Item = &RequestId
 
 /// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
 /// covers that call alone, whatever it says of later ones: their standing is given where the call is.
-async fn to_open(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
+async fn to_open(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> ReplyOutcome {
     let (thread, question) = match calls.desk.settle_open(id, reply, calls.clock().monotonic_us()) {
         Ok(open) => open,
         Err(reception) => return reception,
@@ -141,13 +147,13 @@ async fn to_open(calls: &Calls, id: &RequestId, reply: &Reply) -> Reception {
     if let Err(error) = &kept {
         tracing::error!(%error, "an answer could not be kept");
         calls.desk.unsettle_open(id);
-        return Reception::Nothing;
+        return ReplyOutcome::Nothing;
     }
-    Reception::Taken
+    ReplyOutcome::Taken
 }
 
 /// Ends a standing grant.
-pub(crate) async fn revoke(calls: &Calls, grant: &str, by: &Person) -> Result<bool, KernelError> {
+pub(crate) async fn revoke(calls: &CallGovernor, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
     if by.role != Role::Admin || !calls.desk.standing.contains(grant) {
         return Ok(false);
     }
@@ -165,7 +171,7 @@ pub(crate) async fn revoke(calls: &Calls, grant: &str, by: &Person) -> Result<bo
 
 /// A question of the past.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Past {
+pub struct PastApproval {
     /// The call.
     pub request_id: String,
     /// Its session.
@@ -188,7 +194,7 @@ pub struct Past {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Fields {
+struct PastApprovalFields {
     action_id: String,
     answer: String,
     by: String,
@@ -200,20 +206,20 @@ struct Fields {
 }
 
 /// The latest answers, the last one last.
-pub(crate) async fn history(calls: &Calls, limit: usize) -> Result<Vec<Past>, KernelError> {
-    let mut scan = Scan {
+pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<PastApproval>, KernelError> {
+    let mut scan = JournalScan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
         limit: MAX_PAST,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut past = std::collections::VecDeque::new();
     loop {
         let page = calls.scribe.journal().scan(scan.clone()).await?;
         for event in &page {
             let value: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours read
-            let found = Fields::deserialize(value).unwrap_or_default(); // silent-ok: as above
-            past.push_back(Past {
+            let found = PastApprovalFields::deserialize(value).unwrap_or_default(); // silent-ok: as above
+            past.push_back(PastApproval {
                 request_id: found.request_id,
                 session: event.session,
                 tool: found.action_id,

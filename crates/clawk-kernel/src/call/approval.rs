@@ -8,12 +8,12 @@ use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, broadcast, oneshot};
 
-use super::standing::Standing;
+use super::standing::GrantStore;
 use crate::event::Thread;
-use crate::notice::{Answer, Question};
-use crate::roles::Person;
-use crate::sheet::Seen;
-use crate::witness::Grant;
+use crate::notice::{ApprovalAnswer, ApprovalQuestion};
+use crate::roles::KnownPerson;
+use crate::sheet::PreviewReceipt;
+use crate::witness::ExactGrant;
 
 /// How long an answer that came before its question waits for it, milliseconds (R18).
 pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
@@ -23,7 +23,7 @@ const QUESTION_BACKLOG: usize = 256;
 /// The later calls that a standing answer covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Breadth {
+pub enum GrantScope {
     /// The tool with exactly these arguments.
     #[default]
     Exact,
@@ -33,41 +33,41 @@ pub enum Breadth {
 
 /// An answer with who gave it and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct ApprovalReply {
     /// Yes or no, and for how long.
-    pub answer: Answer,
+    pub answer: ApprovalAnswer,
     /// For standing answers.
-    pub breadth: Breadth,
+    pub breadth: GrantScope,
     /// Who.
-    pub person: Person,
+    pub person: KnownPerson,
     /// Their words.
     pub reason: Option<String>,
     /// How much of the question they were given. A yes to a folded question counts only with the whole of it.
-    pub seen: Seen,
+    pub seen: PreviewReceipt,
 }
 
-impl Reply {
+impl ApprovalReply {
     /// Whether it counts as an answer to this question: a no always does.
-    pub(crate) fn counts(&self, question: &Question) -> bool {
-        self.answer == Answer::Deny || question.sheet.admits(&self.seen)
+    pub(crate) fn counts(&self, question: &ApprovalQuestion) -> bool {
+        self.answer == ApprovalAnswer::Deny || question.sheet.admits(&self.seen)
     }
 
     /// For the record of a yes to a question that was folded.
-    pub(crate) fn seen_word(&self, question: &Question) -> Option<&'static str> {
-        if self.answer == Answer::Deny || !question.sheet.is_folded() {
+    pub(crate) fn seen_word(&self, question: &ApprovalQuestion) -> Option<&'static str> {
+        if self.answer == ApprovalAnswer::Deny || !question.sheet.is_folded() {
             return None;
         }
         match self.seen {
-            Seen::Short => None,
-            Seen::Whole(_) => Some("whole"),
-            Seen::Sent => Some("sent"),
+            PreviewReceipt::Short => None,
+            PreviewReceipt::Whole(_) => Some("whole"),
+            PreviewReceipt::Sent => Some("sent"),
         }
     }
 }
 
 /// The result of giving an answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reception {
+pub enum ReplyOutcome {
     /// It counts, and is durable.
     Taken,
     /// Nothing asks for it, or it was answered before (R18).
@@ -81,41 +81,41 @@ pub enum Reception {
 /// An answer on its way to its call, and the way back: whether it is durable.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    pub(super) reply: Reply,
+    pub(super) reply: ApprovalReply,
     pub(super) durable: oneshot::Sender<bool>,
 }
 
 /// A question that no running call holds: an earlier run of the agent left it open.
 #[derive(Debug)]
-pub(crate) struct Open {
-    pub(crate) question: Question,
-    pub(crate) grant: Grant,
+pub(crate) struct OpenApproval {
+    pub(crate) question: ApprovalQuestion,
+    pub(crate) grant: ExactGrant,
     pub(crate) request_hash: Digest,
     pub(crate) thread: Thread,
     /// Answered already; it counts when the call comes again.
-    pub(crate) reply: Option<Reply>,
+    pub(crate) reply: Option<ApprovalReply>,
 }
 
 #[derive(Debug)]
-struct Presence {
-    stage: Stage,
+struct PendingCallEntry {
+    stage: PendingCallStage,
     /// Who holds it: the call, and its future before the first poll.
     holders: u32,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum PendingCallStage {
     /// The call is on its way; it may yet ask.
     Working,
     /// Its question was put before it came; it looks whether all is as it was, and asks then.
-    Returning(Box<Question>),
+    Returning(Box<ApprovalQuestion>),
     /// It waits for this answer.
-    Asking(Box<Question>, oneshot::Sender<Delivery>),
+    Asking(Box<ApprovalQuestion>, oneshot::Sender<Delivery>),
     /// It was answered; a second answer changes nothing.
     Settled,
 }
 
-enum Taken {
+enum ReplyTarget {
     Nothing,
     NotYet,
     Unseen,
@@ -124,46 +124,46 @@ enum Taken {
 
 /// All calls in progress and their questions.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    calls: Mutex<BTreeMap<RequestId, Presence>>,
-    open: Mutex<BTreeMap<RequestId, Open>>,
+pub(crate) struct ApprovalRegistry {
+    calls: Mutex<BTreeMap<RequestId, PendingCallEntry>>,
+    open: Mutex<BTreeMap<RequestId, OpenApproval>>,
     /// The steps of plans whose calls have not ended: plan and number.
     plans: Mutex<HashMap<RequestId, Vec<(u32, RequestId)>>>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: GrantStore,
     changed: Notify,
-    questions: broadcast::Sender<Question>,
+    questions: broadcast::Sender<ApprovalQuestion>,
 }
 
 /// A call's place at the desk; it leaves when dropped.
 #[derive(Debug)]
-pub(crate) struct Seat<'a> {
-    desk: &'a Desk,
+pub(crate) struct PendingCall<'a> {
+    desk: &'a ApprovalRegistry,
     request_id: RequestId,
 }
 
-impl Default for Desk {
+impl Default for ApprovalRegistry {
     fn default() -> Self {
         let (questions, _) = broadcast::channel(QUESTION_BACKLOG);
         Self {
             calls: Mutex::default(),
             open: Mutex::default(),
             plans: Mutex::default(),
-            standing: Standing::default(),
+            standing: GrantStore::default(),
             changed: Notify::new(),
             questions,
         }
     }
 }
 
-impl Desk {
-    fn calls(&self) -> MutexGuard<'_, BTreeMap<RequestId, Presence>> {
+impl ApprovalRegistry {
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<RequestId, PendingCallEntry>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a call, before anything else is done for it.
-    pub(crate) fn sit(&self, request_id: &RequestId) -> Seat<'_> {
+    pub(crate) fn sit(&self, request_id: &RequestId) -> PendingCall<'_> {
         self.hold(request_id);
-        Seat {
+        PendingCall {
             desk: self,
             request_id: request_id.clone(),
         }
@@ -174,8 +174,8 @@ impl Desk {
         let mut calls = self.calls();
         calls
             .entry(request_id.clone())
-            .or_insert(Presence {
-                stage: Stage::Working,
+            .or_insert(PendingCallEntry {
+                stage: PendingCallStage::Working,
                 holders: 0,
             })
             .holders += 1;
@@ -193,14 +193,14 @@ impl Desk {
         }
     }
 
-    fn set(&self, request_id: &RequestId, stage: Stage) {
+    fn set(&self, request_id: &RequestId, stage: PendingCallStage) {
         if let Some(place) = self.calls().get_mut(request_id) {
             place.stage = stage;
         }
         self.changed.notify_waiters();
     }
 
-    fn open_ones(&self) -> MutexGuard<'_, BTreeMap<RequestId, Open>> {
+    fn open_ones(&self) -> MutexGuard<'_, BTreeMap<RequestId, OpenApproval>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,7 +210,7 @@ impl Desk {
 
     /// Opens questions whose calls are not here: of an earlier run of the agent, or of a plan. All are there before the
     /// first is told.
-    pub(crate) fn reopen(&self, all: Vec<Open>) {
+    pub(crate) fn reopen(&self, all: Vec<OpenApproval>) {
         let mut questions = Vec::with_capacity(all.len());
         for open in all {
             let question = &open.question;
@@ -238,7 +238,7 @@ impl Desk {
     }
 
     /// A call has ended, or never comes: its question is no more. What was open of it.
-    pub(crate) fn close(&self, request_id: &RequestId) -> Option<Open> {
+    pub(crate) fn close(&self, request_id: &RequestId) -> Option<OpenApproval> {
         self.plans().retain(|_, steps| {
             steps.retain(|(_, id)| id != request_id);
             !steps.is_empty()
@@ -253,9 +253,9 @@ impl Desk {
     }
 
     /// Which of these calls have an open question, and those without an answer.
-    pub(crate) fn open_of(&self, ids: &[RequestId]) -> (bool, Vec<Question>) {
+    pub(crate) fn open_of(&self, ids: &[RequestId]) -> (bool, Vec<ApprovalQuestion>) {
         let open = self.open_ones();
-        let found: Vec<&Open> = ids.iter().filter_map(|id| open.get(id)).collect();
+        let found: Vec<&OpenApproval> = ids.iter().filter_map(|id| open.get(id)).collect();
         let unanswered = found.iter().filter(|open| open.reply.is_none());
         (
             !found.is_empty(),
@@ -264,13 +264,13 @@ impl Desk {
     }
 
     /// The call of an open question is here again.
-    pub(super) fn take_up(&self, request_id: &RequestId) -> Option<Open> {
+    pub(super) fn take_up(&self, request_id: &RequestId) -> Option<OpenApproval> {
         // Both at once: at no time is the question in neither list.
         let mut all = self.open_ones();
         let open = all.remove(request_id)?;
         if open.reply.is_none() {
             let question = Box::new(open.question.clone());
-            self.set(request_id, Stage::Returning(question));
+            self.set(request_id, PendingCallStage::Returning(question));
         }
         Some(open)
     }
@@ -287,16 +287,16 @@ impl Desk {
     pub(super) fn settle_open(
         &self,
         request_id: &RequestId,
-        reply: &Reply,
+        reply: &ApprovalReply,
         now_us: u64,
-    ) -> Result<(Thread, Question), Reception> {
+    ) -> Result<(Thread, ApprovalQuestion), ReplyOutcome> {
         let mut all = self.open_ones();
-        let open = all.get_mut(request_id).ok_or(Reception::Nothing)?;
+        let open = all.get_mut(request_id).ok_or(ReplyOutcome::Nothing)?;
         if open.reply.is_some() || open.question.until_us < now_us {
-            return Err(Reception::Nothing);
+            return Err(ReplyOutcome::Nothing);
         }
         if !reply.counts(&open.question) {
-            return Err(Reception::Unseen);
+            return Err(ReplyOutcome::Unseen);
         }
         open.reply = Some(reply.clone());
         Ok((open.thread, open.question.clone()))
@@ -309,8 +309,8 @@ impl Desk {
         }
     }
 
-    /// Takes an answer; [`Reception::Taken`] when it is durable. Waits while the call works and has not asked.
-    pub(crate) async fn answer(&self, request_id: &RequestId, reply: Reply) -> Reception {
+    /// Takes an answer; [`ReplyOutcome::Taken`] when it is durable. Waits while the call works and has not asked.
+    pub(crate) async fn answer(&self, request_id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
         let deadline = tokio::time::Instant::now() + Duration::from_millis(EARLY_ANSWER_MS);
         loop {
             let changed = self.changed.notified();
@@ -318,54 +318,56 @@ impl Desk {
             // Registered before looking, so that no change between the two is missed.
             changed.as_mut().enable();
             match self.take_question(request_id, &reply) {
-                Taken::Nothing => return Reception::Nothing,
-                Taken::Unseen => return Reception::Unseen,
-                Taken::NotYet => {}
-                Taken::Asking(sender) => {
+                ReplyTarget::Nothing => return ReplyOutcome::Nothing,
+                ReplyTarget::Unseen => return ReplyOutcome::Unseen,
+                ReplyTarget::NotYet => {}
+                ReplyTarget::Asking(sender) => {
                     let (durable, kept) = oneshot::channel();
                     let sent = sender.send(Delivery { reply, durable });
                     // silent-ok: a call that is gone keeps nothing
                     return if sent.is_ok() && kept.await.unwrap_or(false) {
-                        Reception::Taken
+                        ReplyOutcome::Taken
                     } else {
-                        Reception::Nothing
+                        ReplyOutcome::Nothing
                     };
                 }
             }
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                return Reception::Nothing;
+                return ReplyOutcome::Nothing;
             }
         }
     }
 
-    fn take_question(&self, request_id: &RequestId, reply: &Reply) -> Taken {
+    fn take_question(&self, request_id: &RequestId, reply: &ApprovalReply) -> ReplyTarget {
         let mut calls = self.calls();
         let Some(place) = calls.get_mut(request_id) else {
-            return Taken::Nothing;
+            return ReplyTarget::Nothing;
         };
-        match std::mem::replace(&mut place.stage, Stage::Settled) {
-            Stage::Settled => Taken::Nothing,
-            stage @ (Stage::Working | Stage::Returning(_)) => {
+        match std::mem::replace(&mut place.stage, PendingCallStage::Settled) {
+            PendingCallStage::Settled => ReplyTarget::Nothing,
+            stage @ (PendingCallStage::Working | PendingCallStage::Returning(_)) => {
                 place.stage = stage;
-                Taken::NotYet
+                ReplyTarget::NotYet
             }
-            Stage::Asking(question, sender) if !reply.counts(&question) => {
-                place.stage = Stage::Asking(question, sender);
-                Taken::Unseen
+            PendingCallStage::Asking(question, sender) if !reply.counts(&question) => {
+                place.stage = PendingCallStage::Asking(question, sender);
+                ReplyTarget::Unseen
             }
-            Stage::Asking(_, sender) => Taken::Asking(sender),
+            PendingCallStage::Asking(_, sender) => ReplyTarget::Asking(sender),
         }
     }
 
     /// What waits for an answer now, by the monotonic clock.
-    pub(crate) fn pending(&self, now_us: u64) -> Vec<Question> {
+    pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let open = self.open_ones();
-        let mut found: Vec<Question> = self
+        let mut found: Vec<ApprovalQuestion> = self
             .calls()
             .values()
             .filter_map(|place| match &place.stage {
-                Stage::Asking(question, _) | Stage::Returning(question) => Some((**question).clone()),
-                Stage::Working | Stage::Settled => None,
+                PendingCallStage::Asking(question, _) | PendingCallStage::Returning(question) => {
+                    Some((**question).clone())
+                }
+                PendingCallStage::Working | PendingCallStage::Settled => None,
             })
             .collect();
         let waiting = open
@@ -378,12 +380,12 @@ impl Desk {
     }
 
     /// Every question from now on.
-    pub(crate) fn questions(&self) -> broadcast::Receiver<Question> {
+    pub(crate) fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
         self.questions.subscribe()
     }
 
     /// A question of a call on another host.
-    pub(crate) fn announce(&self, question: Question) {
+    pub(crate) fn announce(&self, question: ApprovalQuestion) {
         // silent-ok: nobody listening is an ordinary state; the question is in `pending` as well
         let _listeners = self.questions.send(question);
     }
@@ -394,13 +396,13 @@ impl Desk {
     }
 }
 
-impl Seat<'_> {
+impl PendingCall<'_> {
     /// Puts the question; the receiver gets the answer.
-    pub(super) fn ask(&self, question: Question) -> oneshot::Receiver<Delivery> {
+    pub(super) fn ask(&self, question: ApprovalQuestion) -> oneshot::Receiver<Delivery> {
         let (sender, receiver) = oneshot::channel();
         self.desk.set(
             &self.request_id,
-            Stage::Asking(Box::new(question.clone()), sender),
+            PendingCallStage::Asking(Box::new(question.clone()), sender),
         );
         // silent-ok: nobody listening to the broadcast is an ordinary state; the question is in `pending` as well
         let _listeners = self.desk.questions.send(question);
@@ -409,11 +411,11 @@ impl Seat<'_> {
 
     /// The question lapsed.
     pub(crate) fn settle(&self) {
-        self.desk.set(&self.request_id, Stage::Settled);
+        self.desk.set(&self.request_id, PendingCallStage::Settled);
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.desk.release(&self.request_id);
     }

@@ -4,46 +4,46 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clawk_manifest::model::Autonomy;
+use clawk_manifest::model::AutonomyLevel;
 use clawk_policy::{Approval, Effect, TimeoutDefault, Verdict};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::approval::{Breadth, Delivery, Reply, Seat};
-use super::grant::{Leave, files, folder, plan_digest, take};
+use super::approval::{ApprovalReply, Delivery, GrantScope, PendingCall};
+use super::grant::{CallAuthorization, files, folder, plan_digest, take};
 use super::leads;
-use super::record::Record;
+use super::record::CallRecord;
 use super::record::words::default_word;
-use super::standing::{Held, Lasting};
-use super::{Approver, Caller, Calls, Request, not_begun, screen};
-use crate::catalog::{Described, Entry};
+use super::standing::{GrantLifetime, StandingGrant};
+use super::{CallApprover, CallGovernor, CallerContext, Request, not_begun, screen};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
-use crate::notice::{Answer, Notice, Question};
-use crate::ports::Look;
-use crate::sheet::{Line, Sheet};
+use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
+use crate::ports::InspectedCall;
+use crate::sheet::{CallPreview, PreviewLine};
 use crate::skill;
 use crate::time;
-use crate::witness::Grant;
+use crate::witness::ExactGrant;
 
 /// A call that a person is to be asked about.
 #[derive(Debug)]
-pub(super) struct Asking<'a> {
-    pub(super) calls: &'a Calls,
-    pub(super) caller: &'a Caller,
+pub(super) struct ApprovalRequest<'a> {
+    pub(super) calls: &'a CallGovernor,
+    pub(super) caller: &'a CallerContext,
     pub(super) request: &'a Request,
-    pub(super) tool: &'a Entry,
-    pub(super) described: &'a Described,
-    pub(super) seat: &'a Seat<'a>,
+    pub(super) tool: &'a CatalogEntry,
+    pub(super) described: &'a DescribedTool,
+    pub(super) seat: &'a PendingCall<'a>,
     pub(super) verdict: &'a Verdict,
     pub(super) cancel: &'a CancellationToken,
 }
 
-impl Asking<'_> {
+impl ApprovalRequest<'_> {
     /// Asks, waits, and makes sure that what was approved is what is there. A question that an earlier run of the agent
     /// left open is taken up with what was shown then, and with its own expiry.
-    pub(super) async fn ask(&self, record: &mut Record<'_>) -> Result<Leave, CallError> {
+    pub(super) async fn ask(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
         let Effect::Ask(approval) = self.verdict.effect else {
-            return Ok(Leave::policy());
+            return Ok(CallAuthorization::policy());
         };
         let id = &self.request.request_id;
         let (question, grant, reply) = match self.calls.desk.take_up(id) {
@@ -63,7 +63,7 @@ impl Asking<'_> {
             Some(reply) => (self.counted(&reply)?, Some(reply)),
             None => self.wait(record, &question, approval).await?,
         };
-        if matches!(by, Approver::Person(_)) && self.calls.clock().monotonic_us() > question.until_us {
+        if matches!(by, CallApprover::Person(_)) && self.calls.clock().monotonic_us() > question.until_us {
             let changed = format!("it lapsed at {}", question.expires_at);
             return Err(record.voided(&changed));
         }
@@ -76,10 +76,10 @@ impl Asking<'_> {
             record.flush().await?;
             self.calls.stands(held);
         }
-        Ok(Leave::bound(by, grant))
+        Ok(CallAuthorization::bound(by, grant))
     }
 
-    pub(super) async fn look(&self, record: &Record<'_>) -> Result<Grant, CallError> {
+    pub(super) async fn look(&self, record: &CallRecord<'_>) -> Result<ExactGrant, CallError> {
         take(
             self.calls,
             self.tool,
@@ -91,13 +91,17 @@ impl Asking<'_> {
     }
 
     /// Whether all that a grant is bound to still stands; what no person granted is bound to nothing.
-    pub(super) async fn stands(&self, record: &Record<'_>, leave: &Leave) -> bool {
+    pub(super) async fn stands(&self, record: &CallRecord<'_>, leave: &CallAuthorization) -> bool {
         let Some(grant) = &leave.grant else { return true };
         matches!(self.look(record).await, Ok(now) if grant.changed(&now).is_none())
     }
 
     /// Any changed byte voids the grant.
-    pub(super) async fn holds(&self, record: &mut Record<'_>, shown: &Grant) -> Result<(), CallError> {
+    pub(super) async fn holds(
+        &self,
+        record: &mut CallRecord<'_>,
+        shown: &ExactGrant,
+    ) -> Result<(), CallError> {
         let now = self.look(record).await?;
         match shown.changed(&now) {
             None => Ok(()),
@@ -107,10 +111,10 @@ impl Asking<'_> {
 
     async fn wait(
         &self,
-        record: &mut Record<'_>,
-        question: &Question,
+        record: &mut CallRecord<'_>,
+        question: &ApprovalQuestion,
         approval: Approval,
-    ) -> Result<(Approver, Option<Reply>), CallError> {
+    ) -> Result<(CallApprover, Option<ApprovalReply>), CallError> {
         let silence = self
             .calls
             .clock()
@@ -118,7 +122,7 @@ impl Asking<'_> {
         let answer = self.seat.ask(question.clone());
         // A plan was shown as a whole.
         if question.step.is_none() {
-            let notice = Notice::Asking(Box::new(question.clone()));
+            let notice = SessionNotice::Asking(Box::new(question.clone()));
             self.caller.notices.send(notice).await;
         }
         let tool = self.request.tool.clone();
@@ -134,7 +138,7 @@ impl Asking<'_> {
                 match approval.default_if_timeout {
                     TimeoutDefault::Allow => {
                         record.lapsed("timeout-allow");
-                        Ok((Approver::Silence, None))
+                        Ok((CallApprover::Silence, None))
                     }
                     TimeoutDefault::Deny => {
                         record.lapsed("timeout-deny");
@@ -151,7 +155,7 @@ impl Asking<'_> {
     }
 
     /// The wait was cut off before anybody answered.
-    fn cut(&self, record: &mut Record<'_>) -> CallError {
+    fn cut(&self, record: &mut CallRecord<'_>) -> CallError {
         if self.calls.life.stop.is_cancelled() {
             // The agent stops, not the call: its question is open again after the next start.
             record.leave_open();
@@ -164,11 +168,11 @@ impl Asking<'_> {
     /// An answer counts when it is durable; only then is it acknowledged.
     async fn said(
         &self,
-        record: &mut Record<'_>,
-        question: &Question,
-        reply: Reply,
+        record: &mut CallRecord<'_>,
+        question: &ApprovalQuestion,
+        reply: ApprovalReply,
         durable: oneshot::Sender<bool>,
-    ) -> Result<(Approver, Option<Reply>), CallError> {
+    ) -> Result<(CallApprover, Option<ApprovalReply>), CallError> {
         record.answered(question, &reply);
         let written = record.flush().await;
         let _gone = durable.send(written.is_ok()); // silent-ok: who answered need not wait
@@ -189,11 +193,13 @@ impl Asking<'_> {
         }
     }
 
-    fn counted(&self, reply: &Reply) -> Result<Approver, CallError> {
+    fn counted(&self, reply: &ApprovalReply) -> Result<CallApprover, CallError> {
         let by = reply.person.name.clone();
         match reply.answer {
-            Answer::Approve | Answer::ApproveForSession | Answer::Always => Ok(Approver::Person(by)),
-            Answer::Deny => Err(CallError::ApprovalDenied {
+            ApprovalAnswer::Approve | ApprovalAnswer::ApproveForSession | ApprovalAnswer::Always => {
+                Ok(CallApprover::Person(by))
+            }
+            ApprovalAnswer::Deny => Err(CallError::ApprovalDenied {
                 tool: self.request.tool.clone(),
                 by,
                 reason: reply.reason.clone(),
@@ -204,23 +210,23 @@ impl Asking<'_> {
     /// What the answer lets stand: exactly what was shown, or the folder that was offered.
     fn standing(
         &self,
-        record: &Record<'_>,
-        question: &Question,
-        grant: &Grant,
-        reply: &Reply,
-    ) -> Option<Held> {
+        record: &CallRecord<'_>,
+        question: &ApprovalQuestion,
+        grant: &ExactGrant,
+        reply: &ApprovalReply,
+    ) -> Option<StandingGrant> {
         let lasting = match reply.answer {
-            Answer::ApproveForSession => Lasting::Session(question.session),
-            Answer::Always => Lasting::Always,
-            Answer::Approve | Answer::Deny => return None,
+            ApprovalAnswer::ApproveForSession => GrantLifetime::Session(question.session),
+            ApprovalAnswer::Always => GrantLifetime::Always,
+            ApprovalAnswer::Approve | ApprovalAnswer::Deny => return None,
         };
-        Some(Held {
+        Some(StandingGrant {
             id: self.calls.clock().uuid().to_string(),
             tool: self.request.tool.clone(),
             lasting,
             folder: match reply.breadth {
-                Breadth::Exact => None,
-                Breadth::Folder => question.folder.clone(),
+                GrantScope::Exact => None,
+                GrantScope::Folder => question.folder.clone(),
             },
             led: record.led,
             parameters: record.parameters,
@@ -232,11 +238,11 @@ impl Asking<'_> {
         })
     }
 
-    pub(super) async fn question(&self, approval: Approval) -> Question {
+    pub(super) async fn question(&self, approval: Approval) -> ApprovalQuestion {
         let (calls, arguments) = (self.calls, &self.request.arguments);
         let autonomy = self.caller.autonomy(calls);
         let mut explanation = vec![format!("autonomy is `{autonomy}`")];
-        if autonomy == Autonomy::Supervised && self.verdict.rule_id.is_none() {
+        if autonomy == AutonomyLevel::Supervised && self.verdict.rule_id.is_none() {
             explanation.push(
                 "no rule can spare you a question about a tool with side effects; `always` can".to_owned(),
             );
@@ -244,7 +250,7 @@ impl Asking<'_> {
         explanation.extend(calls.explain(&self.request.tool, arguments).await);
         let timeout_ms = i64::try_from(approval.timeout_ms).unwrap_or(i64::MAX);
         let reason = self.verdict.reason.as_deref();
-        let mut question = Question {
+        let mut question = ApprovalQuestion {
             request_id: self.request.request_id.clone(),
             session: self.caller.thread.session,
             tool: self.request.tool.clone(),
@@ -268,10 +274,10 @@ impl Asking<'_> {
     }
 
     /// What the person reads.
-    pub(super) async fn sheet(&self) -> Sheet {
+    pub(super) async fn sheet(&self) -> CallPreview {
         let (calls, arguments) = (self.calls, &self.request.arguments);
         let workdir = &calls.workdir;
-        let look = Look {
+        let look = InspectedCall {
             tool: &self.tool.name,
             arguments,
             plan: &self.tool.plan,
@@ -281,9 +287,12 @@ impl Asking<'_> {
         let named = files(arguments, &self.described.input_schema, workdir);
         let base = workdir.clone();
         let leads = time::apart(calls.clock(), move || leads::lines(&base, &named)).await;
-        let leads =
-            leads.unwrap_or_else(|error| vec![Line::fact(&format!("its paths can't be looked at: {error}"))]);
-        screen::sheet(calls, Sheet::of(arguments, preview, leads))
+        let leads = leads.unwrap_or_else(|error| {
+            vec![PreviewLine::fact(&format!(
+                "its paths can't be looked at: {error}"
+            ))]
+        });
+        screen::sheet(calls, CallPreview::of(arguments, preview, leads))
     }
 
     /// What is known of the cost before: what the skill says it takes.

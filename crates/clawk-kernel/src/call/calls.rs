@@ -7,78 +7,78 @@ use std::sync::atomic::AtomicBool;
 
 use clawk_manifest::model::{Manifest, Skill};
 use clawk_policy::path::wanted;
-use clawk_policy::{Engine, Subject, UsageView};
+use clawk_policy::{Engine, PolicySubject, UsageView};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::approval::Desk;
-use super::standing::{Held, Lasting};
-use super::{Caller, Permit, suggest};
-use crate::carp::Carp;
-use crate::catalog::{Catalog, Described, Entry};
-use crate::checkpoint::Interrupted;
+use super::approval::ApprovalRegistry;
+use super::standing::{GrantLifetime, StandingGrant};
+use super::{CallerContext, Permit, suggest};
+use crate::carp::CarpRuntime;
+use crate::catalog::{CatalogEntry, DescribedTool, ToolCatalog};
+use crate::checkpoint::InterruptedComposites;
 use crate::claims::Claims;
-use crate::dedup::Dedup;
+use crate::dedup::DedupTable;
 use crate::error::CallError;
-use crate::event::{Scribe, ToolDescribed, canonical, digest, kind};
-use crate::hosts::Hosts;
-use crate::infer::Models;
-use crate::judge::Classifier;
-use crate::lifecycle::Life;
+use crate::event::{JournalWriter, ToolDescribed, canonical, digest, kind};
+use crate::hosts::PeerHosts;
+use crate::infer::ModelServices;
+use crate::judge::InjectionClassifier;
+use crate::lifecycle::AgentLifecycle;
 use crate::member::Member;
-use crate::memory::Memories;
-use crate::notice::Question;
-use crate::output::{Cuts, Shown};
-use crate::place::Search;
-use crate::ports::{Later, Look, RunError, RunOutcome, ToolRunner};
-use crate::purse::{Purse, Purses};
-use crate::rates::Rates;
+use crate::memory::MemoryServices;
+use crate::notice::ApprovalQuestion;
+use crate::output::{ResultExcerpt, TruncatedOutputs};
+use crate::place::PathSearch;
+use crate::ports::{BoxFuture, InspectedCall, RunError, RunOutcome, ToolRunner};
+use crate::purse::{BudgetAccount, BudgetTree};
+use crate::rates::CallRateWindow;
 use crate::replay::facts::ToolFacts;
-use crate::screen::Screens;
+use crate::screen::AgentScreening;
 use crate::state::Table;
-use crate::stop::Brake;
-use crate::team::Team;
+use crate::stop::EmergencyStop;
+use crate::team::SwarmTeam;
 use crate::time::{Clock, Timestamp};
 use crate::turn::Bounds;
 use crate::world_model::PlanLimits;
 
 /// Runs a skill as the inner turn of a composite tool. Whoever composes the agent gives it: a turn calls tools again.
-pub(crate) type Composite = for<'a> fn(
-    &'a Calls,
-    &'a Caller,
+pub(crate) type CompositeRunner = for<'a> fn(
+    &'a CallGovernor,
+    &'a CallerContext,
     &'a Skill,
     Permit,
-    Purse,
+    BudgetAccount,
     &'a CancellationToken,
-) -> Later<'a, Result<RunOutcome, RunError>>;
+) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
 
 /// What the path of a call needs, and what turns, which call, need of it.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct CallGovernor {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) engine: Engine,
-    pub(crate) catalog: Catalog,
+    pub(crate) catalog: ToolCatalog,
     pub(crate) runner: Arc<dyn ToolRunner>,
     /// The swarm; none where the manifest has none, and in a replay, where the record is asked.
-    pub(crate) team: Option<Arc<Team>>,
-    pub(crate) composite: Composite,
-    pub(crate) models: Arc<Models>,
-    pub(crate) screens: Arc<Screens>,
-    pub(crate) classifier: Classifier,
-    pub(crate) purses: Arc<Purses>,
+    pub(crate) team: Option<Arc<SwarmTeam>>,
+    pub(crate) composite: CompositeRunner,
+    pub(crate) models: Arc<ModelServices>,
+    pub(crate) screens: Arc<AgentScreening>,
+    pub(crate) classifier: InjectionClassifier,
+    pub(crate) purses: Arc<BudgetTree>,
     pub(crate) table: Arc<Table>,
-    pub(crate) life: Arc<Life>,
-    pub(crate) brake: Arc<Brake>,
-    pub(crate) dedup: Arc<Dedup>,
+    pub(crate) life: Arc<AgentLifecycle>,
+    pub(crate) brake: Arc<EmergencyStop>,
+    pub(crate) dedup: Arc<DedupTable>,
     /// The other hosts of this agent; none where it has the agent alone.
-    pub(crate) hosts: Option<Arc<Hosts>>,
-    pub(crate) scribe: Scribe,
-    pub(crate) desk: Desk,
-    pub(crate) rates: Rates,
+    pub(crate) hosts: Option<Arc<PeerHosts>>,
+    pub(crate) scribe: JournalWriter,
+    pub(crate) desk: ApprovalRegistry,
+    pub(crate) rates: CallRateWindow,
     /// What of tools' results was cut.
-    pub(crate) cuts: Arc<Cuts>,
+    pub(crate) cuts: Arc<TruncatedOutputs>,
     /// Atlases, and whoever speaks CRA.
-    pub(crate) carp: Carp,
+    pub(crate) carp: CarpRuntime,
     /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.
     pub(crate) owes: AtomicBool,
     /// Where tools start and relative paths begin; absolute.
@@ -92,22 +92,22 @@ pub(crate) struct Calls {
     /// Who judges answers before they leave; `None`: answers leave unjudged.
     pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
-    pub(crate) shown: Shown,
+    pub(crate) shown: ResultExcerpt,
     /// The zone in which messages' times are told; none: they are not told.
     pub(crate) timezone: Option<jiff::tz::TimeZone>,
     /// What is remembered.
-    pub(crate) memories: Arc<Memories>,
+    pub(crate) memories: Arc<MemoryServices>,
     /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.
     pub(crate) planning: Option<PlanLimits>,
     /// Composite calls that go on after a crash.
-    pub(crate) interrupted: Interrupted,
+    pub(crate) interrupted: InterruptedComposites,
     /// In a replay: the swarm's tools, and since when they were offered.
     pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }
 
-impl Calls {
+impl CallGovernor {
     /// The swarm's tools that a turn is offered.
-    pub(crate) fn team_offers(&self, in_turn: bool, member: Option<&Member>) -> Vec<Arc<Entry>> {
+    pub(crate) fn team_offers(&self, in_turn: bool, member: Option<&Member>) -> Vec<Arc<CatalogEntry>> {
         if !in_turn || self.manifest.swarm.is_none() {
             return Vec::new();
         }
@@ -116,7 +116,7 @@ impl Calls {
             None => true,
             Some(taped) => taped.get(*name).is_some_and(|since| *since <= now),
         };
-        let names = Team::offers(member);
+        let names = SwarmTeam::offers(member);
         names
             .into_iter()
             .filter(offered)
@@ -125,7 +125,7 @@ impl Calls {
     }
 
     /// Milliseconds until this question lapses.
-    pub(crate) fn left_ms(&self, question: &Question) -> u64 {
+    pub(crate) fn left_ms(&self, question: &ApprovalQuestion) -> u64 {
         let left_us = question.until_us.saturating_sub(self.clock().monotonic_us());
         left_us.div_ceil(1000)
     }
@@ -153,7 +153,7 @@ impl Calls {
     }
 
     /// Everything known of a tool; what was not told in this run is told to the record.
-    pub(crate) async fn described(&self, entry: &Entry) -> Result<Arc<Described>, CallError> {
+    pub(crate) async fn described(&self, entry: &CatalogEntry) -> Result<Arc<DescribedTool>, CallError> {
         let scanner = || self.screens.scanner().without_shapes();
         let described = entry.described(&*self.runner, scanner).await?;
         if entry.first_look() {
@@ -183,7 +183,7 @@ impl Calls {
             return Vec::new();
         };
         let workdir = &self.workdir;
-        let subject = Subject {
+        let subject = PolicySubject {
             tool,
             labels: &described.labels,
             annotations: &described.annotations,
@@ -199,19 +199,19 @@ impl Calls {
         let then = roots
             .keys()
             .filter_map(|root| self.catalog.roots.get_key_value(root));
-        let search = Search {
+        let search = PathSearch {
             paths: wanted(arguments, subject.schema, workdir),
             then: then.map(|(root, then)| (root.clone(), then.clone())).collect(),
             roots,
         };
-        let look = Look {
+        let look = InspectedCall {
             tool,
             arguments,
             plan: &entry.plan,
             workdir,
         };
         let places = self.runner.places(look, search).await;
-        let subject = Subject {
+        let subject = PolicySubject {
             places: Some(&places),
             ..subject
         };
@@ -224,8 +224,8 @@ impl Calls {
     }
 
     /// A person's standing grant stands from here on.
-    pub(crate) fn stands(&self, held: Held) {
-        if let (Lasting::Always, Some(dir)) = (held.lasting, &self.suggestions)
+    pub(crate) fn stands(&self, held: StandingGrant) {
+        if let (GrantLifetime::Always, Some(dir)) = (held.lasting, &self.suggestions)
             && let Err(error) = suggest(dir, &held)
         {
             tracing::warn!(%error, "a suggested rule could not be written");

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clawk_manifest::model::Skill;
-use clawk_policy::path::{CallPaths, Places, wanted};
-use clawk_policy::{Effect, Layer, Layers, Subject, Verdict};
+use clawk_policy::path::{CallPaths, RealLocations, wanted};
+use clawk_policy::{Effect, PolicyLayer, PolicyLayers, PolicySubject, Verdict};
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
 use super::grant::{basis, plan_digest};
-use super::standing::{Basis, Shape, led};
-use super::{Caller, Calls, Request};
-use crate::catalog::{Described, Entry};
+use super::standing::{GrantBasis, GrantQuery, led};
+use super::{CallGovernor, CallerContext, Request};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
-use crate::place::{Apart, Search};
-use crate::ports::Look;
+use crate::place::{ExcludedPaths, PathSearch};
+use crate::ports::InspectedCall;
 use crate::roles;
 use crate::skill;
 
 /// The verdict of all layers, and which of them refused first.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct CombinedVerdict {
     verdict: Verdict,
     by: DeniedBy,
 }
 
-impl Judged {
+impl CombinedVerdict {
     /// What the layers say together.
     pub(super) const fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -65,37 +65,41 @@ impl Judged {
 
 /// A call, as the layers look at it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Case<'a> {
-    pub(super) calls: &'a Calls,
-    pub(super) caller: &'a Caller,
+pub(super) struct PolicyInput<'a> {
+    pub(super) calls: &'a CallGovernor,
+    pub(super) caller: &'a CallerContext,
     pub(super) request: &'a Request,
-    pub(super) tool: &'a Entry,
-    pub(super) described: &'a Described,
+    pub(super) tool: &'a CatalogEntry,
+    pub(super) described: &'a DescribedTool,
     /// What it acts through, for standing grants.
-    pub(super) basis: Basis,
+    pub(super) basis: GrantBasis,
 }
 
-impl<'a> Case<'a> {
+impl<'a> PolicyInput<'a> {
     /// What the call acts through, if a standing grant for its tool has to be held against it.
-    pub(super) async fn basis(&self) -> Basis {
+    pub(super) async fn basis(&self) -> GrantBasis {
         let calls = self.calls;
         if calls.desk.standing.of_tool(&self.request.tool).is_none() {
-            return Basis::Unseen;
+            return GrantBasis::Unseen;
         }
-        let look = Look {
+        let look = InspectedCall {
             tool: &self.tool.name,
             arguments: &self.request.arguments,
             plan: &self.tool.plan,
             workdir: &calls.workdir,
         };
         match calls.runner.was_asked(look) {
-            Some(asked) => Basis::Recorded { asked },
-            None => Basis::Seen(basis(&calls.origin, &calls.runner.stands_on(look).await)),
+            Some(asked) => GrantBasis::Recorded { asked },
+            None => GrantBasis::Seen(basis(&calls.origin, &calls.runner.stands_on(look).await)),
         }
     }
 
-    fn subject<'s>(&'s self, arguments: &'s Map<String, Value>, places: Option<&'s Places>) -> Subject<'s> {
-        Subject {
+    fn subject<'s>(
+        &'s self,
+        arguments: &'s Map<String, Value>,
+        places: Option<&'s RealLocations>,
+    ) -> PolicySubject<'s> {
+        PolicySubject {
             tool: &self.tool.name,
             labels: &self.described.labels,
             annotations: &self.described.annotations,
@@ -120,7 +124,7 @@ impl<'a> Case<'a> {
     }
 
     /// Where the call's paths lead, if anything that decides looks at them.
-    pub(super) async fn look(&self) -> Option<Places> {
+    pub(super) async fn look(&self) -> Option<RealLocations> {
         let roots = self
             .calls
             .engine
@@ -140,7 +144,7 @@ impl<'a> Case<'a> {
     }
 
     /// Where the call's paths lead.
-    pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> Places {
+    pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> RealLocations {
         let Self {
             calls,
             request,
@@ -156,12 +160,12 @@ impl<'a> Case<'a> {
                 calls.catalog.roots.get(root).unwrap_or(root).clone(),
             )
         };
-        let search = Search {
+        let search = PathSearch {
             paths: wanted(&request.arguments, Some(&described.input_schema), workdir),
             then: roots.keys().map(then).collect(),
             roots,
         };
-        let look = Look {
+        let look = InspectedCall {
             tool: &self.tool.name,
             arguments: &request.arguments,
             plan: &self.tool.plan,
@@ -174,9 +178,9 @@ impl<'a> Case<'a> {
     pub(super) fn decide(
         &self,
         parameters: Digest,
-        places: Option<&Places>,
+        places: Option<&RealLocations>,
         atlas: Option<Verdict>,
-    ) -> Judged {
+    ) -> CombinedVerdict {
         self.decide_on(&self.request.arguments, parameters, places, atlas)
     }
 
@@ -184,9 +188,9 @@ impl<'a> Case<'a> {
         &self,
         arguments: &Map<String, Value>,
         parameters: Digest,
-        places: Option<&Places>,
+        places: Option<&RealLocations>,
         atlas: Option<Verdict>,
-    ) -> Judged {
+    ) -> CombinedVerdict {
         let Self {
             calls,
             caller,
@@ -200,42 +204,45 @@ impl<'a> Case<'a> {
         let mut named: Vec<&str> = named.into_iter().flatten().collect();
         // What only reads what was let through before is bound by no plan.
         if !tool.reads_output && tool.joins.is_none() {
-            named.extend(caller.ceilings.iter().filter_map(skill::Ceiling::policy));
+            named.extend(caller.ceilings.iter().filter_map(skill::SkillCeiling::policy));
         }
-        let layers = Layers {
+        let layers = PolicyLayers {
             autonomy: caller.autonomy(calls),
             named: &named,
         };
-        let mut judged = Judged {
+        let mut judged = CombinedVerdict {
             verdict: Verdict::allow(),
             by: DeniedBy::Autonomy,
         };
         // What the manifest says, by the same code that explains it; the role stands behind the autonomy (R12).
         for (layer, verdict) in layers.words(&calls.engine, &subject) {
             judged = match layer {
-                Layer::Autonomy(_) => {
-                    Judged { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
+                PolicyLayer::Autonomy(_) => {
+                    CombinedVerdict { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
                 }
                 // What it reads was let through to this conversation before; a rule that names it denies it all the same.
-                Layer::Rules if tool.reads_output => {
+                PolicyLayer::Rules if tool.reads_output => {
                     let verdict = calls.engine.denies_call_by_name(&subject);
                     judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
                 // To read a skill's instructions does nothing: what a rule says of it holds, and silence is no refusal.
-                Layer::Rules if tool.joins.is_some() && verdict.rule_id.is_none() => judged,
+                PolicyLayer::Rules if tool.joins.is_some() && verdict.rule_id.is_none() => judged,
                 // A rule that refuses the declared tool, or the action, by its name refuses all that it stands for: this very call, by
                 // its own arguments and context.
-                Layer::Rules => {
+                PolicyLayer::Rules => {
                     let declared = tool.from.as_deref();
                     let action = Some(request.tool.as_str()).filter(|action| *action != &*tool.name);
                     let others = declared.into_iter().chain(action);
-                    let refused = others
-                        .filter_map(|tool| calls.engine.denies_call_by_name(&Subject { tool, ..subject }));
+                    let refused = others.filter_map(|tool| {
+                        calls
+                            .engine
+                            .denies_call_by_name(&PolicySubject { tool, ..subject })
+                    });
                     refused.fold(judged.and(DeniedBy::Policy, verdict), |judged, refused| {
                         judged.and(DeniedBy::Policy, refused)
                     })
                 }
-                Layer::Named(_) => judged.and(DeniedBy::Policy, verdict),
+                PolicyLayer::Named(_) => judged.and(DeniedBy::Policy, verdict),
             };
         }
         let of_kernel = tool.of_team || tool.joins.is_some();
@@ -263,11 +270,11 @@ impl<'a> Case<'a> {
     /// What spares people is a standing grant that a person gave, never a rule (R13).
     fn spared(
         &self,
-        mut judged: Judged,
+        mut judged: CombinedVerdict,
         parameters: Digest,
         arguments: &Map<String, Value>,
-        places: Option<&Places>,
-    ) -> Judged {
+        places: Option<&RealLocations>,
+    ) -> CombinedVerdict {
         let Self {
             calls,
             caller,
@@ -277,7 +284,7 @@ impl<'a> Case<'a> {
             basis,
         } = *self;
         if matches!(judged.verdict.effect, Effect::Ask(_)) && !judged.verdict.taint {
-            let shape = Shape {
+            let shape = GrantQuery {
                 session: caller.thread.session,
                 tool: &request.tool,
                 parameters,
@@ -314,25 +321,25 @@ impl<'a> Case<'a> {
         judged
     }
 
-    fn paths(&self, places: &Places) -> CallPaths {
+    fn paths(&self, places: &RealLocations) -> CallPaths {
         let (arguments, schema) = (&self.request.arguments, &self.described.input_schema);
         CallPaths::of(arguments, Some(schema), &self.calls.workdir, Some(places))
     }
 
     /// Where the call's paths lead, if that is elsewhere than they say: a grant for exactly this call is bound to it.
-    pub(super) fn led(&self, places: &Places) -> Option<Digest> {
+    pub(super) fn led(&self, places: &RealLocations) -> Option<Digest> {
         led(&self.paths(places))
     }
 
     /// What the call leaves out: every root of a rule is judged as if the call had named it.
-    pub(super) fn apart(&self, places: &Places, verdict: &Verdict) -> Apart {
+    pub(super) fn apart(&self, places: &RealLocations, verdict: &Verdict) -> ExcludedPaths {
         let roots = self
             .calls
             .engine
             .roots(&self.subject(&self.request.arguments, None));
         let paths = self.paths(places);
         let named: Vec<_> = paths.names().iter().chain(paths.places()).collect();
-        let mut apart = Apart::default();
+        let mut apart = ExcludedPaths::default();
         for (root, place) in places.roots.iter().filter(|(root, _)| roots.contains_key(*root)) {
             let Some(text) = root.to_str() else { continue };
             let arguments = Map::from_iter([("path".to_owned(), Value::from(text))]);

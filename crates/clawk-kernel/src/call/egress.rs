@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::event::{Draft, Scribe, Thread};
-use crate::ports::{Connection, Connections, Reached};
+use crate::event::{Draft, JournalWriter, Thread};
+use crate::ports::{CallConnection, ConnectionCollector, ReachedConnections};
 
 /// A connection was served.
 pub(crate) const CONNECTED: &str = "ckp.egress.connected";
@@ -15,7 +15,7 @@ pub(crate) const REFUSED: &str = "ckp.egress.refused";
 pub(crate) const SUMMED: &str = "ckp.egress.summed";
 
 #[derive(Serialize)]
-struct Connected<'a> {
+struct EgressConnected<'a> {
     action_id: &'a str,
     address: Option<String>,
     bytes_in: u64,
@@ -33,7 +33,7 @@ struct Connected<'a> {
 }
 
 #[derive(Serialize)]
-struct Refused<'a> {
+struct EgressRefused<'a> {
     action_id: &'a str,
     address: Option<String>,
     bytes_in: u64,
@@ -49,7 +49,7 @@ struct Refused<'a> {
 }
 
 #[derive(Serialize)]
-struct Summed<'a> {
+struct EgressSummed<'a> {
     action_id: &'a str,
     bytes_in: u64,
     bytes_out: u64,
@@ -60,17 +60,17 @@ struct Summed<'a> {
 
 /// One event for each connection, and one for the rest.
 pub(super) fn drafts(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     thread: &Thread,
     (action_id, request_id): (&str, &str),
-    connections: &Connections,
+    connections: &ConnectionCollector,
 ) -> Vec<Draft> {
     let reached = connections.take();
     let each = reached.connections.iter();
     let mut all: Vec<Draft> = each
         .map(|one| one_draft(scribe, thread, (action_id, request_id), one))
         .collect();
-    let Reached {
+    let ReachedConnections {
         more_connected: connected,
         more_refused: refused,
         more_bytes_out: bytes_out,
@@ -78,7 +78,7 @@ pub(super) fn drafts(
         ..
     } = reached;
     if connected > 0 || refused > 0 {
-        let payload = Summed {
+        let payload = EgressSummed {
             action_id,
             bytes_in,
             bytes_out,
@@ -92,17 +92,17 @@ pub(super) fn drafts(
 }
 
 fn one_draft(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     thread: &Thread,
     (action_id, request_id): (&str, &str),
-    one: &Connection,
+    one: &CallConnection,
 ) -> Draft {
     let address = one.address.map(|address| address.to_string());
     let (host, port, rule, via) = (one.host.as_str(), one.port, one.rule.as_deref(), one.via);
     let (bytes_in, bytes_out, duration_ms) = (one.bytes_in, one.bytes_out, one.duration_ms);
     match &one.refused {
         Some((code, reason)) => {
-            let payload = Refused {
+            let payload = EgressRefused {
                 action_id,
                 address,
                 bytes_in,
@@ -119,7 +119,7 @@ fn one_draft(
             scribe.entry(thread, REFUSED, &payload)
         }
         None => {
-            let payload = Connected {
+            let payload = EgressConnected {
                 action_id,
                 address,
                 bytes_in,

@@ -5,21 +5,21 @@ use clawk_policy::Effect;
 use clawk_proto::RequestId;
 use serde_json::{Map, Value};
 
-use super::decide::Case;
-use super::standing::Basis;
-use super::{Caller, Calls, Request, check_arguments, decide, tool_of};
+use super::decide::PolicyInput;
+use super::standing::GrantBasis;
+use super::{CallGovernor, CallerContext, Request, check_arguments, decide, tool_of};
 use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
-use crate::skill::Ceiling;
+use crate::skill::SkillCeiling;
 
 /// Whether a person will be asked. Of a step without arguments only what no arguments can change is said.
 ///
 /// # Errors
 /// What refuses it.
 pub(crate) async fn foretell(
-    calls: &Calls,
-    caller: &Caller,
-    ceiling: &Ceiling,
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    ceiling: &SkillCeiling,
     (tool, arguments): (&str, Option<&Map<String, Value>>),
 ) -> Result<bool, CallError> {
     let mut caller = caller.clone();
@@ -41,13 +41,13 @@ pub(crate) async fn foretell(
     } else if let Some(verdict) = calls.engine.denies_by_name(&request.tool) {
         return Err(decide::denied(&request.tool, &verdict, DeniedBy::Policy));
     }
-    let case = Case {
+    let case = PolicyInput {
         calls,
         caller: &caller,
         request: &request,
         tool: &tool,
         described: &described,
-        basis: Basis::default(),
+        basis: GrantBasis::default(),
     };
     if arguments.is_none() && case.arguments_matter() {
         return Ok(false);

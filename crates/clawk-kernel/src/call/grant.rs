@@ -8,21 +8,21 @@ use clawk_policy::path::named;
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
-use super::{Calls, Request};
-use crate::catalog::{Described, Entry};
+use super::{CallGovernor, Request};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
 use crate::place;
-use crate::ports::Look;
+use crate::ports::InspectedCall;
 use crate::time;
-use crate::witness::{self, Fact, Grant, Mark};
+use crate::witness::{self, ExactGrant, FileMark, GrantPrecondition};
 
 /// Files that one question may bind; a call that names more is refused rather than bound in part.
 const MAX_FILES: usize = 128;
 
 /// What a standing grant is bound to beside the call: the manifest it was given in, and what the call acts through (programs,
 /// scripts, servers, endpoints).
-pub(super) fn basis(origin: &str, stands_on: &[Fact]) -> Digest {
+pub(super) fn basis(origin: &str, stands_on: &[GrantPrecondition]) -> Digest {
     digest(&canonical(&(origin, witness::lasting(stands_on))))
 }
 
@@ -31,12 +31,12 @@ pub(super) fn basis(origin: &str, stands_on: &[Fact]) -> Digest {
 /// # Errors
 /// The call names too many files.
 pub(super) async fn take(
-    calls: &Calls,
-    tool: &Entry,
-    described: &Described,
+    calls: &CallGovernor,
+    tool: &CatalogEntry,
+    described: &DescribedTool,
     request: &Request,
     parameters: Digest,
-) -> Result<Grant, CallError> {
+) -> Result<ExactGrant, CallError> {
     let workdir = calls.workdir.clone();
     let paths = files(&request.arguments, &described.input_schema, &workdir);
     if paths.len() > MAX_FILES {
@@ -49,7 +49,7 @@ pub(super) async fn take(
             retry_after_ms: None,
         });
     }
-    let look = Look {
+    let look = InspectedCall {
         tool: &tool.name,
         arguments: &request.arguments,
         plan: &tool.plan,
@@ -57,9 +57,9 @@ pub(super) async fn take(
     };
     let stands_on = calls.runner.stands_on(look).await;
     let mut facts = vec![
-        Fact::new("the tool", request.tool.as_str()),
-        Fact::new("the arguments", parameters.to_hex()),
-        Fact::new("the sandbox plan", plan_digest(tool).to_hex()),
+        GrantPrecondition::new("the tool", request.tool.as_str()),
+        GrantPrecondition::new("the arguments", parameters.to_hex()),
+        GrantPrecondition::new("the sandbox plan", plan_digest(tool).to_hex()),
     ];
     let seen = time::apart(calls.clock(), move || {
         let place = witness::file(&workdir);
@@ -80,11 +80,11 @@ pub(super) async fn take(
     }
     let basis = Some(basis(&calls.origin, &stands_on));
     facts.extend(stands_on);
-    Ok(Grant { facts, marks, basis })
+    Ok(ExactGrant { facts, marks, basis })
 }
 
 /// Over the whole plan: level, capabilities, limits.
-pub(crate) fn plan_digest(tool: &Entry) -> Digest {
+pub(crate) fn plan_digest(tool: &CatalogEntry) -> Digest {
     digest(format!("{:?}", tool.plan).as_bytes())
 }
 
@@ -139,25 +139,25 @@ fn plain(text: &str) -> &str {
 
 /// Permission to go on, and what it is bound to.
 #[derive(Debug)]
-pub(super) struct Leave {
-    pub(super) by: super::Approver,
-    pub(super) marks: Arc<[Mark]>,
+pub(super) struct CallAuthorization {
+    pub(super) by: super::CallApprover,
+    pub(super) marks: Arc<[FileMark]>,
     /// All of it, where a person gave it.
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<ExactGrant>,
 }
 
-impl Leave {
+impl CallAuthorization {
     /// Without a person.
     pub(super) fn policy() -> Self {
         Self {
-            by: super::Approver::Policy,
+            by: super::CallApprover::Policy,
             marks: Arc::default(),
             grant: None,
         }
     }
 
     /// By a person, for exactly this.
-    pub(super) fn bound(by: super::Approver, grant: Grant) -> Self {
+    pub(super) fn bound(by: super::CallApprover, grant: ExactGrant) -> Self {
         Self {
             by,
             marks: grant.marks.as_slice().into(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::sheet::Line;
+use crate::sheet::PreviewLine;
 
 /// Paths of one call that are looked at; a grant binds no more.
 const MAX_PATHS: usize = 128;
@@ -10,13 +10,13 @@ const MAX_PATHS: usize = 128;
 const MAX_LINKS: usize = 40;
 
 /// A line for each of `named` (absolute) that is not the place that its words say. Blocking.
-pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<Line> {
+pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
     let base = real(workdir, MAX_LINKS).unwrap_or_else(|| workdir.to_path_buf());
     let said = |path: &Path| match path.strip_prefix(workdir) {
         Ok(below) => base.join(below),
         Err(_) => path.to_path_buf(), // silent-ok: it lies elsewhere
     };
-    let mut lines: Vec<Line> = named
+    let mut lines: Vec<PreviewLine> = named
         .iter()
         .take(MAX_PATHS)
         .filter_map(|path| {
@@ -27,7 +27,7 @@ pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<Line> {
                 None => Some(format!("nobody can say where `{shown}` leads")),
             }
         })
-        .map(|line| Line::fact(&line))
+        .map(|line| PreviewLine::fact(&line))
         .collect();
     lines.dedup();
     lines
@@ -65,7 +65,7 @@ mod tests {
             let lines = super::lines(&entry, &[entry.join(path)]);
             lines
                 .first()
-                .map(|line| crate::sheet::Sheet::from(vec![line.clone()]).whole())
+                .map(|line| crate::sheet::CallPreview::from(vec![line.clone()]).whole())
         };
         for plain in ["plain", "new", "deep/er/new", "./a/x"] {
             assert_eq!(told(plain), None, "{plain}");

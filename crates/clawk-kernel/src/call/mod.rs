@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use clawk_manifest::model::{Autonomy, Role};
+use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::{Effect, ValueSources, Verdict};
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{RequestId, SessionId};
@@ -39,46 +39,48 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use answers::Past;
+pub use answers::PastApproval;
 pub(crate) use answers::{history, reply, reply_here, reply_plan, revoke, withdraw};
-pub use approval::{Breadth, Reception, Reply};
-pub(crate) use approval::{Desk, Seat};
-use ask::Asking;
-pub(crate) use calls::Calls;
-use decide::Case;
+pub(crate) use approval::{ApprovalRegistry, PendingCall};
+pub use approval::{ApprovalReply, GrantScope, ReplyOutcome};
+use ask::ApprovalRequest;
+pub(crate) use calls::CallGovernor;
+use decide::PolicyInput;
 pub(crate) use foretell::foretell;
-use grant::Leave;
+use grant::CallAuthorization;
 pub use permit::Permit;
 use permit::made_from;
-pub(crate) use plan::{Wanted as PlannedCall, put as plan};
-pub(crate) use rank::Rank;
+pub(crate) use plan::{PlannedCall, put as plan};
+pub(crate) use rank::CallOrder;
 pub(crate) use reconcile::reconcile;
-use record::Record;
+use record::CallRecord;
 pub(crate) use reopen::{follow_standing, open_questions, question_of, reopen, restore, restore_standing};
-use standing::Basis;
-pub use standing::{Held, Lasting};
+use standing::GrantBasis;
+pub use standing::{GrantLifetime, StandingGrant};
 pub(crate) use suggest::append as suggest;
 pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
 
-use crate::author::Author;
-use crate::carp::{self, Gate};
-use crate::catalog::{Described, Entry};
+use crate::author::TextAuthor;
+use crate::carp::{self, AtlasGate};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::checkpoint;
-use crate::dedup::{Claim, Elsewhere, Keyed, Stored, key};
+use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
 use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
-use crate::ports::{AnswerKey, JournalError, Later, RunError, RunOutcome, Sources, Unmet};
-use crate::purse::Purse;
+use crate::ports::{
+    AnswerKey, BoxFuture, JournalError, ProvenanceCollector, RunError, RunOutcome, UnmetCondition,
+};
+use crate::purse::BudgetAccount;
 use crate::roles;
 use crate::sampling;
-use crate::skill::{self, Ceiling};
+use crate::skill::{self, SkillCeiling};
 use crate::stop;
-use crate::team::Calling;
-use crate::watch::Notices;
+use crate::team::SwarmToolCaller;
+use crate::watch::NoticeSender;
 
 /// How long the answer of a call that another host has begun is waited for.
 const ELSEWHERE: std::time::Duration = std::time::Duration::from_secs(900);
@@ -97,14 +99,14 @@ pub(crate) struct Request {
     pub(crate) sandbox: Option<String>,
     pub(crate) policy: Option<String>,
     /// The CARP resolution that it is made under, where the caller has one.
-    pub(crate) under: Option<carp::Under>,
+    pub(crate) under: Option<carp::ResolutionContext>,
     /// JSON Pointers of arguments that the model wrote in another way than the schema wants; they were converted before anything looked.
     pub(crate) converted: Vec<String>,
 }
 
 /// On whose behalf, and where it is recorded.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
+pub(crate) struct CallerContext {
     pub(crate) thread: Thread,
     /// `rpc`, `cli`, `peer` …
     pub(crate) door: &'static str,
@@ -113,22 +115,22 @@ pub(crate) struct Caller {
     /// The model's id of the call.
     pub(crate) call_id: Option<String>,
     /// Permissions of the skills that run.
-    pub(crate) ceilings: Vec<Ceiling>,
+    pub(crate) ceilings: Vec<SkillCeiling>,
     /// How many composite tools are above.
     pub(crate) depth: u8,
     /// What the sender may do (CKP §5.3).
     pub(crate) role: Role,
-    pub(crate) notices: Notices,
+    pub(crate) notices: NoticeSender,
     /// A question is not waited for here: the caller is told that it stands (CRA).
     pub(crate) pends: bool,
     /// What pays for the call.
-    pub(crate) purse: Purse,
+    pub(crate) purse: BudgetAccount,
     /// What asks, and what that was made of.
     pub(crate) context: Arc<Context>,
     /// Whose turn it belongs to, where that is a member of the swarm at its task.
     pub(crate) member: Option<Arc<Member>>,
     /// Its rank among calls of one answer that run at the same time.
-    pub(crate) rank: Rank,
+    pub(crate) rank: CallOrder,
 }
 
 /// The context that asks for a call.
@@ -141,24 +143,24 @@ pub(crate) struct Context {
     /// Whose message it answers; none: a client asks for the call itself.
     pub(crate) origin: Option<Origin>,
     /// Who asks: the author of the message, or the client that asks for the call itself. `None`: this program does.
-    pub(crate) requester: Option<Author>,
+    pub(crate) requester: Option<TextAuthor>,
     /// Untrusted files that its calls could read.
-    pub(crate) read: Sources,
+    pub(crate) read: ProvenanceCollector,
 }
 
 impl Context {
     /// The origins of what is made in this context, for whoever uses it later: those of its text, and whose message it answers where
     /// that is somebody below admin.
     pub(crate) fn sources(&self) -> BTreeSet<String> {
-        let own = self.requester.as_ref().and_then(Author::own_origin);
+        let own = self.requester.as_ref().and_then(TextAuthor::own_origin);
         self.taint.iter().cloned().chain(own).collect()
     }
 
     /// The context of a call that a client asks for itself, by the door of its session.
-    pub(crate) fn of_session(calls: &Calls, session: SessionId) -> Self {
+    pub(crate) fn of_session(calls: &CallGovernor, session: SessionId) -> Self {
         let state = calls.table.get(session);
-        let requester = state.map_or_else(Author::unknown, |state| {
-            Author::of_door(&state.door, &calls.manifest)
+        let requester = state.map_or_else(TextAuthor::unknown, |state| {
+            TextAuthor::of_door(&state.door, &calls.manifest)
         });
         Self {
             requester: Some(requester),
@@ -167,9 +169,9 @@ impl Context {
     }
 }
 
-impl Caller {
+impl CallerContext {
     /// How much may be done without a person: the stricter of the Claw's word and the member's.
-    pub(crate) fn autonomy(&self, calls: &Calls) -> Autonomy {
+    pub(crate) fn autonomy(&self, calls: &CallGovernor) -> AutonomyLevel {
         let claw = calls.manifest.identity.autonomy;
         self.member.as_ref().map_or(claw, |member| member.autonomy(claw))
     }
@@ -180,11 +182,11 @@ impl Caller {
 /// # Errors
 /// The call did not run, or was cut short (R20); whatever the outcome, it is in the journal when this returns.
 pub(crate) fn call<'a>(
-    calls: &'a Calls,
-    caller: &'a Caller,
+    calls: &'a CallGovernor,
+    caller: &'a CallerContext,
     mut request: Request,
     cancel: &'a CancellationToken,
-) -> Later<'a, Result<ToolCallResult, CallError>> {
+) -> BoxFuture<'a, Result<ToolCallResult, CallError>> {
     screen::names(calls, &mut request);
     // Seated before the first await: an answer sent right behind the call finds it (R18).
     let seat = calls.desk.sit(&request.request_id);
@@ -202,11 +204,11 @@ pub(crate) fn call<'a>(
         let mut passed = 0;
         let outcome = loop {
             match here(calls, caller, &request, &seat, cancel).await {
-                Begun::Here(outcome) => break outcome,
-                Begun::Elsewhere(asked) => {
+                CallStart::Here(outcome) => break outcome,
+                CallStart::Elsewhere(asked) => {
                     match elsewhere(calls, asked, &request.request_id, passed).await? {
-                        Instead::Answer(answer) => break answer,
-                        Instead::NotRun { row } => passed = row,
+                        RemoteCallOutcome::Answer(answer) => break answer,
+                        RemoteCallOutcome::NotRun { row } => passed = row,
                     }
                 }
             }
@@ -217,7 +219,7 @@ pub(crate) fn call<'a>(
 }
 
 /// Where a call began.
-enum Begun {
+enum CallStart {
     /// On this host, or nowhere: its answer.
     Here(Result<ToolCallResult, CallError>),
     /// On another host, under this key and with the same words.
@@ -226,28 +228,29 @@ enum Begun {
 
 /// From the claim to the answer, unless another host has begun the same call.
 async fn here(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
-    seat: &Seat<'_>,
+    seat: &PendingCall<'_>,
     cancel: &CancellationToken,
-) -> Begun {
+) -> CallStart {
     let started_us = calls.clock().monotonic_us();
-    let mut record = Record::new(calls, caller, request);
-    let key = key(Keyed::Call, &request.request_id);
+    let mut record = CallRecord::new(calls, caller, request);
+    let key = key(DedupMethod::Call, &request.request_id);
     let journal = &**calls.scribe.journal();
     let reused = || {
-        Begun::Here(Err(CallError::RequestIdReused {
+        CallStart::Here(Err(CallError::RequestIdReused {
             request_id: request.request_id.clone(),
         }))
     };
     let guard = match calls.dedup.claim(key, record.request_hash, journal).await {
         Ok(Claim::Fresh(guard)) => guard,
-        Ok(Claim::Answered(Stored::Call(answer))) => return Begun::Here(answer),
+        Ok(Claim::Answered(DedupAnswer::Call(answer))) => return CallStart::Here(answer),
         Ok(
-            Claim::Answered(Stored::Memory(_) | Stored::Delegated(_) | Stored::Message(_)) | Claim::Reused,
+            Claim::Answered(DedupAnswer::Memory(_) | DedupAnswer::Delegated(_) | DedupAnswer::Message(_))
+            | Claim::Reused,
         ) => return reused(),
-        Err(error) => return Begun::Here(Err(error.into())),
+        Err(error) => return CallStart::Here(Err(error.into())),
     };
     // An open question belongs to the request that asked it (R19).
     let asked = calls.desk.open_request(&request.request_id);
@@ -259,9 +262,9 @@ async fn here(
     let outcome = record.close(outcome, started_us).await;
     if matches!(
         outcome,
-        Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)))
+        Err(CallError::Journal(JournalError::Unmet(UnmetCondition::Claimed)))
     ) {
-        return Begun::Elsewhere((key, record.request_hash));
+        return CallStart::Elsewhere((key, record.request_hash));
     }
     if let (Some(member), Err(error)) = (&caller.member, &outcome) {
         member.note_call(error, record.has_side_effects());
@@ -274,16 +277,16 @@ async fn here(
     );
     let no_answer = matches!(&outcome, Err(error) if error.is_no_answer());
     if !no_answer && (record.ran() || !(record.left_open() || pending)) {
-        guard.settle(Stored::Call(outcome.clone()));
+        guard.settle(DedupAnswer::Call(outcome.clone()));
     }
     if !record.left_open() {
         calls.desk.close(&request.request_id);
     }
-    Begun::Here(outcome)
+    CallStart::Here(outcome)
 }
 
 /// What came of a call that another host has begun.
-enum Instead {
+enum RemoteCallOutcome {
     Answer(Result<ToolCallResult, CallError>),
     /// That host's agent ended before the call ran, by the event of this row.
     NotRun {
@@ -294,28 +297,30 @@ enum Instead {
 /// Another host has begun the same call: its answer is this one's. A host that is lost has its calls told unknown by who takes over.
 /// What an event up to row `passed` says was before that host began.
 async fn elsewhere(
-    calls: &Calls,
+    calls: &CallGovernor,
     (key, request_hash): (AnswerKey, clawk_proto::Digest),
     id: &RequestId,
     passed: u64,
-) -> Result<Instead, CallError> {
+) -> Result<RemoteCallOutcome, CallError> {
     let journal = &**calls.scribe.journal();
     let until = tokio::time::Instant::now() + ELSEWHERE;
     loop {
         match calls.dedup.recorded(key, request_hash, journal).await? {
-            Some(Elsewhere::Answered(Claim::Answered(Stored::Call(answer)))) => {
-                return Ok(Instead::Answer(answer));
+            Some(RemoteClaimOutcome::Answered(Claim::Answered(DedupAnswer::Call(answer)))) => {
+                return Ok(RemoteCallOutcome::Answer(answer));
             }
-            Some(Elsewhere::Answered(_)) => {
+            Some(RemoteClaimOutcome::Answered(_)) => {
                 return Err(CallError::RequestIdReused {
                     request_id: id.clone(),
                 });
             }
-            Some(Elsewhere::NotRun { row }) if row > passed => return Ok(Instead::NotRun { row }),
-            Some(Elsewhere::NotRun { .. }) | None => {}
+            Some(RemoteClaimOutcome::NotRun { row }) if row > passed => {
+                return Ok(RemoteCallOutcome::NotRun { row });
+            }
+            Some(RemoteClaimOutcome::NotRun { .. }) | None => {}
         }
         if calls.life.stop.is_cancelled() || tokio::time::Instant::now() >= until {
-            return Err(CallError::Journal(JournalError::Unmet(Unmet::Claimed)));
+            return Err(CallError::Journal(JournalError::Unmet(UnmetCondition::Claimed)));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -323,11 +328,11 @@ async fn elsewhere(
 
 /// From the question to the outcome, in R12's order.
 async fn path(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
-    seat: &Seat<'_>,
-    record: &mut Record<'_>,
+    seat: &PendingCall<'_>,
+    record: &mut CallRecord<'_>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
     let gate = gate(calls, caller, request).await?;
@@ -340,13 +345,13 @@ async fn path(
     record.know(&described);
     let held = hold(calls, caller, &described, request, cancel)?;
     let cancel = &held.cancel;
-    let case = Case {
+    let case = PolicyInput {
         calls,
         caller,
         request,
         tool: &tool,
         described: &described,
-        basis: Basis::default(),
+        basis: GrantBasis::default(),
     };
     let (verdict, asked) = judge(case, gate.as_ref(), record).await?;
     check_audit(calls, request, &verdict)?;
@@ -360,7 +365,7 @@ async fn path(
         reach::check(&described.input_schema, arguments, &tool.plan).map_err(CallError::Sandbox)?;
     }
     let (tool, described, verdict) = (&*tool, &*described, &verdict);
-    let asking = Asking {
+    let asking = ApprovalRequest {
         calls,
         caller,
         request,
@@ -381,7 +386,7 @@ async fn path(
         }
         Effect::Allow | Effect::AuditOnly | Effect::Deny => {
             asking.unasked()?;
-            Leave::policy()
+            CallAuthorization::policy()
         }
     };
     if let Some(gate) = &gate {
@@ -402,9 +407,9 @@ async fn path(
 
 /// A composite call that a stop cut off has a checkpoint: it goes on with the turn that asked for it, after the next start.
 fn left_open(
-    at: &Asking<'_>,
+    at: &ApprovalRequest<'_>,
     outcome: Result<RunOutcome, CallError>,
-    record: &mut Record<'_>,
+    record: &mut CallRecord<'_>,
 ) -> Result<RunOutcome, CallError> {
     if outcome.is_err() && at.tool.skill.is_some() && checkpoint::outlives(at.calls, at.caller) {
         record.leave_open();
@@ -413,9 +418,13 @@ fn left_open(
 }
 
 /// The gate before a call, if what it names is an action.
-async fn gate(calls: &Calls, caller: &Caller, request: &Request) -> Result<Option<Gate>, CallError> {
+async fn gate(
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    request: &Request,
+) -> Result<Option<AtlasGate>, CallError> {
     let (name, under) = (request.tool.as_str(), request.under.as_ref());
-    Gate::of(
+    AtlasGate::of(
         (&calls.carp, &calls.catalog),
         caller.thread.session,
         (name, under),
@@ -425,15 +434,15 @@ async fn gate(calls: &Calls, caller: &Caller, request: &Request) -> Result<Optio
 
 /// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
 async fn judge(
-    case: Case<'_>,
-    gate: Option<&Gate>,
-    record: &mut Record<'_>,
+    case: PolicyInput<'_>,
+    gate: Option<&AtlasGate>,
+    record: &mut CallRecord<'_>,
 ) -> Result<(Verdict, bool), CallError> {
-    let case = Case {
+    let case = PolicyInput {
         basis: case.basis().await,
         ..case
     };
-    let Case { calls, request, .. } = case;
+    let PolicyInput { calls, request, .. } = case;
     let mut places = case.look().await;
     let atlas = gate
         .map(|gate| gate.judge(&calls.carp, &request.arguments))
@@ -460,11 +469,11 @@ async fn judge(
 
 /// The tool; asks a server for its tools where the name may be one of them.
 async fn tool_of(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
-    gate: Option<&Gate>,
-) -> Result<Arc<Entry>, CallError> {
+    gate: Option<&AtlasGate>,
+) -> Result<Arc<CatalogEntry>, CallError> {
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
     // What a rule refuses by its name is refused before anything is asked.
     if calls.engine.always_denies_by_name(&request.tool).is_none() {
@@ -475,11 +484,11 @@ async fn tool_of(
 
 /// The tool, and the narrowing names of the request (R15, R17).
 fn resolve(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
-    gate: Option<&Gate>,
-) -> Result<Arc<Entry>, CallError> {
+    gate: Option<&AtlasGate>,
+) -> Result<Arc<CatalogEntry>, CallError> {
     // A rule that names an action denies it, whatever the tool that runs it is called.
     if gate.is_some()
         && let Some(verdict) = calls.engine.always_denies_by_name(&request.tool)
@@ -540,12 +549,12 @@ fn resolve(
 
 /// Under the brake from here on: an emergency stop refuses the call, or ends it wherever it is.
 fn hold<'a>(
-    calls: &'a Calls,
-    caller: &Caller,
-    described: &Described,
+    calls: &'a CallGovernor,
+    caller: &CallerContext,
+    described: &DescribedTool,
     request: &Request,
     cancel: &CancellationToken,
-) -> Result<stop::Hold<'a>, CallError> {
+) -> Result<stop::StopGuard<'a>, CallError> {
     calls
         .brake
         .hold(caller.thread.session, described.stopped_by(), cancel)
@@ -553,7 +562,7 @@ fn hold<'a>(
 }
 
 /// What must be audited does not run while its audit can't be written.
-fn check_audit(calls: &Calls, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
+fn check_audit(calls: &CallGovernor, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
     let owed = verdict.audit || verdict.effect == Effect::AuditOnly;
     if owed && !calls.audit_writable.load(Ordering::Acquire) {
         let reason = "it must be audited, and the audit's destination takes no records now";
@@ -570,13 +579,13 @@ fn check_audit(calls: &Calls, request: &Request, verdict: &Verdict) -> Result<()
     Ok(())
 }
 
-fn check_arguments(described: &Described, request: &Request) -> Result<(), CallError> {
+fn check_arguments(described: &DescribedTool, request: &Request) -> Result<(), CallError> {
     described.check(&request.tool, &Value::Object(request.arguments.clone()))
 }
 
 /// Who let a call pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Approver {
+pub(crate) enum CallApprover {
     /// The layers, without a person.
     Policy,
     /// A person.
@@ -591,12 +600,12 @@ pub(crate) enum Approver {
     reason = "the end of the one path, read downward: to split it would hide the order"
 )]
 async fn run(
-    at: &Asking<'_>,
-    leave: &Leave,
+    at: &ApprovalRequest<'_>,
+    leave: &CallAuthorization,
     (timeout_ms, idempotent): (u64, bool),
-    record: &mut Record<'_>,
+    record: &mut CallRecord<'_>,
 ) -> Result<RunOutcome, CallError> {
-    let Asking {
+    let ApprovalRequest {
         calls,
         caller,
         request,
@@ -656,7 +665,7 @@ async fn run(
             None => match calls.team.as_ref().filter(|_| tool.of_team) {
                 Some(team) => {
                     let made_from = caller.context.sources();
-                    let calling = Calling {
+                    let calling = SwarmToolCaller {
                         calls,
                         session: caller.thread.session,
                         role: caller.role,
@@ -705,7 +714,7 @@ async fn run(
 
 /// A stop came before the call began. Where the agent ends, a client's own call may be sent again; a turn goes on after the next start,
 /// and its model is told.
-fn not_begun(calls: &Calls, caller: &Caller, request: &Request) -> CallError {
+fn not_begun(calls: &CallGovernor, caller: &CallerContext, request: &Request) -> CallError {
     if caller.turn.is_none() && calls.life.stop.is_cancelled() {
         let state = calls.life.state();
         return CallError::NotReady { state };

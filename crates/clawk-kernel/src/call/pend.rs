@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::Approver;
-use super::ask::Asking;
-use super::grant::Leave;
-use super::record::Record;
-use crate::carp::{self, Pended};
+use super::CallApprover;
+use super::ask::ApprovalRequest;
+use super::grant::CallAuthorization;
+use super::record::CallRecord;
+use crate::carp::{self, DeferredApproval};
 use crate::error::CallError;
 
-impl Asking<'_> {
+impl ApprovalRequest<'_> {
     /// Finds the answer to exactly this call, or puts the question. As with every approval, what was there when it was
     /// put must be there when it is used.
     ///
     /// # Errors
     /// It waits, a person said no, or what the person was asked about has changed.
-    pub(super) async fn pend(&self, record: &mut Record<'_>) -> Result<Leave, CallError> {
+    pub(super) async fn pend(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
         let tool = || self.request.tool.clone();
         let Some(under) = &self.request.under else {
             return Err(CallError::Cancelled { tool: tool() });
@@ -30,17 +30,17 @@ impl Asking<'_> {
             self.verdict,
             (now, sheet),
         )? {
-            Pended::Approved { by, shown } => {
+            DeferredApproval::Approved { by, shown } => {
                 record.told("approve", &by, None);
                 self.holds(record, &shown).await?;
-                Ok(Leave::bound(Approver::Person(by), shown))
+                Ok(CallAuthorization::bound(CallApprover::Person(by), shown))
             }
-            Pended::Denied { by, reason } => {
+            DeferredApproval::Denied { by, reason } => {
                 record.told("deny", &by, reason.as_deref());
                 let tool = tool();
                 Err(CallError::ApprovalDenied { tool, by, reason })
             }
-            Pended::Waits(view) => {
+            DeferredApproval::Waits(view) => {
                 record.pending(&view, self.verdict).await?;
                 Err(CallError::ApprovalPending {
                     tool: tool(),

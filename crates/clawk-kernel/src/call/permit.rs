@@ -7,12 +7,12 @@ use clawk_plan::Plan;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value};
 
-use super::Caller;
-use crate::catalog::{Described, Entry};
-use crate::place::Apart;
-use crate::ports::{Connections, Sources};
+use super::CallerContext;
+use crate::catalog::{CatalogEntry, DescribedTool};
+use crate::place::ExcludedPaths;
+use crate::ports::{ConnectionCollector, ProvenanceCollector};
 use crate::taint;
-use crate::witness::Mark;
+use crate::witness::FileMark;
 
 /// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
 ///
@@ -28,12 +28,12 @@ pub struct Permit {
     pub(super) timeout_ms: u64,
     pub(super) request_id: RequestId,
     pub(super) session: SessionId,
-    pub(super) marks: Arc<[Mark]>,
-    pub(super) connections: Connections,
-    pub(super) apart: Arc<Apart>,
+    pub(super) marks: Arc<[FileMark]>,
+    pub(super) connections: ConnectionCollector,
+    pub(super) apart: Arc<ExcludedPaths>,
     pub(super) read_only: bool,
     pub(super) made_from: Vec<String>,
-    pub(super) sources: Sources,
+    pub(super) sources: ProvenanceCollector,
 }
 
 impl Permit {
@@ -82,20 +82,20 @@ impl Permit {
     /// The files that the call names, as they were when a person was asked about it; empty when nobody was. A runner that
     /// opens one of them must find the same beneath its own open, and do nothing otherwise.
     #[must_use]
-    pub fn marks(&self) -> &[Mark] {
+    pub fn marks(&self) -> &[FileMark] {
         &self.marks
     }
 
     /// What the call leaves out: the rules have a stricter word there than for the call. A tool that walks through folders
     /// passes it by, and a runner that opens files itself opens none there.
     #[must_use]
-    pub fn apart(&self) -> &Apart {
+    pub fn apart(&self) -> &ExcludedPaths {
         &self.apart
     }
 
     /// The place where the runner reports the connections that the call made.
     #[must_use]
-    pub fn connections(&self) -> &Connections {
+    pub fn connections(&self) -> &ConnectionCollector {
         &self.connections
     }
 
@@ -114,7 +114,7 @@ impl Permit {
 
     /// The place where the runner reports the untrusted files that the call could read.
     #[must_use]
-    pub fn sources(&self) -> &Sources {
+    pub fn sources(&self) -> &ProvenanceCollector {
         &self.sources
     }
 
@@ -127,9 +127,9 @@ impl Permit {
 
 /// What the text that a call writes is made from (R46).
 pub(super) fn made_from(
-    caller: &Caller,
-    tool: &Entry,
-    described: &Described,
+    caller: &CallerContext,
+    tool: &CatalogEntry,
+    described: &DescribedTool,
     arguments: &Map<String, Value>,
 ) -> Vec<String> {
     let own = taint::of_call(&tool.name, arguments, taint::brings(tool, described));

@@ -8,19 +8,20 @@ use std::path::PathBuf;
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::RequestId;
 
-use super::approval::Open;
-use super::ask::Asking;
-use super::decide::Case;
+use super::approval::OpenApproval;
+use super::ask::ApprovalRequest;
+use super::decide::PolicyInput;
 use super::grant::works_on;
-use super::record::Record;
-use super::standing::Basis;
+use super::record::CallRecord;
+use super::standing::GrantBasis;
 use super::{
-    Caller, Calls, Request, check_arguments, check_audit, hold, judge, reach, screen, spend, tool_of,
+    CallGovernor, CallerContext, Request, check_arguments, check_audit, hold, judge, reach, screen, spend,
+    tool_of,
 };
-use crate::catalog::{Described, Entry};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
-use crate::notice::{Plan, Question, Step};
-use crate::witness::Grant;
+use crate::notice::{ApprovalPlanStep, ApprovalQuestion, Plan};
+use crate::witness::ExactGrant;
 
 /// Steps that one question may show; calls behind them are asked about in their own turn.
 const MAX_STEPS: usize = 32;
@@ -30,47 +31,51 @@ const MAX_REASON_CHARS: usize = 300;
 
 /// A call of the model's answer.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PlannedCall {
     /// From 1.
     pub(crate) number: u32,
-    pub(crate) caller: Caller,
+    pub(crate) caller: CallerContext,
     pub(crate) request: Request,
 }
 
 /// What will become of a call, as far as it can be told before those in front of it have run.
-enum Outlook<'a> {
-    Asks(Box<Asks<'a>>),
+enum CallForecast<'a> {
+    Asks(Box<PlanStepQuestion<'a>>),
     /// No person is asked.
     Runs,
     /// A person will be asked when its turn comes, and why not now.
     Later(String),
 }
 
-struct Asks<'a> {
+struct PlanStepQuestion<'a> {
     number: u32,
-    record: Record<'a>,
-    question: Question,
-    grant: Grant,
+    record: CallRecord<'a>,
+    question: ApprovalQuestion,
+    grant: ExactGrant,
     verdict: Verdict,
     approval: Approval,
 }
 
 /// Files that earlier steps may change, and by which step.
-type Touched = Vec<(u32, PathBuf)>;
+type TouchedFiles = Vec<(u32, PathBuf)>;
 
 /// Puts the question, durably, if two calls or more need a person.
 ///
 /// # Errors
 /// The journal can't be written: nothing is asked.
-pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Option<Plan>, CallError> {
-    let (mut asks, mut beside, mut touched) = (Vec::new(), Vec::new(), Touched::new());
+pub(crate) async fn put(
+    calls: &CallGovernor,
+    wanted: &[PlannedCall],
+    of: u32,
+) -> Result<Option<Plan>, CallError> {
+    let (mut asks, mut beside, mut touched) = (Vec::new(), Vec::new(), TouchedFiles::new());
     for wanted in wanted.iter().take(MAX_STEPS) {
         let tool: String = wanted.request.tool.chars().take(64).collect();
         let number = wanted.number;
         match outlook(calls, wanted, &mut touched).await {
-            Ok(Outlook::Asks(step)) => asks.push(step),
-            Ok(Outlook::Runs) => beside.push(format!("step {number}: `{tool}` needs no question")),
-            Ok(Outlook::Later(why)) => {
+            Ok(CallForecast::Asks(step)) => asks.push(step),
+            Ok(CallForecast::Runs) => beside.push(format!("step {number}: `{tool}` needs no question")),
+            Ok(CallForecast::Later(why)) => {
                 beside.push(format!(
                     "step {number}: `{tool}` is asked about in its turn: {why}"
                 ));
@@ -85,7 +90,7 @@ pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Opt
     let id = RequestId::from(calls.clock().uuid());
     let (mut drafts, mut open, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for step in asks {
-        let Asks {
+        let PlanStepQuestion {
             number,
             mut record,
             mut question,
@@ -93,14 +98,14 @@ pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Opt
             verdict,
             approval,
         } = *step;
-        question.step = Some(Step {
+        question.step = Some(ApprovalPlanStep {
             plan: id.clone(),
             number,
             of,
             beside: beside.clone(),
         });
         record.asks(&question, &grant, &verdict, approval);
-        open.push(Open {
+        open.push(OpenApproval {
             question: question.clone(),
             grant,
             request_hash: record.request_hash,
@@ -117,7 +122,7 @@ pub(crate) async fn put(calls: &Calls, wanted: &[Wanted], of: u32) -> Result<Opt
 }
 
 /// The text beside a step that clawk does not ask about, because the step can't run.
-fn refused(calls: &Calls, wanted: &Wanted, tool: &str, error: &CallError) -> String {
+fn refused(calls: &CallGovernor, wanted: &PlannedCall, tool: &str, error: &CallError) -> String {
     let number = wanted.number;
     // The reason may quote arguments; with a secret in them it stays with the call's own record.
     if !screen::finds_nothing(calls, &wanted.request) {
@@ -130,12 +135,12 @@ fn refused(calls: &Calls, wanted: &Wanted, tool: &str, error: &CallError) -> Str
 /// What would end the call as things stand, whatever a person says: a stop, a purse that is used up, a full minute, the
 /// sandbox's static checks. Nothing is taken or set aside.
 fn stands_against(
-    calls: &Calls,
-    wanted: &Wanted,
-    tool: &Entry,
-    described: &Described,
+    calls: &CallGovernor,
+    wanted: &PlannedCall,
+    tool: &CatalogEntry,
+    described: &DescribedTool,
 ) -> Result<(), CallError> {
-    let Wanted { caller, request, .. } = wanted;
+    let PlannedCall { caller, request, .. } = wanted;
     drop(hold(calls, caller, described, request, &calls.life.stop)?);
     drop(spend::reserve(calls, caller, request, tool, described)?);
     calls.rates.has_room(&request.tool, calls.scribe.now())?;
@@ -154,11 +159,11 @@ fn stands_against(
 /// # Errors
 /// The call will be refused.
 async fn outlook<'a>(
-    calls: &'a Calls,
-    wanted: &'a Wanted,
-    touched: &mut Touched,
-) -> Result<Outlook<'a>, CallError> {
-    let Wanted {
+    calls: &'a CallGovernor,
+    wanted: &'a PlannedCall,
+    touched: &mut TouchedFiles,
+) -> Result<CallForecast<'a>, CallError> {
+    let PlannedCall {
         number,
         caller,
         request,
@@ -167,15 +172,15 @@ async fn outlook<'a>(
     let tool = tool_of(calls, caller, request, gate.as_ref()).await?;
     let described = calls.described(&tool).await?;
     check_arguments(&described, request)?;
-    let mut record = Record::new(calls, caller, request);
+    let mut record = CallRecord::new(calls, caller, request);
     record.know(&described);
-    let case = Case {
+    let case = PolicyInput {
         calls,
         caller,
         request,
         tool: &tool,
         described: &described,
-        basis: Basis::default(),
+        basis: GrantBasis::default(),
     };
     let (verdict, _) = judge(case, gate.as_ref(), &mut record).await?;
     check_audit(calls, request, &verdict)?;
@@ -188,17 +193,17 @@ async fn outlook<'a>(
         touched.extend(files.into_iter().map(|path| (*number, path)));
     }
     let Effect::Ask(approval) = verdict.effect else {
-        return Ok(Outlook::Runs);
+        return Ok(CallForecast::Runs);
     };
     // What will happen could not be shown truly, and the grant would be void.
     if let Some(why) = before {
-        return Ok(Outlook::Later(why));
+        return Ok(CallForecast::Later(why));
     }
     if !screen::finds_nothing(calls, request) {
-        return Ok(Outlook::Later("screening changes it".to_owned()));
+        return Ok(CallForecast::Later("screening changes it".to_owned()));
     }
     let seat = calls.desk.sit(&request.request_id);
-    let asking = Asking {
+    let asking = ApprovalRequest {
         calls,
         caller,
         request,
@@ -210,7 +215,7 @@ async fn outlook<'a>(
     };
     let grant = asking.look(&record).await?;
     let question = asking.question(approval).await;
-    Ok(Outlook::Asks(Box::new(Asks {
+    Ok(CallForecast::Asks(Box::new(PlanStepQuestion {
         number: *number,
         record,
         question,

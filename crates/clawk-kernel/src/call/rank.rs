@@ -7,13 +7,13 @@ use crate::ports::RunError;
 /// A call's rank: its work is given out after that of the calls before it, however long each of them was decided on. The default is
 /// a single call, which does not wait for others.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rank {
+pub(crate) struct CallOrder {
     /// Cancelled when the work of that call was given out, or the call has ended.
     before: Vec<CancellationToken>,
     own: CancellationToken,
 }
 
-impl Rank {
+impl CallOrder {
     /// The ranks of calls in order, without end.
     pub(crate) fn queue() -> impl Iterator<Item = Self> {
         let mut before = Vec::new();
@@ -55,7 +55,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn work_is_given_out_in_order_and_a_refused_call_holds_nobody_up() {
         let cancel = CancellationToken::new();
-        let ranks: Vec<Rank> = Rank::queue().take(3).collect();
+        let ranks: Vec<CallOrder> = CallOrder::queue().take(3).collect();
         let (third, second) = (ranks[2].turn(&cancel), ranks[1].turn(&cancel));
         tokio::pin!(third, second);
         assert!(futures::poll!(&mut third).is_pending());
@@ -64,7 +64,7 @@ mod tests {
         assert!(futures::poll!(&mut third).is_pending(), "the first has not begun");
         ranks[0].done();
         assert!(second.await.is_ok() && third.await.is_ok());
-        let stuck = Rank::queue().nth(1).unwrap_or_default();
+        let stuck = CallOrder::queue().nth(1).unwrap_or_default();
         cancel.cancel();
         assert!(matches!(stuck.turn(&cancel).await, Err(RunError::Cancelled)));
     }

@@ -5,7 +5,7 @@
 //! runs (-32010). Reading only: what the process then does meets the sandbox's walls.
 
 use clawk_plan::preflight::Request;
-use clawk_plan::{Plan, Refusal};
+use clawk_plan::{Plan, SandboxRefusal};
 use serde_json::{Map, Value};
 
 /// `format`s of JSON Schema that name a place on the network.
@@ -15,7 +15,11 @@ const FORMATS: [&str; 4] = ["uri", "url", "iri", "uri-reference"];
 ///
 /// # Errors
 /// The plan refuses a host.
-pub(super) fn check(schema: &Value, arguments: &Map<String, Value>, plan: &Plan) -> Result<(), Refusal> {
+pub(super) fn check(
+    schema: &Value,
+    arguments: &Map<String, Value>,
+    plan: &Plan,
+) -> Result<(), SandboxRefusal> {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
         return Ok(());
     };

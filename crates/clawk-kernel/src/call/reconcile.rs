@@ -12,19 +12,21 @@ use clawk_proto::method::ToolCallResult;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Approver, Caller, Calls, Permit, Rank, Record, Request, failed, path};
-use crate::catalog::Entry;
-use crate::effect::{self, How, Outcome};
+use super::{
+    CallApprover, CallGovernor, CallOrder, CallRecord, CallerContext, Permit, Request, failed, path,
+};
+use crate::catalog::CatalogEntry;
+use crate::effect::{self, EffectSettlement, SettlementMethod};
 use crate::error::CallError;
 use crate::event::Thread;
-use crate::ports::{Mend, OpenEffect};
-use crate::watch::Notices;
+use crate::ports::{OpenEffect, ReconcileMethod};
+use crate::watch::NoticeSender;
 
 /// How long a check may take, milliseconds.
 const CHECK_MS: u64 = 30_000;
 
 /// Goes through everything that is unknown, once; what stays unknown waits for a person.
-pub(crate) async fn reconcile(calls: &Arc<Calls>) {
+pub(crate) async fn reconcile(calls: &Arc<CallGovernor>) {
     let open = match calls.scribe.journal().open_effects().await {
         Ok(open) => open,
         Err(error) => {
@@ -60,9 +62,12 @@ pub(crate) async fn reconcile(calls: &Arc<Calls>) {
 }
 
 /// `None`: it is still not known.
-async fn find_out(calls: &Calls, effect: &OpenEffect) -> Result<Option<(How, Outcome)>, CallError> {
+async fn find_out(
+    calls: &CallGovernor,
+    effect: &OpenEffect,
+) -> Result<Option<(SettlementMethod, EffectSettlement)>, CallError> {
     let mend = calls.runner.mend(&effect.tool);
-    if mend == Mend::Person {
+    if mend == ReconcileMethod::Person {
         return Ok(None);
     }
     let Some(entry) = calls.catalog.get(&effect.tool) else {
@@ -74,7 +79,7 @@ async fn find_out(calls: &Calls, effect: &OpenEffect) -> Result<Option<(How, Out
     else {
         return Ok(None);
     };
-    let caller = Caller {
+    let caller = CallerContext {
         thread: Thread {
             session: effect.session,
             span: effect.session.0,
@@ -87,23 +92,23 @@ async fn find_out(calls: &Calls, effect: &OpenEffect) -> Result<Option<(How, Out
         depth: 0,
         role: Role::Admin,
         pends: false,
-        notices: Notices::default(),
+        notices: NoticeSender::default(),
         purse: calls.purses.root().clone(),
         context: Arc::default(),
         member: None,
-        rank: Rank::default(),
+        rank: CallOrder::default(),
     };
     let cancel = calls.life.stop.child_token();
     match mend {
-        Mend::Person => Ok(None),
-        Mend::SameKey => again(calls, &caller, effect, arguments, &cancel).await,
-        Mend::Check => {
+        ReconcileMethod::Person => Ok(None),
+        ReconcileMethod::SameKey => again(calls, &caller, effect, arguments, &cancel).await,
+        ReconcileMethod::Check => {
             let answer = check(calls, &caller, &entry, facts(effect, arguments), &cancel).await?;
-            Ok(said(&answer).map(|outcome| (How::Check, outcome)))
+            Ok(said(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
         }
-        Mend::Tool(name) => {
+        ReconcileMethod::Tool(name) => {
             let answer = by_tool(calls, &caller, &name, facts(effect, arguments), &cancel).await?;
-            Ok(said(&answer).map(|outcome| (How::Check, outcome)))
+            Ok(said(&answer).map(|outcome| (SettlementMethod::Check, outcome)))
         }
     }
 }
@@ -118,7 +123,7 @@ fn facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Valu
 }
 
 /// The check's answer: `done`, `not-done`, or that it does not know.
-fn said(answer: &ToolCallResult) -> Option<Outcome> {
+fn said(answer: &ToolCallResult) -> Option<EffectSettlement> {
     if answer.is_error {
         return None;
     }
@@ -130,26 +135,26 @@ fn said(answer: &ToolCallResult) -> Option<Outcome> {
         Ok(Value::String(word)) => Some(word),
         Ok(_) | Err(_) => Some(text.to_owned()), // silent-ok: plain words are an answer, too
     };
-    Outcome::parse(word.as_deref()?)
+    EffectSettlement::parse(word.as_deref()?)
 }
 
 /// The check of `clawk.toml`: decided by the operator who wrote it, recorded, run by a permit.
 async fn check(
-    calls: &Calls,
-    caller: &Caller,
-    entry: &Entry,
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    entry: &CatalogEntry,
     facts: Map<String, Value>,
     cancel: &CancellationToken,
 ) -> Result<ToolCallResult, CallError> {
     let request = request(calls, format!("{}:check", entry.name), facts);
     let started_us = calls.clock().monotonic_us();
-    let mut record = Record::new(calls, caller, &request);
+    let mut record = CallRecord::new(calls, caller, &request);
     record.harmless();
     let verdict = Verdict {
         reason: Some("`reconcile` of clawk.toml".into()),
         ..Verdict::allow()
     };
-    record.decided(&verdict, &Approver::Policy).await?;
+    record.decided(&verdict, &CallApprover::Policy).await?;
     let permit = Permit {
         tool: Arc::clone(&entry.name),
         arguments: request.arguments.clone(),
@@ -173,8 +178,8 @@ async fn check(
 
 /// A declared tool as the check: a call like any other, and only one without side effects.
 async fn by_tool(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     name: &str,
     facts: Map<String, Value>,
     cancel: &CancellationToken,
@@ -192,7 +197,7 @@ async fn by_tool(
     super::call(calls, caller, request(calls, name.to_owned(), facts), cancel).await
 }
 
-fn request(calls: &Calls, tool: String, arguments: Map<String, Value>) -> Request {
+fn request(calls: &CallGovernor, tool: String, arguments: Map<String, Value>) -> Request {
     Request {
         tool,
         arguments,
@@ -207,21 +212,21 @@ fn request(calls: &Calls, tool: String, arguments: Map<String, Value>) -> Reques
 
 /// The same request, with the same id as its key, down the whole path: today's rules hold, and a rule that asks, asks.
 async fn again(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     effect: &OpenEffect,
     arguments: Map<String, Value>,
     cancel: &CancellationToken,
-) -> Result<Option<(How, Outcome)>, CallError> {
+) -> Result<Option<(SettlementMethod, EffectSettlement)>, CallError> {
     let request = Request {
         request_id: effect.request_id.clone(),
         ..request(calls, effect.tool.clone(), arguments)
     };
     let seat = calls.desk.sit(&request.request_id);
     let started_us = calls.clock().monotonic_us();
-    let mut record = Record::new(calls, caller, &request);
+    let mut record = CallRecord::new(calls, caller, &request);
     let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
     let answer = record.close(outcome, started_us).await?;
     // The other side knows the key: what it says of the request is so. That it failed now says nothing of before.
-    Ok((!answer.is_error).then_some((How::SameKey, Outcome::Done)))
+    Ok((!answer.is_error).then_some((SettlementMethod::SameKey, EffectSettlement::Done)))
 }

@@ -16,40 +16,41 @@ use uuid::Uuid;
 
 use clawk_policy::Approval;
 
-use super::approval::Reply;
-use super::reopen::Kept;
-use super::standing::Held;
-use super::{Approver, Caller, Calls, Request, egress};
-use crate::carp::event::Charged;
-use crate::carp::{self, ApprovalView, Gate, Judgement};
-use crate::catalog::Described;
-use crate::dedup::{Keyed, key};
+use super::approval::ApprovalReply;
+use super::reopen::StoredQuestion;
+use super::standing::StandingGrant;
+use super::{CallApprover, CallGovernor, CallerContext, Request, egress};
+use crate::carp::event::CarpCharged;
+use crate::carp::{self, ApprovalView, AtlasGate, AtlasJudgement};
+use crate::catalog::DescribedTool;
+use crate::dedup::{DedupMethod, key};
 use crate::effect;
 use crate::error::CallError;
 use crate::event::{
     ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
-    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, ChainText, Draft, EventWords, Thread, Took,
-    WordField, canonical, digest, kind, stand_in,
+    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, BudgetUse, ChainText, Draft, EventWords,
+    Thread, WordField, canonical, digest, kind, stand_in,
 };
 use crate::hosts;
-use crate::notice::{Answer, Notice, Question};
-use crate::place::Apart;
+use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
+use crate::place::ExcludedPaths;
 use crate::ports::{
-    AnswerKey, Connections, EffectChange, JournalError, OpenEffect, RunOutcome, Sources, Spent, Terms, Unmet,
+    AnswerKey, BatchConditions, ConnectionCollector, EffectChange, JournalError, OpenEffect,
+    ProvenanceCollector, RunOutcome, SpentAmount, UnmetCondition,
 };
-use crate::purse::{Allotment, Purse, Warning, hour_of, warned};
-use crate::stop::{self, Level, Stop};
+use crate::purse::{BudgetAccount, BudgetWarning, CallBudget, hour_of, warned};
+use crate::stop::{self, ActiveStop, Level};
 use crate::taint;
-use crate::witness::Grant;
+use crate::witness::ExactGrant;
 use words::{error_code, failure_code};
 
 /// Bytes of a result shown to a surface.
 const SUMMARY_BYTES: usize = 400;
 
 /// Collects a call's events and makes them durable at the right moments.
-pub(super) struct Record<'a> {
-    calls: &'a Calls,
-    caller: &'a Caller,
+pub(super) struct CallRecord<'a> {
+    calls: &'a CallGovernor,
+    caller: &'a CallerContext,
     request: &'a Request,
     thread: Thread,
     /// Over the arguments.
@@ -72,12 +73,12 @@ pub(super) struct Record<'a> {
     /// Follows a denial.
     violated: Option<Draft>,
     /// What is set aside for the run.
-    place: Option<Allotment>,
-    spent: Vec<Spent>,
+    place: Option<CallBudget>,
+    spent: Vec<SpentAmount>,
     /// The same, as the event of its end tells it.
-    took: Vec<Took>,
+    took: Vec<BudgetUse>,
     effects: Vec<EffectChange>,
-    warned: Vec<Warning>,
+    warned: Vec<BudgetWarning>,
     /// The arguments without what screening took out; raw ones are neither kept nor shown then.
     screened: Option<Map<String, Value>>,
     /// The request is in the journal.
@@ -87,19 +88,19 @@ pub(super) struct Record<'a> {
     /// The request that another host may begin from the next commit on.
     disclaims: Option<AnswerKey>,
     /// What the call reached.
-    pub(super) connections: Connections,
+    pub(super) connections: ConnectionCollector,
     /// The untrusted files that it could read.
-    pub(super) sources: Sources,
+    pub(super) sources: ProvenanceCollector,
     /// What the call leaves out.
-    pub(super) apart: Arc<Apart>,
+    pub(super) apart: Arc<ExcludedPaths>,
     /// Where the call's paths led, if elsewhere than they say.
     pub(super) led: Option<Digest>,
 }
 
 /// Somebody wants the tool to run, with these arguments.
 fn requested(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
     thread: &Thread,
     arguments: Vec<u8>,
@@ -124,8 +125,8 @@ fn requested(
         .content(parameters_hash, arguments)
 }
 
-impl<'a> Record<'a> {
-    pub(super) fn new(calls: &'a Calls, caller: &'a Caller, request: &'a Request) -> Self {
+impl<'a> CallRecord<'a> {
+    pub(super) fn new(calls: &'a CallGovernor, caller: &'a CallerContext, request: &'a Request) -> Self {
         let bytes = canonical(&request.arguments);
         let parameters = digest(&bytes);
         let mut same = Vec::with_capacity(128);
@@ -168,15 +169,15 @@ impl<'a> Record<'a> {
             written: false,
             aside: None,
             disclaims: None,
-            connections: Connections::default(),
-            sources: Sources::default(),
+            connections: ConnectionCollector::default(),
+            sources: ProvenanceCollector::default(),
             apart: Arc::default(),
             led: None,
         }
     }
 
     /// An Atlas has a say: `policy.evaluated`, and what follows a denial.
-    pub(super) fn governed(&mut self, gate: &Gate, atlas: &Judgement) {
+    pub(super) fn governed(&mut self, gate: &AtlasGate, atlas: &AtlasJudgement) {
         self.under = Some((gate.under.resolution, gate.under.execution));
         let scribe = &self.calls.scribe;
         let evaluation = atlas.evaluation.as_ref();
@@ -199,7 +200,7 @@ impl<'a> Record<'a> {
     }
 
     /// What the execution took from limits, in the runtime's chain and in the commit of the decision.
-    pub(super) fn charged(&mut self, charged: Option<Charged>) {
+    pub(super) fn charged(&mut self, charged: Option<CarpCharged>) {
         let root = self.calls.life.root.child(self.thread.span);
         let entry = |charged| self.calls.scribe.entry(&root, kind::CARP_CHARGED, &charged);
         self.waiting.extend(charged.map(entry));
@@ -225,7 +226,7 @@ impl<'a> Record<'a> {
     }
 
     /// Keeps what is set aside until the outcome.
-    pub(super) fn hold(&mut self, place: Allotment) {
+    pub(super) fn hold(&mut self, place: CallBudget) {
         self.place = Some(place);
     }
 
@@ -240,7 +241,7 @@ impl<'a> Record<'a> {
     }
 
     /// What an inner turn draws from.
-    pub(super) fn purse(&self) -> Purse {
+    pub(super) fn purse(&self) -> BudgetAccount {
         self.place
             .as_ref()
             .map_or_else(|| self.caller.purse.clone(), |place| place.purse.clone())
@@ -255,7 +256,7 @@ impl<'a> Record<'a> {
         let took = place.took(ran_us / 1000);
         let settled = place.reservation.settle(took, self.calls.scribe.now());
         self.spent = settled.spent;
-        self.took = Took::of(&settled.told);
+        self.took = BudgetUse::of(&settled.told);
         for warning in &settled.warnings {
             tracing::warn!(%warning, "a budget is nearly used up");
         }
@@ -313,7 +314,7 @@ impl<'a> Record<'a> {
     }
 
     /// Whether the tool has effects decides how many commits the call takes.
-    pub(super) fn know(&mut self, described: &Described) {
+    pub(super) fn know(&mut self, described: &DescribedTool) {
         self.pure = described.pure();
         self.side_effects = !described.read_only();
         self.stopped_by = described.stopped_by();
@@ -325,16 +326,16 @@ impl<'a> Record<'a> {
     }
 
     /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
-    pub(super) async fn decided(&mut self, verdict: &Verdict, by: &Approver) -> Result<(), CallError> {
+    pub(super) async fn decided(&mut self, verdict: &Verdict, by: &CallApprover) -> Result<(), CallError> {
         let scribe = &self.calls.scribe;
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
         let request_id = self.request.request_id.as_str();
         let approved = ActionApproved {
             action_id: &self.request.tool,
             by: match by {
-                Approver::Policy => "policy",
-                Approver::Person(who) => who,
-                Approver::Silence => "timeout",
+                CallApprover::Policy => "policy",
+                CallApprover::Person(who) => who,
+                CallApprover::Silence => "timeout",
             },
             effect: verdict.effect.name(),
             parameters_hash: self.parameters,
@@ -371,9 +372,9 @@ impl<'a> Record<'a> {
         self.started = true;
         self.started_us = self.calls.clock().monotonic_us();
         let word = match by {
-            Approver::Policy => verdict.effect.name(),
-            Approver::Person(_) => "approved",
-            Approver::Silence => "timeout: allow",
+            CallApprover::Policy => verdict.effect.name(),
+            CallApprover::Person(_) => "approved",
+            CallApprover::Silence => "timeout: allow",
         };
         self.tell_decided(word, rule_id, None).await;
         Ok(())
@@ -382,7 +383,7 @@ impl<'a> Record<'a> {
     async fn tell_decided(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&'static str>) {
         let notices = &self.caller.notices;
         if notices.attached() {
-            let notice = Notice::CallDecided {
+            let notice = SessionNotice::CallDecided {
                 request_id: self.request.request_id.clone(),
                 tool: self.request.tool.clone(),
                 arguments: self.arguments().clone(),
@@ -395,10 +396,10 @@ impl<'a> Record<'a> {
     }
 
     /// What must hold over all hosts for this call to begin. A turn's own calls are claimed by its session.
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> BatchConditions {
         let mut terms = match &self.place {
             Some(place) => place.reservation.terms(self.calls.clock().uuid()),
-            None => Terms::default(),
+            None => BatchConditions::default(),
         };
         terms.per_minute = self.calls.rates.per_minute();
         terms.stops = self.calls.hosts.as_ref().map(|hosts| hosts.stops_known());
@@ -408,10 +409,10 @@ impl<'a> Record<'a> {
 
     fn claim(&self) -> Option<AnswerKey> {
         let asked_for = self.caller.turn.is_none();
-        asked_for.then(|| key(Keyed::Call, &self.request.request_id))
+        asked_for.then(|| key(DedupMethod::Call, &self.request.request_id))
     }
 
-    async fn flush_if(&mut self, mut terms: Terms) -> Result<(), CallError> {
+    async fn flush_if(&mut self, mut terms: BatchConditions) -> Result<(), CallError> {
         let waiting = std::mem::take(&mut self.waiting);
         self.written = true;
         let own = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
@@ -426,7 +427,7 @@ impl<'a> Record<'a> {
                     return Ok(());
                 }
                 // What was lifted since stops nothing.
-                Err(JournalError::Unmet(Unmet::Stopped)) if self.goes_on(&mut terms).await? => {}
+                Err(JournalError::Unmet(UnmetCondition::Stopped)) if self.goes_on(&mut terms).await? => {}
                 Err(JournalError::Unmet(unmet)) => return Err(self.unmet(&terms, unmet).await),
                 Err(error) => return Err(error.into()),
             }
@@ -434,7 +435,7 @@ impl<'a> Record<'a> {
     }
 
     /// Looks at the stops that this host did not know. Whether the call may go on.
-    async fn goes_on(&self, terms: &mut Terms) -> Result<bool, CallError> {
+    async fn goes_on(&self, terms: &mut BatchConditions) -> Result<bool, CallError> {
         if let Some(hosts) = &self.calls.hosts {
             hosts::see_stops(self.calls, hosts).await?;
             terms.stops = Some(hosts.stops_known());
@@ -442,26 +443,26 @@ impl<'a> Record<'a> {
         Ok(self.stopped().is_none())
     }
 
-    fn stopped(&self) -> Option<Stop> {
+    fn stopped(&self) -> Option<ActiveStop> {
         self.calls
             .brake
             .against(self.caller.thread.session, self.stopped_by)
     }
 
     /// Other hosts were first, or have used it up. Nothing of what waited is written: the call is recorded again as refused.
-    async fn unmet(&mut self, asked: &Terms, unmet: Unmet) -> CallError {
+    async fn unmet(&mut self, asked: &BatchConditions, unmet: UnmetCondition) -> CallError {
         let scribe = &self.calls.scribe;
         let error = match (&unmet, &self.place) {
-            (Unmet::Rate { wait_ms }, _) => self.calls.rates.full(&self.request.tool, *wait_ms),
-            (Unmet::Room { at, used }, Some(place)) => match asked.room.get(*at) {
+            (UnmetCondition::Rate { wait_ms }, _) => self.calls.rates.full(&self.request.tool, *wait_ms),
+            (UnmetCondition::Room { at, used }, Some(place)) => match asked.room.get(*at) {
                 Some(room) => place.reservation.used_up(room, *used),
                 None => CallError::Journal(JournalError::Unmet(unmet)),
             },
-            (Unmet::Stopped, _) => match self.stopped() {
+            (UnmetCondition::Stopped, _) => match self.stopped() {
                 Some(stop) => stop::refused(&self.request.tool, &stop),
                 None => CallError::Journal(JournalError::Unmet(unmet)),
             },
-            (Unmet::Claimed | Unmet::Room { .. }, _) => {
+            (UnmetCondition::Claimed | UnmetCondition::Room { .. }, _) => {
                 return CallError::Journal(JournalError::Unmet(unmet));
             }
         };
@@ -486,11 +487,11 @@ impl<'a> Record<'a> {
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
         // What was set aside over all hosts is given back with what was spent of it.
         let settles = self.aside.filter(|_| self.place.is_none());
-        let terms = Terms {
+        let terms = BatchConditions {
             claim,
             settles,
             disclaim: self.disclaims.take(),
-            ..Terms::default()
+            ..BatchConditions::default()
         };
         self.calls
             .scribe
@@ -566,7 +567,7 @@ impl<'a> Record<'a> {
             took: &took,
             turn: self.caller.turn,
         };
-        let key = key(Keyed::Call, &self.request.request_id);
+        let key = key(DedupMethod::Call, &self.request.request_id);
         let hash = payload.result_hash;
         let draft = self
             .calls
@@ -669,7 +670,7 @@ impl<'a> Record<'a> {
             };
             scribe.entry(&self.thread, kind::ACTION_DENIED, &payload)
         };
-        let key = key(Keyed::Call, &self.request.request_id);
+        let key = key(DedupMethod::Call, &self.request.request_id);
         // Who waits for the answer on another host reads here that there is none.
         self.waiting
             .push(draft.content(result_hash, bytes).answers(Some(key)));
@@ -696,7 +697,7 @@ impl<'a> Record<'a> {
         for warning in &self.warned {
             self.caller
                 .notices
-                .send(Notice::Warned(warning.to_string()))
+                .send(SessionNotice::Warned(warning.to_string()))
                 .await;
         }
         if !self.started
@@ -725,7 +726,7 @@ impl<'a> Record<'a> {
             .take_while(|(at, _)| *at < SUMMARY_BYTES)
             .map(|(_, c)| c)
             .collect();
-        let notice = Notice::CallFinished {
+        let notice = SessionNotice::CallFinished {
             request_id: self.request.request_id.clone(),
             tool: self.request.tool.clone(),
             is_error,
@@ -738,11 +739,11 @@ impl<'a> Record<'a> {
 }
 
 /// The word for an answer in the trace.
-pub(super) const fn answer_word(answer: Answer) -> &'static str {
+pub(super) const fn answer_word(answer: ApprovalAnswer) -> &'static str {
     match answer {
-        Answer::Approve => "approve",
-        Answer::ApproveForSession => "approve-for-session",
-        Answer::Always => "always",
-        Answer::Deny => "deny",
+        ApprovalAnswer::Approve => "approve",
+        ApprovalAnswer::ApproveForSession => "approve-for-session",
+        ApprovalAnswer::Always => "always",
+        ApprovalAnswer::Deny => "deny",
     }
 }

@@ -12,43 +12,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::Calls;
-use super::approval::{Breadth, Open, Reply};
+use super::CallGovernor;
+use super::approval::{ApprovalReply, GrantScope, OpenApproval};
 use super::record::words::default_word;
-use super::standing::{Held, Lasting};
+use super::standing::{GrantLifetime, StandingGrant};
 use crate::event::{Thread, kind};
-use crate::notice::{Answer, Question, Step};
-use crate::ports::{JournalError, Recorded, Scan};
-use crate::roles::Person;
-use crate::sheet::{Seen, Sheet};
+use crate::notice::{ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion};
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
+use crate::roles::KnownPerson;
+use crate::sheet::{CallPreview, PreviewReceipt};
 use crate::time::Timestamp;
-use crate::witness::Grant;
+use crate::witness::ExactGrant;
 
 /// The oldest question that can still be open, milliseconds.
 const QUESTIONS_KEPT_MS: i64 = 30 * 86_400_000;
 
 /// A question as it is kept, with what it is bound to.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredQuestion {
     pub(super) arguments: Map<String, Value>,
     pub(super) cost: Option<String>,
     pub(super) door: String,
     pub(super) explanation: Vec<String>,
     pub(super) expires_at_us: i64,
     pub(super) folder: Option<PathBuf>,
-    pub(super) grant: Grant,
+    pub(super) grant: ExactGrant,
     pub(super) reason: String,
     pub(super) rule_id: Option<String>,
-    pub(super) sheet: Arc<Sheet>,
+    pub(super) sheet: Arc<CallPreview>,
     pub(super) span: Uuid,
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<ApprovalPlanStep>,
     pub(super) timeout_allows: bool,
     pub(super) timeout_ms: u64,
     pub(super) tool: String,
 }
 
-impl Kept {
-    pub(super) fn of(question: &Question, grant: &Grant, approval: Approval, door: &str, span: Uuid) -> Self {
+impl StoredQuestion {
+    pub(super) fn of(
+        question: &ApprovalQuestion,
+        grant: &ExactGrant,
+        approval: Approval,
+        door: &str,
+        span: Uuid,
+    ) -> Self {
         Self {
             arguments: question.arguments.clone(),
             cost: question.cost.clone(),
@@ -80,15 +86,15 @@ impl Kept {
         self,
         (session, request_id, request_hash): (SessionId, RequestId, Digest),
         (now, now_us, left_ms): (Timestamp, u64, u64),
-    ) -> Open {
+    ) -> OpenApproval {
         let left = i64::try_from(left_ms).unwrap_or(i64::MAX);
         let default = if self.timeout_allows {
             TimeoutDefault::Allow
         } else {
             TimeoutDefault::Deny
         };
-        Open {
-            question: Question {
+        OpenApproval {
+            question: ApprovalQuestion {
                 request_id,
                 session,
                 tool: self.tool,
@@ -117,7 +123,7 @@ impl Kept {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct ApprovalEventFields {
     request_id: Option<String>,
     request_hash: Option<Digest>,
     action_id: Option<String>,
@@ -136,14 +142,18 @@ struct Fields {
     shown: Option<String>,
 }
 
-async fn all(calls: &Calls, scan: Scan, mut see: impl FnMut(&Recorded, Fields)) -> Result<(), JournalError> {
+async fn all(
+    calls: &CallGovernor,
+    scan: JournalScan,
+    mut see: impl FnMut(&RecordedEvent, ApprovalEventFields),
+) -> Result<(), JournalError> {
     // silent-ok: a payload of ours always reads; a foreign one opens nothing
-    let read = |event: &Recorded| serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
+    let read = |event: &RecordedEvent| serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     calls.scribe.each(scan, |event| see(event, read(event))).await
 }
 
 /// Opens what the last run left open, and lets stand what stood.
-pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
+pub(crate) async fn restore(calls: &CallGovernor) -> Result<(), JournalError> {
     restore_standing(calls).await?;
     reopen(calls, |_| true).await?;
     Ok(())
@@ -151,7 +161,7 @@ pub(crate) async fn restore(calls: &Calls) -> Result<(), JournalError> {
 
 /// Opens what was left open in these sessions; the ids of the questions.
 pub(crate) async fn reopen(
-    calls: &Calls,
+    calls: &CallGovernor,
     of: impl Fn(SessionId) -> bool,
 ) -> Result<Vec<RequestId>, JournalError> {
     let mut open = open_questions(calls).await?;
@@ -162,18 +172,21 @@ pub(crate) async fn reopen(
 }
 
 /// The question of an event, if it is still open and anybody may take its call up again.
-pub(crate) fn question_of(event: &Recorded, calls: &Calls) -> Option<Question> {
-    let fields: Fields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
+pub(crate) fn question_of(event: &RecordedEvent, calls: &CallGovernor) -> Option<ApprovalQuestion> {
+    let fields: ApprovalEventFields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
     opened(event, kept_of(event, &fields)?, clocks).map(|open| open.question)
 }
 
 /// What is kept of a question whose call anybody may take up again.
-fn kept_of(event: &Recorded, fields: &Fields) -> Option<(Kept, RequestId, Digest)> {
+fn kept_of(
+    event: &RecordedEvent,
+    fields: &ApprovalEventFields,
+) -> Option<(StoredQuestion, RequestId, Digest)> {
     let (id, hash) = (fields.request_id.as_ref()?, fields.request_hash?);
     let content = event.content.as_ref()?;
     // silent-ok: what was erased or is of another version can't be judged again, so it is not open
-    let kept: Kept = serde_json::from_slice(&content.bytes).ok()?;
+    let kept: StoredQuestion = serde_json::from_slice(&content.bytes).ok()?;
     let request_id = RequestId::parse(id).ok()?; // silent-ok: as above
     // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
     (kept.door != "skill").then_some((kept, request_id, hash))
@@ -181,32 +194,32 @@ fn kept_of(event: &Recorded, fields: &Fields) -> Option<(Kept, RequestId, Digest
 
 /// The question, if it has not lapsed.
 fn opened(
-    event: &Recorded,
-    (kept, id, hash): (Kept, RequestId, Digest),
+    event: &RecordedEvent,
+    (kept, id, hash): (StoredQuestion, RequestId, Digest),
     (now, now_us): (Timestamp, u64),
-) -> Option<Open> {
+) -> Option<OpenApproval> {
     let left_ms = kept.left_ms(now)?;
     Some(kept.open((event.session, id, hash), (now, now_us, left_ms)))
 }
 
 /// Logs that a question has lapsed. If its call is sent again, it asks anew.
-fn tell_lapsed((kept, id, _): &(Kept, RequestId, Digest)) {
+fn tell_lapsed((kept, id, _): &(StoredQuestion, RequestId, Digest)) {
     let expired = Timestamp(kept.expires_at_us);
     tracing::warn!(request_id = %id, tool = %kept.tool, %expired, "a question lapsed while the agent did not run");
 }
 
 /// Every question that is open by the record, those that expire first at the front.
-pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalError> {
+pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenApproval>, JournalError> {
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
     let now = clocks.0;
     // By request, with the row of the question: what came before it was about an earlier request of that id.
-    let mut open: BTreeMap<(SessionId, String), (u64, Open)> = BTreeMap::new();
+    let mut open: BTreeMap<(SessionId, String), (u64, OpenApproval)> = BTreeMap::new();
     let mut first_row = u64::MAX;
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[kind::APPROVAL_REQUESTED],
         since: Some(now.plus_millis(-QUESTIONS_KEPT_MS)),
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     all(calls, scan, |event, fields| {
         let Some(kept) = kept_of(event, &fields) else {
@@ -228,7 +241,7 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
     if open.is_empty() {
         return Ok(Vec::new());
     }
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[
             kind::APPROVAL_ANSWERED,
             kind::APPROVAL_VOIDED,
@@ -238,7 +251,7 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
             kind::ACTION_FAILED,
         ],
         after_row: first_row,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     all(calls, scan, |event, fields| {
         let Some(id) = fields.request_id.clone() else {
@@ -257,22 +270,22 @@ pub(crate) async fn open_questions(calls: &Calls) -> Result<Vec<Open>, JournalEr
     })
     .await?;
     add_reasons(calls, first_row, &mut open).await?;
-    let mut open: Vec<Open> = open.into_values().map(|(_, open)| open).collect();
+    let mut open: Vec<OpenApproval> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
     Ok(open)
 }
 
 /// What persons said with their answers, which is contents. Only answers are read with them: results may be large.
 async fn add_reasons(
-    calls: &Calls,
+    calls: &CallGovernor,
     first_row: u64,
-    open: &mut BTreeMap<(SessionId, String), (u64, Open)>,
+    open: &mut BTreeMap<(SessionId, String), (u64, OpenApproval)>,
 ) -> Result<(), JournalError> {
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[kind::APPROVAL_ANSWERED],
         after_row: first_row,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     all(calls, scan, |event, fields| {
         let Some(id) = fields.request_id else { return };
@@ -287,18 +300,18 @@ async fn add_reasons(
 }
 
 /// An answer of a person; what lapsed or was cancelled is none.
-fn reply(fields: &Fields) -> Option<Reply> {
+fn reply(fields: &ApprovalEventFields) -> Option<ApprovalReply> {
     let answer = match fields.answer.as_deref()? {
-        "approve" => Answer::Approve,
-        "approve-for-session" => Answer::ApproveForSession,
-        "always" => Answer::Always,
-        "deny" => Answer::Deny,
+        "approve" => ApprovalAnswer::Approve,
+        "approve-for-session" => ApprovalAnswer::ApproveForSession,
+        "always" => ApprovalAnswer::Always,
+        "deny" => ApprovalAnswer::Deny,
         _ => return None,
     };
-    Some(Reply {
+    Some(ApprovalReply {
         answer,
-        breadth: Breadth::Exact,
-        person: Person {
+        breadth: GrantScope::Exact,
+        person: KnownPerson {
             channel: fields.channel.clone().unwrap_or_default(),
             name: fields.by.clone().unwrap_or_default(),
             role: match fields.role.as_deref() {
@@ -309,14 +322,14 @@ fn reply(fields: &Fields) -> Option<Reply> {
         },
         reason: fields.reason.clone(),
         // What is on record has been admitted.
-        seen: Seen::Sent,
+        seen: PreviewReceipt::Sent,
     })
 }
 
 /// A standing grant that another host gave or ended.
-pub(crate) fn follow_standing(calls: &Calls, event: &Recorded) {
+pub(crate) fn follow_standing(calls: &CallGovernor, event: &RecordedEvent) {
     // silent-ok: a payload of ours always reads; a foreign one grants nothing
-    let fields: Fields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
+    let fields: ApprovalEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     if event.kind == kind::APPROVAL_REVOKED {
         if let Some(id) = &fields.grant_id {
             calls.desk.standing.remove(id);
@@ -326,13 +339,13 @@ pub(crate) fn follow_standing(calls: &Calls, event: &Recorded) {
     }
 }
 
-fn held_of(event: &Recorded, fields: Fields) -> Option<Held> {
+fn held_of(event: &RecordedEvent, fields: ApprovalEventFields) -> Option<StandingGrant> {
     let lasting = match fields.lasting.as_deref()? {
-        "always" => Lasting::Always,
-        "session" => Lasting::Session(event.session),
+        "always" => GrantLifetime::Always,
+        "session" => GrantLifetime::Session(event.session),
         _ => return None,
     };
-    Some(Held {
+    Some(StandingGrant {
         id: fields.grant_id?,
         tool: fields.action_id?,
         lasting,
@@ -348,11 +361,11 @@ fn held_of(event: &Recorded, fields: Fields) -> Option<Held> {
 }
 
 /// Lets stand what stood.
-pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> {
-    let scan = Scan {
+pub(crate) async fn restore_standing(calls: &CallGovernor) -> Result<(), JournalError> {
+    let scan = JournalScan {
         kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut of_sessions = Vec::new();
     all(calls, scan, |event, fields| {
@@ -365,7 +378,7 @@ pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> 
         let Some(held) = held_of(event, fields) else {
             return;
         };
-        if let Lasting::Session(session) = held.lasting {
+        if let GrantLifetime::Session(session) = held.lasting {
             of_sessions.push((session, event.row));
         }
         calls.desk.standing.add(held);
@@ -373,12 +386,12 @@ pub(crate) async fn restore_standing(calls: &Calls) -> Result<(), JournalError> 
     .await?;
     // A session that ended took its grants with it.
     for (session, after_row) in of_sessions {
-        let ended = Scan {
+        let ended = JournalScan {
             session: Some(session),
             kinds: &[kind::SESSION_ENDED],
             after_row,
             limit: 1,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         if !calls.scribe.journal().scan(ended).await?.is_empty() {
             calls.desk.standing.forget(session);

@@ -3,22 +3,22 @@
 use std::borrow::Cow;
 
 use clawk_manifest::model::ScanAction;
-use clawk_policy::leak::{Scanner, Tally};
+use clawk_policy::leak::{LeakTally, Scanner};
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::record::Record;
-use super::{Caller, Calls, Request};
+use super::record::CallRecord;
+use super::{CallGovernor, CallerContext, Request};
 use crate::error::CallError;
 use crate::event::canonical;
-use crate::judge::{Classifier, Suspicion};
-use crate::notice::Question;
+use crate::judge::{InjectionClassifier, InjectionSuspicion};
+use crate::notice::ApprovalQuestion;
 use crate::ports::RunOutcome;
-use crate::screen::{Look, Refused, Spot, word};
-use crate::sheet::Sheet;
+use crate::screen::{ScreenedTextKind, ScreeningPass, ScreeningRefusal, word};
+use crate::sheet::CallPreview;
 
-fn refused(tool: &str, refused: Refused) -> CallError {
+fn refused(tool: &str, refused: ScreeningRefusal) -> CallError {
     CallError::Screened {
         tool: tool.to_owned(),
         reason: refused.reason.to_owned(),
@@ -31,9 +31,9 @@ fn refused(tool: &str, refused: Refused) -> CallError {
 /// # Errors
 /// -32011 with the reason (R16a).
 pub(super) async fn arguments<'r>(
-    calls: &Calls,
-    caller: &Caller,
-    record: &mut Record<'_>,
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    record: &mut CallRecord<'_>,
     request: &'r Request,
 ) -> Result<Cow<'r, Request>, CallError> {
     let rules = &calls.screens.rules;
@@ -42,10 +42,10 @@ pub(super) async fn arguments<'r>(
         return Ok(Cow::Borrowed(request));
     }
     let tool = record.tool().to_owned();
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &calls.screens,
         *record.thread(),
-        Spot::Arguments,
+        ScreenedTextKind::Arguments,
         &tool,
         &caller.notices,
     );
@@ -80,7 +80,7 @@ pub(super) async fn arguments<'r>(
 }
 
 /// Screening finds nothing in the arguments that would change or end the call.
-pub(super) fn finds_nothing(calls: &Calls, request: &Request) -> bool {
+pub(super) fn finds_nothing(calls: &CallGovernor, request: &Request) -> bool {
     let rules = &calls.screens.rules;
     let (scanner, _) = calls.screens.entering();
     if !scanner.is_idle() && !redacted(&scanner, &request.arguments).1.is_empty() {
@@ -91,7 +91,7 @@ pub(super) fn finds_nothing(calls: &Calls, request: &Request) -> bool {
 }
 
 /// The names in a request without the values that are known here: they are recorded before anything else is looked at.
-pub(super) fn names(calls: &Calls, request: &mut Request) {
+pub(super) fn names(calls: &CallGovernor, request: &mut Request) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
@@ -108,7 +108,7 @@ pub(super) fn names(calls: &Calls, request: &mut Request) {
 }
 
 /// What a person reads, without the values that are known here: a preview quotes files that no call has read.
-pub(super) fn sheet(calls: &Calls, sheet: Sheet) -> Sheet {
+pub(super) fn sheet(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return sheet;
@@ -118,7 +118,7 @@ pub(super) fn sheet(calls: &Calls, sheet: Sheet) -> Sheet {
 }
 
 /// What else a question says, without the values that are known here.
-pub(super) fn question(calls: &Calls, question: &mut Question) {
+pub(super) fn question(calls: &CallGovernor, question: &mut ApprovalQuestion) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
@@ -131,7 +131,7 @@ pub(super) fn question(calls: &Calls, question: &mut Question) {
     }
 }
 
-fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, Tally) {
+fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, Value>, LeakTally) {
     let mut value = Value::Object(arguments.clone());
     let tally = scanner.redact_json(&mut value);
     match value {
@@ -142,19 +142,19 @@ fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, V
 
 /// What came of a call, as everybody may know it.
 pub(super) async fn outcome(
-    calls: &Calls,
-    caller: &Caller,
-    record: &mut Record<'_>,
+    calls: &CallGovernor,
+    caller: &CallerContext,
+    record: &mut CallRecord<'_>,
     outcome: Result<RunOutcome, CallError>,
     cancel: &CancellationToken,
 ) -> Result<RunOutcome, CallError> {
     let tool = record.tool().to_owned();
     let spot = if outcome.is_ok() {
-        Spot::Result
+        ScreenedTextKind::Result
     } else {
-        Spot::Error
+        ScreenedTextKind::Error
     };
-    let mut look = Look::new(&calls.screens, *record.thread(), spot, &tool, &caller.notices);
+    let mut look = ScreeningPass::new(&calls.screens, *record.thread(), spot, &tool, &caller.notices);
     let outcome = match outcome {
         Ok(ran) => Ok(result(&calls.classifier, &mut look, ran, cancel).await),
         Err(error) => {
@@ -178,7 +178,7 @@ pub(super) async fn outcome(
 }
 
 /// Every text of an error, without secrets. An error may quote what was sent as well as what came back.
-async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
+async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError {
     let screens = look.screens;
     let (scanner, action) = screens.leaving();
     let scanner = if matches!(
@@ -211,8 +211,8 @@ async fn error_text(look: &mut Look<'_>, error: CallError) -> CallError {
 }
 
 async fn result(
-    classifier: &Classifier,
-    look: &mut Look<'_>,
+    classifier: &InjectionClassifier,
+    look: &mut ScreeningPass<'_>,
     mut ran: RunOutcome,
     cancel: &CancellationToken,
 ) -> RunOutcome {
@@ -235,9 +235,9 @@ async fn result(
     if look.screens.rules.injection.is_some() {
         let texts: Vec<String> = ran.content.iter().map(ContentBlock::as_model_text).collect();
         match classifier.suspicion(look, &texts.join("\n"), cancel).await {
-            Suspicion::Passes(None) => {}
-            Suspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
-            Suspicion::Blocked(detail) => ran = withheld(ran, &detail),
+            InjectionSuspicion::Passes(None) => {}
+            InjectionSuspicion::Passes(Some(mark)) => ran.content.insert(0, ContentBlock::text(mark)),
+            InjectionSuspicion::Blocked(detail) => ran = withheld(ran, &detail),
         }
     }
     ran
@@ -256,8 +256,8 @@ fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
 }
 
 /// Takes secrets out of every part of a result, also where one is spread over blocks.
-fn take_out(scanner: &Scanner, ran: &mut RunOutcome) -> Tally {
-    let mut tally = Tally::default();
+fn take_out(scanner: &Scanner, ran: &mut RunOutcome) -> LeakTally {
+    let mut tally = LeakTally::default();
     for block in &mut ran.content {
         match block {
             ContentBlock::Text { text } => {

@@ -1,9 +1,9 @@
 //! The budget of a call: reserved before the call runs, and settled with its outcome.
 
-use super::{Caller, Calls, Request};
-use crate::catalog::{Described, Entry};
+use super::{CallGovernor, CallerContext, Request};
+use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
-use crate::purse::{Allotment, Wanted};
+use crate::purse::{CallBudget, CallBudgetRequest};
 
 /// Composite tools within composite tools.
 const MAX_DEPTH: u8 = 4;
@@ -14,12 +14,12 @@ const MAX_DEPTH: u8 = 4;
 /// # Errors
 /// -32021: which purse, which limit, what is used and wanted.
 pub(super) fn reserve(
-    calls: &Calls,
-    caller: &Caller,
+    calls: &CallGovernor,
+    caller: &CallerContext,
     request: &Request,
-    tool: &Entry,
-    described: &Described,
-) -> Result<Allotment, CallError> {
+    tool: &CatalogEntry,
+    described: &DescribedTool,
+) -> Result<CallBudget, CallError> {
     if tool.skill.is_some() && caller.depth >= MAX_DEPTH {
         return Err(CallError::Unavailable {
             tool: tool.name.to_string(),
@@ -31,7 +31,7 @@ pub(super) fn reserve(
     } else {
         bytes(request)
     };
-    let wanted = Wanted {
+    let wanted = CallBudgetRequest {
         tool: &tool.name,
         skill: tool.skill.as_ref().map(|skill| skill.name.as_str()),
         tokens: tool

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use clawk_policy::path::{CallPaths, Places, Roots};
+use clawk_policy::path::{CallPaths, RealLocations, RuleRoots};
 use clawk_proto::{Digest, SessionId};
 use serde_json::{Map, Value};
 
@@ -16,14 +16,14 @@ const MAX_GRANTS: usize = 1024;
 
 /// How long a standing grant is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasting {
+pub enum GrantLifetime {
     /// Until this session ends.
     Session(SessionId),
     /// Until it is revoked.
     Always,
 }
 
-impl Lasting {
+impl GrantLifetime {
     /// The word in the trace.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -36,13 +36,13 @@ impl Lasting {
 
 /// A standing grant, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct StandingGrant {
     /// What revokes it.
     pub id: String,
     /// The tool.
     pub tool: String,
     /// Until when.
-    pub lasting: Lasting,
+    pub lasting: GrantLifetime,
     /// Every path of the call within this folder, by its words and by where it leads; `None`: exactly the arguments that were
     /// shown. It is the place itself: no link was on the way to it.
     pub folder: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub struct Held {
 
 /// What a call acts through, as a standing grant looks at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Basis {
+pub(super) enum GrantBasis {
     /// The facts were not examined, because this tool has no standing grant.
     #[default]
     Unseen,
@@ -77,20 +77,20 @@ pub(super) enum Basis {
 
 /// A call, as a standing grant looks at it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct GrantQuery<'a> {
     pub(super) session: SessionId,
     pub(super) tool: &'a str,
     pub(super) parameters: Digest,
     pub(super) plan: Digest,
-    pub(super) basis: Basis,
+    pub(super) basis: GrantBasis,
     pub(super) arguments: &'a Map<String, Value>,
     pub(super) schema: &'a Value,
     pub(super) workdir: &'a Path,
     /// Where its paths lead.
-    pub(super) places: Option<&'a Places>,
+    pub(super) places: Option<&'a RealLocations>,
 }
 
-impl Shape<'_> {
+impl GrantQuery<'_> {
     fn paths(&self) -> CallPaths {
         CallPaths::of(self.arguments, Some(self.schema), self.workdir, self.places)
     }
@@ -102,22 +102,22 @@ pub(super) fn led(paths: &CallPaths) -> Option<Digest> {
     (!elsewhere.is_empty()).then(|| digest(&canonical(&elsewhere)))
 }
 
-impl Held {
-    fn covers(&self, call: &Shape<'_>) -> bool {
+impl StandingGrant {
+    fn covers(&self, call: &GrantQuery<'_>) -> bool {
         let stands = match call.basis {
-            Basis::Unseen => false,
-            Basis::Seen(basis) => self.basis == Some(basis) && self.plan == call.plan,
+            GrantBasis::Unseen => false,
+            GrantBasis::Seen(basis) => self.basis == Some(basis) && self.plan == call.plan,
             // The plan of a replay knows nothing of that machine's own files.
-            Basis::Recorded { asked } => !asked,
+            GrantBasis::Recorded { asked } => !asked,
         };
         stands && self.is_for(call)
     }
 
     /// It was given for such a call, whatever the call acts through, and whatever encloses it by now.
-    fn is_for(&self, call: &Shape<'_>) -> bool {
+    fn is_for(&self, call: &GrantQuery<'_>) -> bool {
         let session = match self.lasting {
-            Lasting::Session(session) => session == call.session,
-            Lasting::Always => true,
+            GrantLifetime::Session(session) => session == call.session,
+            GrantLifetime::Always => true,
         };
         session
             && self.tool == call.tool
@@ -125,31 +125,31 @@ impl Held {
                 None => self.parameters == call.parameters && self.led == led(&call.paths()),
                 Some(folder) => call
                     .paths()
-                    .all_within(&Roots::new(vec![folder.clone()], call.places)),
+                    .all_within(&RuleRoots::new(vec![folder.clone()], call.places)),
             }
     }
 }
 
 /// All that stand.
 #[derive(Debug, Default)]
-pub(crate) struct Standing(Mutex<Vec<Held>>);
+pub(crate) struct GrantStore(Mutex<Vec<StandingGrant>>);
 
-impl Standing {
-    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
+impl GrantStore {
+    fn lock(&self) -> MutexGuard<'_, Vec<StandingGrant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The grant that covers a call, if one does.
-    pub(super) fn covering(&self, call: &Shape<'_>) -> Option<Held> {
+    pub(super) fn covering(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
         self.lock().iter().find(|held| held.covers(call)).cloned()
     }
 
     /// A grant that was given for such a call and does not cover it, because it was given for another manifest, program, server or sandbox.
-    pub(super) fn outdated(&self, call: &Shape<'_>) -> Option<Held> {
+    pub(super) fn outdated(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
         self.lock().iter().find(|held| held.is_for(call)).cloned()
     }
 
-    pub(crate) fn add(&self, held: Held) {
+    pub(crate) fn add(&self, held: StandingGrant) {
         let mut all = self.lock();
         all.retain(|other| other.id != held.id);
         if all.len() >= MAX_GRANTS {
@@ -181,10 +181,10 @@ impl Standing {
     /// The session is over; its grants with it.
     pub(crate) fn forget(&self, session: SessionId) {
         self.lock()
-            .retain(|held| held.lasting != Lasting::Session(session));
+            .retain(|held| held.lasting != GrantLifetime::Session(session));
     }
 
-    pub(crate) fn all(&self) -> Vec<Held> {
+    pub(crate) fn all(&self) -> Vec<StandingGrant> {
         self.lock().clone()
     }
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::standing::Held;
+use super::standing::StandingGrant;
 
 /// The file's name in the state directory.
 pub const FILE: &str = "suggested-rules.yaml";
 
 /// The narrowest rule that the policy language has for a grant, as YAML, with what it means in comments.
 #[must_use]
-pub fn suggestion(held: &Held) -> String {
+pub fn suggestion(held: &StandingGrant) -> String {
     let mut text = format!(
         "# {}: {} allowed always: {}\n# (grant {}, which stands by itself). Put this into a policy, or don't.\n",
         held.at,
@@ -49,7 +49,7 @@ fn plain(text: &str) -> String {
 ///
 /// # Errors
 /// The file can't be written; the grant stands all the same.
-pub(crate) fn append(dir: &Path, held: &Held) -> std::io::Result<()> {
+pub(crate) fn append(dir: &Path, held: &StandingGrant) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawk_carp::atlas::Executor;
-use clawk_carp::fault::Fault;
-use clawk_carp::{Atlas, Faults};
+use clawk_carp::fault::CarpFault;
+use clawk_carp::{Atlas, InputFaults};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::CarpError;
 use super::event::{AtlasLoaded, AtlasRemoved};
-use super::{Carp, Loaded};
-use crate::catalog::Catalog;
+use super::{CarpRuntime, LoadedAtlases};
+use crate::catalog::ToolCatalog;
 use crate::event::{canonical, digest, kind};
 
 /// Atlases that may be loaded together.
@@ -45,12 +45,12 @@ pub struct AtlasView {
 
 /// What came over the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Upload {
+pub(crate) struct AtlasUpload {
     pub(crate) files: BTreeMap<String, String>,
     pub(crate) manifest: Value,
 }
 
-impl Upload {
+impl AtlasUpload {
     /// What an Atlas was read from.
     pub(crate) fn of(atlas: &Atlas) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Upload {
     }
 
     /// The Atlas, checked.
-    pub(crate) fn atlas(&self) -> Result<Atlas, Faults> {
+    pub(crate) fn atlas(&self) -> Result<Atlas, InputFaults> {
         let bytes = serde_json::to_vec(&self.manifest).unwrap_or_default(); // silent-ok: a value always serialises
         let atlas = Atlas::in_memory(&bytes, &self.files)?;
         opens_nothing(&atlas)?;
@@ -70,15 +70,15 @@ impl Upload {
 }
 
 /// An endpoint or a server is opened by the configuration, never by what comes over the API.
-fn opens_nothing(atlas: &Atlas) -> Result<(), Faults> {
-    let mut faults = Faults::default();
+fn opens_nothing(atlas: &Atlas) -> Result<(), InputFaults> {
+    let mut faults = InputFaults::default();
     for (at, action) in atlas.actions.iter().enumerate() {
         let outside = match &action.executor {
             Some(Executor::Http(_)) => "an HTTP endpoint",
             Some(Executor::Mcp { .. }) => "an MCP server",
             Some(Executor::Tool(_)) | None => continue,
         };
-        faults.errors.push(Fault {
+        faults.errors.push(CarpFault {
             path: format!("/actions/{at}/executor"),
             code: "executor".to_owned(),
             message: format!(
@@ -94,7 +94,7 @@ fn opens_nothing(atlas: &Atlas) -> Result<(), Faults> {
 }
 
 /// All Atlases in force, by id.
-pub(crate) fn views((carp, catalog): (&Carp, &Catalog)) -> Vec<AtlasView> {
+pub(crate) fn views((carp, catalog): (&CarpRuntime, &ToolCatalog)) -> Vec<AtlasView> {
     let loaded = carp.loaded();
     let atlases = loaded.set.atlases().iter();
     atlases
@@ -102,7 +102,11 @@ pub(crate) fn views((carp, catalog): (&Carp, &Catalog)) -> Vec<AtlasView> {
         .collect()
 }
 
-pub(crate) fn view((carp, catalog): (&Carp, &Catalog), loaded: &Loaded, atlas: &Arc<Atlas>) -> AtlasView {
+pub(crate) fn view(
+    (carp, catalog): (&CarpRuntime, &ToolCatalog),
+    loaded: &LoadedAtlases,
+    atlas: &Arc<Atlas>,
+) -> AtlasView {
     let unbound = atlas
         .actions
         .iter()
@@ -120,8 +124,8 @@ pub(crate) fn view((carp, catalog): (&Carp, &Catalog), loaded: &Loaded, atlas: &
 
 /// Loads an Atlas beside the others: all are compiled together, or nothing changes.
 pub(crate) async fn load(
-    (carp, catalog): (&Carp, &Catalog),
-    upload: Upload,
+    (carp, catalog): (&CarpRuntime, &ToolCatalog),
+    upload: AtlasUpload,
     by: &str,
 ) -> Result<AtlasView, CarpError> {
     let _one = carp.changing.lock().await;
@@ -160,7 +164,7 @@ pub(crate) async fn load(
 }
 
 /// Removes an Atlas that came over the API.
-pub(crate) async fn remove(carp: &Carp, id: &str, by: &str) -> Result<(), CarpError> {
+pub(crate) async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(), CarpError> {
     let _one = carp.changing.lock().await;
     let before = carp.loaded();
     match before.origins.get(id) {
@@ -187,12 +191,12 @@ pub(crate) async fn remove(carp: &Carp, id: &str, by: &str) -> Result<(), CarpEr
 }
 
 pub(crate) fn with(
-    carp: &Carp,
-    before: &Loaded,
+    carp: &CarpRuntime,
+    before: &LoadedAtlases,
     atlas: &Arc<Atlas>,
     by: &str,
     at: &str,
-) -> Result<Loaded, clawk_carp::set::SetError> {
+) -> Result<LoadedAtlases, clawk_carp::set::SetError> {
     let mut atlases = before.set.atlases().to_vec();
     atlases.push(Arc::clone(atlas));
     let mut origins = before.origins.clone();
@@ -201,18 +205,25 @@ pub(crate) fn with(
         at: at.to_owned(),
     };
     origins.insert(Arc::clone(&atlas.id), origin);
-    Loaded::new(atlases, origins, before.changes + 1, &carp.config)
+    LoadedAtlases::new(atlases, origins, before.changes + 1, &carp.config)
 }
 
-pub(crate) fn without(carp: &Carp, before: &Loaded, id: &str) -> Result<Loaded, clawk_carp::set::SetError> {
+pub(crate) fn without(
+    carp: &CarpRuntime,
+    before: &LoadedAtlases,
+    id: &str,
+) -> Result<LoadedAtlases, clawk_carp::set::SetError> {
     let kept = before.set.atlases().iter().filter(|atlas| *atlas.id != *id);
     let mut origins = before.origins.clone();
     origins.remove(id);
-    Loaded::new(kept.cloned().collect(), origins, before.changes + 1, &carp.config)
+    LoadedAtlases::new(kept.cloned().collect(), origins, before.changes + 1, &carp.config)
 }
 
 /// After a change of before that changes nothing now: it counts all the same.
-pub(crate) fn as_before(carp: &Carp, before: &Loaded) -> Result<Loaded, clawk_carp::set::SetError> {
+pub(crate) fn as_before(
+    carp: &CarpRuntime,
+    before: &LoadedAtlases,
+) -> Result<LoadedAtlases, clawk_carp::set::SetError> {
     let (atlases, origins) = (before.set.atlases().to_vec(), before.origins.clone());
-    Loaded::new(atlases, origins, before.changes + 1, &carp.config)
+    LoadedAtlases::new(atlases, origins, before.changes + 1, &carp.config)
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use clawk_carp::Ledger;
-use clawk_carp::execute::Issued;
+use clawk_carp::RateLedger;
+use clawk_carp::execute::IssuedResolution;
 use clawk_proto::carp::ExecuteResponse;
 use clawk_proto::{Digest, SessionId};
 use jiff::Timestamp;
@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::error::CarpError;
-use crate::sheet::Sheet;
-use crate::witness::Grant;
+use crate::sheet::CallPreview;
+use crate::witness::ExactGrant;
 
 /// Sessions that may be live at the same time.
 pub(crate) const MAX_LIVE: usize = 10_000;
@@ -111,21 +111,21 @@ pub struct ApprovalView {
     /// Until when it may be answered and used, RFC 3339.
     pub expires_at: String,
     /// What a person reads before they answer.
-    pub sheet: Arc<Sheet>,
+    pub sheet: Arc<CallPreview>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingCarpApproval {
     pub(crate) view: ApprovalView,
     pub(crate) expires: Timestamp,
     /// What the approval is bound to.
-    pub(crate) shown: Grant,
+    pub(crate) shown: ExactGrant,
     pub(crate) answered_by: Option<(String, Option<String>)>,
 }
 
 /// What the runtime knows of a session.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct CarpSession {
     pub(crate) agent_id: String,
     pub(crate) goal: String,
     pub(crate) owner: Option<String>,
@@ -134,13 +134,13 @@ pub(crate) struct Book {
     pub(crate) metadata: Map<String, Value>,
     pub(crate) started: Timestamp,
     pub(crate) ended: Option<Timestamp>,
-    resolutions: VecDeque<Issued>,
+    resolutions: VecDeque<IssuedResolution>,
     requests: HashSet<Uuid>,
     request_order: VecDeque<Uuid>,
     answers: VecDeque<(String, Digest, ExecuteResponse)>,
 }
 
-impl Book {
+impl CarpSession {
     pub(crate) fn new(agent_id: String, goal: String, owner: Option<String>, started: Timestamp) -> Self {
         Self {
             agent_id,
@@ -177,17 +177,17 @@ impl Book {
         }
     }
 
-    pub(crate) fn issued(&self, id: Uuid) -> Option<&Issued> {
+    pub(crate) fn issued(&self, id: Uuid) -> Option<&IssuedResolution> {
         self.resolutions.iter().find(|issued| issued.resolution_id == id)
     }
 
-    pub(crate) fn issued_mut(&mut self, id: Uuid) -> Option<&mut Issued> {
+    pub(crate) fn issued_mut(&mut self, id: Uuid) -> Option<&mut IssuedResolution> {
         self.resolutions
             .iter_mut()
             .find(|issued| issued.resolution_id == id)
     }
 
-    pub(crate) fn issue(&mut self, issued: Issued, now: Timestamp) {
+    pub(crate) fn issue(&mut self, issued: IssuedResolution, now: Timestamp) {
         self.resolutions.retain(|known| now < known.expires);
         if self.resolutions.len() >= MAX_RESOLUTIONS {
             self.resolutions.pop_front();
@@ -228,19 +228,19 @@ impl Book {
 
 /// All books.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    pub(crate) ledger: Ledger,
-    sessions: BTreeMap<SessionId, Book>,
+pub(crate) struct CarpSessions {
+    pub(crate) ledger: RateLedger,
+    sessions: BTreeMap<SessionId, CarpSession>,
     live: usize,
-    approvals: HashMap<Uuid, Waiting>,
+    approvals: HashMap<Uuid, PendingCarpApproval>,
 }
 
-impl Books {
+impl CarpSessions {
     /// Opens a book for a CRA session.
     ///
     /// # Errors
     /// Too many are live, or the id is taken.
-    pub(crate) fn open(&mut self, id: SessionId, book: Book) -> Result<(), CarpError> {
+    pub(crate) fn open(&mut self, id: SessionId, book: CarpSession) -> Result<(), CarpError> {
         if self.sessions.contains_key(&id) {
             return Err(CarpError::Conflict(format!("the session {id} exists already")));
         }
@@ -254,7 +254,7 @@ impl Books {
     }
 
     /// Takes up a book as the journal tells it, or one of the agent's own conversations.
-    pub(crate) fn insert(&mut self, id: SessionId, book: Book) {
+    pub(crate) fn insert(&mut self, id: SessionId, book: CarpSession) {
         while self.sessions.len() >= MAX_KNOWN {
             let old = self
                 .sessions
@@ -290,12 +290,12 @@ impl Books {
         self.approvals.retain(|_, waiting| waiting.view.session != id);
     }
 
-    pub(crate) fn get(&self, id: SessionId) -> Option<&Book> {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&CarpSession> {
         self.sessions.get(&id)
     }
 
     /// A session that has not ended.
-    pub(crate) fn live(&mut self, id: SessionId) -> Result<&mut Book, CarpError> {
+    pub(crate) fn live(&mut self, id: SessionId) -> Result<&mut CarpSession, CarpError> {
         self.sessions
             .get_mut(&id)
             .filter(|book| book.ended.is_none())
@@ -303,7 +303,7 @@ impl Books {
     }
 
     /// The session and the ledger, which `execute::check` wants together.
-    pub(crate) fn parts(&mut self, id: SessionId) -> (Option<&mut Book>, &mut Ledger) {
+    pub(crate) fn parts(&mut self, id: SessionId) -> (Option<&mut CarpSession>, &mut RateLedger) {
         (self.sessions.get_mut(&id), &mut self.ledger)
     }
 
@@ -314,7 +314,7 @@ impl Books {
     /// A page of those that are wanted, the latest first, and how many there are in all.
     pub(crate) fn views(
         &self,
-        wanted: impl Fn(&Book) -> bool,
+        wanted: impl Fn(&CarpSession) -> bool,
         (offset, limit): (usize, usize),
         now: Timestamp,
     ) -> (Vec<SessionView>, usize) {
@@ -330,7 +330,11 @@ impl Books {
     }
 
     /// Puts a question; the same question twice is one.
-    pub(crate) fn ask(&mut self, waiting: Waiting, now: Timestamp) -> Result<ApprovalView, CarpError> {
+    pub(crate) fn ask(
+        &mut self,
+        waiting: PendingCarpApproval,
+        now: Timestamp,
+    ) -> Result<ApprovalView, CarpError> {
         self.approvals.retain(|_, known| now < known.expires);
         let same = self.approvals.values().find(|known| {
             let (have, want) = (&known.view, &waiting.view);
@@ -360,11 +364,11 @@ impl Books {
     /// A person's answer to exactly this call, if there is one. A yes is used up by it.
     pub(crate) fn take_answer(
         &mut self,
-        under: &super::Under,
+        under: &super::ResolutionContext,
         action_id: &str,
         parameters: Digest,
         now: Timestamp,
-    ) -> Option<Waiting> {
+    ) -> Option<PendingCarpApproval> {
         let id = self.approvals.iter().find(|(_, waiting)| {
             let view = &waiting.view;
             now < waiting.expires
@@ -390,7 +394,11 @@ impl Books {
     }
 
     /// The question, if it waits.
-    pub(crate) fn waiting(&mut self, id: Uuid, now: Timestamp) -> Result<&mut Waiting, CarpError> {
+    pub(crate) fn waiting(
+        &mut self,
+        id: Uuid,
+        now: Timestamp,
+    ) -> Result<&mut PendingCarpApproval, CarpError> {
         self.approvals
             .get_mut(&id)
             .filter(|waiting| now < waiting.expires && waiting.view.state == ApprovalState::Pending)

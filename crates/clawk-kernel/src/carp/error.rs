@@ -1,6 +1,6 @@
 //! Why the kernel did not do what a CRA request asks for. `clawk-server` alone maps these to status codes.
 
-use clawk_carp::Faults;
+use clawk_carp::InputFaults;
 use clawk_carp::set::SetError;
 use clawk_proto::method::LifecycleState;
 
@@ -12,7 +12,7 @@ use crate::ports::JournalError;
 pub enum CarpError {
     /// The request, or the parameters in it, are wrong.
     #[error("{0}")]
-    Invalid(Faults),
+    Invalid(InputFaults),
     /// Its timestamp is too far off.
     #[error(
         "the request's timestamp is {off_ms} ms away from this runtime's clock; {limit_ms} ms are tolerated"

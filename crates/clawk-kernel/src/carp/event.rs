@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use clawk_carp::resolve::{Evaluated, Evaluation, Violation};
+use clawk_carp::resolve::{ActionEvaluation, PolicyEvaluated, Violation};
 use clawk_proto::Digest;
-use clawk_proto::carp::{AllowedAction, ContextBlock, Operation, Request, Resolution, RiskTier, Task};
+use clawk_proto::carp::{
+    AllowedAction, CarpOperation, CarpResolution, CarpTask, ContextBlock, Request, RiskTier,
+};
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,11 +17,11 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::CarpError;
-use crate::event::{Draft, Scribe, Thread, canonical, digest, kind};
+use crate::event::{Draft, JournalWriter, Thread, canonical, digest, kind};
 
-/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`About`].
+/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`CarpSessionDescription`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Opened {
+pub(crate) struct CarpSessionOpened {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) about_hash: Option<Digest>,
     pub(crate) agent_id: String,
@@ -33,12 +35,12 @@ pub(crate) struct Opened {
 
 /// What a session's opener said of it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct CarpSessionDescription {
     pub(crate) goal: String,
     pub(crate) metadata: Map<String, Value>,
 }
 
-/// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`Kept`].
+/// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`StoredResolution`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct IssuedEvent {
     pub(crate) kept_hash: Digest,
@@ -48,23 +50,23 @@ pub(crate) struct IssuedEvent {
 
 /// A request and what its resolution allows, without the context.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct StoredResolution {
     pub(crate) request: Request,
-    pub(crate) resolution: Resolution,
+    pub(crate) resolution: CarpResolution,
 }
 
 /// `ckp.carp.charged`: what an execution took from limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Charged {
+pub(crate) struct CarpCharged {
     pub(crate) action_id: String,
     pub(crate) agent_id: String,
     pub(crate) session_id: Uuid,
-    pub(crate) spends: Vec<Spent>,
+    pub(crate) spends: Vec<LimitCharge>,
 }
 
 /// One limit's part of a charge.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Spent {
+pub(crate) struct LimitCharge {
     pub(crate) amount: u64,
     pub(crate) key: String,
     pub(crate) limit: u64,
@@ -97,7 +99,7 @@ pub(crate) struct AtlasRemoved {
 
 /// `ckp.carp.approved`: a person's answer to an action that waited.
 #[derive(Debug, Serialize)]
-pub(crate) struct Answered<'a> {
+pub(crate) struct CarpApproved<'a> {
     pub(crate) action_id: &'a str,
     pub(crate) answer: &'a str,
     pub(crate) approval_id: Uuid,
@@ -111,26 +113,26 @@ pub(crate) struct Answered<'a> {
 
 /// `session.started` as the protocol has it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Started<'a> {
+pub(crate) struct CarpSessionStarted<'a> {
     pub(crate) agent_id: &'a str,
     pub(crate) goal: &'a str,
 }
 
 #[derive(Serialize)]
-struct Injected<'a> {
+struct ContextInjected<'a> {
     block_id: &'a str,
     source: &'a str,
     token_count: u64,
 }
 
 #[derive(Serialize)]
-struct Redacted<'a> {
+struct ContextRedacted<'a> {
     block_id: &'a str,
     redaction_reason: &'a str,
 }
 
 #[derive(Serialize)]
-struct Completed<'a> {
+struct ResolutionCompleted<'a> {
     allowed_count: usize,
     context_block_count: usize,
     decision_type: &'a str,
@@ -141,21 +143,21 @@ struct Completed<'a> {
 }
 
 #[derive(Serialize)]
-struct Occurred<'a> {
+struct CarpErrorOccurred<'a> {
     error_code: &'a str,
     error_message: &'a str,
     request_id: Uuid,
 }
 
 #[derive(Serialize)]
-struct Violated<'a> {
-    details: Details<'a>,
+struct PolicyViolated<'a> {
+    details: ViolationDetails<'a>,
     policy_id: &'a str,
     violation_type: Violation,
 }
 
 #[derive(Serialize)]
-struct Details<'a> {
+struct ViolationDetails<'a> {
     action_id: &'a str,
     reason: Option<&'a str>,
 }
@@ -163,7 +165,7 @@ struct Details<'a> {
 /// `carp.request.received`: what a replay needs; what was not given, or is the default, is left out. `changes`: see
 /// `Loaded::changes`.
 fn received(request: &Request, changes: u64) -> Box<RawValue> {
-    let nothing = Task::default();
+    let nothing = CarpTask::default();
     let task = request.task.as_ref().unwrap_or(&nothing);
     let mut payload = Map::new();
     let mut put = |key: &str, given: bool, value: Value| {
@@ -207,8 +209,13 @@ fn received(request: &Request, changes: u64) -> Box<RawValue> {
 }
 
 /// `policy.evaluated` of an execution. `changes`: of the set that judged, see `Loaded::changes`.
-pub(crate) fn evaluated(scribe: &Scribe, thread: &Thread, evaluation: &Evaluation, changes: u64) -> Draft {
-    let payload = Evaluated {
+pub(crate) fn evaluated(
+    scribe: &JournalWriter,
+    thread: &Thread,
+    evaluation: &ActionEvaluation,
+    changes: u64,
+) -> Draft {
+    let payload = PolicyEvaluated {
         atlas_changes: (changes > 0).then_some(changes),
         ..evaluation.payload()
     };
@@ -216,7 +223,12 @@ pub(crate) fn evaluated(scribe: &Scribe, thread: &Thread, evaluation: &Evaluatio
 }
 
 /// `error.occurred`: a request that was not answered as asked. A request to resolve stands before it.
-pub(crate) fn occurred(scribe: &Scribe, thread: &Thread, request: &Request, error: &CarpError) -> Vec<Draft> {
+pub(crate) fn occurred(
+    scribe: &JournalWriter,
+    thread: &Thread,
+    request: &Request,
+    error: &CarpError,
+) -> Vec<Draft> {
     let text = match error {
         // What was sent may be anything; where it is wrong says enough.
         CarpError::Invalid(faults) => {
@@ -226,28 +238,28 @@ pub(crate) fn occurred(scribe: &Scribe, thread: &Thread, request: &Request, erro
         }
         other => other.to_string(),
     };
-    let payload = Occurred {
+    let payload = CarpErrorOccurred {
         error_code: error.code(),
         error_message: &text.chars().take(500).collect::<String>(),
         request_id: request.request_id,
     };
     let occurred = scribe.entry(thread, kind::ERROR_OCCURRED, &payload);
-    let asked = (request.operation == Operation::Resolve)
+    let asked = (request.operation == CarpOperation::Resolve)
         .then(|| scribe.entry(thread, kind::CARP_REQUEST, &received(request, 0)));
     asked.into_iter().chain([occurred]).collect()
 }
 
 /// `policy.violated`.
 pub(crate) fn violated(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     thread: &Thread,
     action_id: &str,
     policy_id: &str,
     violation: Violation,
     reason: Option<&str>,
 ) -> Draft {
-    let payload = Violated {
-        details: Details { action_id, reason },
+    let payload = PolicyViolated {
+        details: ViolationDetails { action_id, reason },
         policy_id,
         violation_type: violation,
     };
@@ -256,11 +268,11 @@ pub(crate) fn violated(
 
 /// From the request to the answer, as drafts of one thread.
 pub(crate) fn resolution(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     thread: &Thread,
     (request, changes): (&Request, u64),
-    resolution: &Resolution,
-    evaluations: &[Evaluation],
+    resolution: &CarpResolution,
+    evaluations: &[ActionEvaluation],
     redacted: &[&ContextBlock],
 ) -> Vec<Draft> {
     resolution_events((request, changes), resolution, evaluations, redacted)
@@ -274,8 +286,8 @@ pub(crate) fn resolution(
 #[must_use]
 pub fn resolution_events(
     (request, changes): (&Request, u64),
-    resolution: &Resolution,
-    evaluations: &[Evaluation],
+    resolution: &CarpResolution,
+    evaluations: &[ActionEvaluation],
     redacted: &[&ContextBlock],
 ) -> Vec<(&'static str, Box<RawValue>)> {
     let blocks = &resolution.context_blocks;
@@ -291,13 +303,13 @@ pub fn resolution_events(
             .iter()
             .any(|other| other.block_id == block.block_id && other.source == block.source);
         events.push(if out {
-            let payload = Redacted {
+            let payload = ContextRedacted {
                 block_id: &block.block_id,
                 redaction_reason: "max_context_tokens",
             };
             (kind::CONTEXT_REDACTED, raw(&payload))
         } else {
-            let payload = Injected {
+            let payload = ContextInjected {
                 block_id: &block.block_id,
                 source: &block.source,
                 token_count: block.token_estimate,
@@ -305,7 +317,7 @@ pub fn resolution_events(
             (kind::CONTEXT_INJECTED, raw(&payload))
         });
     }
-    let completed = Completed {
+    let completed = ResolutionCompleted {
         allowed_count: resolution.allowed_actions.len(),
         context_block_count: blocks.len() - redacted.len().min(blocks.len()),
         decision_type: resolution.decision.kind.name(),
@@ -325,7 +337,12 @@ fn raw(payload: &impl Serialize) -> Box<RawValue> {
 }
 
 /// `ckp.carp.issued`, in the runtime's chain.
-pub(crate) fn issued(scribe: &Scribe, root: &Thread, request: &Request, resolution: &Resolution) -> Draft {
+pub(crate) fn issued(
+    scribe: &JournalWriter,
+    root: &Thread,
+    request: &Request,
+    resolution: &CarpResolution,
+) -> Draft {
     let bytes = canonical(&kept(request, resolution));
     let payload = IssuedEvent {
         kept_hash: digest(&bytes),
@@ -339,7 +356,7 @@ pub(crate) fn issued(scribe: &Scribe, root: &Thread, request: &Request, resoluti
 }
 
 /// What execution asks about, and no more: neither texts nor schemas.
-fn kept(request: &Request, resolution: &Resolution) -> Kept {
+fn kept(request: &Request, resolution: &CarpResolution) -> StoredResolution {
     let bare = |action: &Arc<AllowedAction>| {
         Arc::new(AllowedAction {
             action_id: Arc::clone(&action.action_id),
@@ -353,9 +370,9 @@ fn kept(request: &Request, resolution: &Resolution) -> Kept {
             rate_limit: action.rate_limit,
         })
     };
-    Kept {
+    StoredResolution {
         request: request.clone(),
-        resolution: Resolution {
+        resolution: CarpResolution {
             carp_version: resolution.carp_version.clone(),
             resolution_id: resolution.resolution_id,
             request_id: resolution.request_id,

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use clawk_carp::atlas::Schema;
-use clawk_carp::execute::{self, Refusal};
-use clawk_carp::resolve::{Evaluation, Violation};
+use clawk_carp::execute::{self, ExecutionRefusal};
+use clawk_carp::resolve::{ActionEvaluation, Violation};
 use clawk_policy::{Approval, Effect, Verdict};
-use clawk_proto::carp::Execution;
+use clawk_proto::carp::CarpExecution;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::{Digest, SessionId};
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
-use super::book::{ApprovalState, ApprovalView, Waiting};
-use super::event::{Charged, Spent};
-use super::{Carp, CarpError, Loaded, Under, turn};
-use crate::catalog::Catalog;
+use super::book::{ApprovalState, ApprovalView, PendingCarpApproval};
+use super::event::{CarpCharged, LimitCharge};
+use super::{CarpError, CarpRuntime, LoadedAtlases, ResolutionContext, turn};
+use crate::catalog::ToolCatalog;
 use crate::error::{ArgumentFault, CallError, DeniedBy};
 use crate::ports::RunOutcome;
-use crate::sheet::Sheet;
-use crate::witness::Grant;
+use crate::sheet::CallPreview;
+use crate::witness::ExactGrant;
 
 /// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
 const QUESTION_SECONDS: i64 = 3_600;
 
 /// A call that names an action.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    loaded: Arc<Loaded>,
-    pub(crate) under: Under,
+pub(crate) struct AtlasGate {
+    loaded: Arc<LoadedAtlases>,
+    pub(crate) under: ResolutionContext,
     action_id: String,
     /// The tool that runs it.
     pub(crate) tool: String,
@@ -43,9 +43,9 @@ pub(crate) struct Gate {
 
 /// What the Atlases say of one call.
 #[derive(Debug)]
-pub(crate) struct Judgement {
+pub(crate) struct AtlasJudgement {
     pub(crate) verdict: Verdict,
-    pub(crate) evaluation: Option<Evaluation>,
+    pub(crate) evaluation: Option<ActionEvaluation>,
     pub(crate) violation: Option<Violation>,
     /// The refusal in full, where the verdict is one.
     refused: Option<CallError>,
@@ -53,7 +53,7 @@ pub(crate) struct Judgement {
     pub(crate) asks: bool,
 }
 
-impl Judgement {
+impl AtlasJudgement {
     /// The Atlas's own words, if it was the Atlas that refused.
     pub(crate) fn words(&self, error: CallError) -> CallError {
         let ours = matches!(
@@ -78,15 +78,15 @@ fn denied(action_id: &str, reason: String, policy: Option<&str>, retry_after_ms:
     }
 }
 
-impl Gate {
+impl AtlasGate {
     /// The gate before a call, if what it names is an action. A call without a resolution is resolved for itself.
     ///
     /// # Errors
     /// The name is that of a tool which only actions reach, nothing runs the action, or it can't be resolved.
     pub(crate) async fn of(
-        (carp, catalog): (&Carp, &Catalog),
+        (carp, catalog): (&CarpRuntime, &ToolCatalog),
         session: SessionId,
-        (name, under): (&str, Option<&Under>),
+        (name, under): (&str, Option<&ResolutionContext>),
     ) -> Result<Option<Self>, CallError> {
         let loaded = carp.loaded();
         let Some(action) = loaded.set.action(name) else {
@@ -162,8 +162,8 @@ impl Gate {
         self.loaded.changes
     }
 
-    fn execution(&self, arguments: &Map<String, Value>) -> Execution {
-        Execution {
+    fn execution(&self, arguments: &Map<String, Value>) -> CarpExecution {
+        CarpExecution {
             resolution_id: self.under.resolution,
             action_id: self.action_id.clone(),
             parameters: arguments.clone(),
@@ -175,7 +175,11 @@ impl Gate {
     ///
     /// # Errors
     /// The arguments do not fit the action's schema.
-    pub(crate) fn judge(&self, carp: &Carp, arguments: &Map<String, Value>) -> Result<Judgement, CallError> {
+    pub(crate) fn judge(
+        &self,
+        carp: &CarpRuntime,
+        arguments: &Map<String, Value>,
+    ) -> Result<AtlasJudgement, CallError> {
         let execution = self.execution(arguments);
         let (requester, task) = (&self.under.requester, self.under.task.as_ref());
         let at = carp.now();
@@ -193,7 +197,7 @@ impl Gate {
                     verdict.effect = Effect::Ask(Approval::default());
                     verdict.reason = Some("the action asks for confirmation each time".into());
                 }
-                Ok(Judgement {
+                Ok(AtlasJudgement {
                     verdict,
                     evaluation: Some(grant.evaluation),
                     violation: None,
@@ -205,14 +209,14 @@ impl Gate {
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> Result<Judgement, CallError> {
+    fn refused(&self, refusal: ExecutionRefusal) -> Result<AtlasJudgement, CallError> {
         let violation = refusal.violation();
         let text = refusal.to_string();
-        let deny = |evaluation: Option<Evaluation>, reason: String, retry_after_ms| {
+        let deny = |evaluation: Option<ActionEvaluation>, reason: String, retry_after_ms| {
             let policy = evaluation.as_ref().and_then(|found| found.policy_id.clone());
             let mut verdict = Verdict::deny(reason.clone());
             verdict.policy.clone_from(&policy);
-            Judgement {
+            AtlasJudgement {
                 verdict,
                 refused: Some(denied(&self.action_id, reason, policy.as_deref(), retry_after_ms)),
                 evaluation,
@@ -221,8 +225,8 @@ impl Gate {
             }
         };
         Ok(match refusal {
-            Refusal::InvalidParameters(faults) => return Err(self.invalid(faults)),
-            Refusal::PendingApproval {
+            ExecutionRefusal::InvalidParameters(faults) => return Err(self.invalid(faults)),
+            ExecutionRefusal::PendingApproval {
                 policy_id,
                 evaluation,
                 ..
@@ -231,7 +235,7 @@ impl Gate {
                 verdict.effect = Effect::Ask(Approval::default());
                 verdict.reason = evaluation.reason.clone();
                 verdict.policy = Some(policy_id);
-                Judgement {
+                AtlasJudgement {
                     verdict,
                     evaluation: Some(evaluation),
                     violation: None,
@@ -239,7 +243,7 @@ impl Gate {
                     asks: true,
                 }
             }
-            Refusal::Denied {
+            ExecutionRefusal::Denied {
                 evaluation,
                 retry_after_ms,
                 ..
@@ -251,17 +255,17 @@ impl Gate {
                     .to_owned();
                 deny(Some(evaluation), reason, retry_after_ms)
             }
-            Refusal::NotAllowed { policy_id, .. } => {
+            ExecutionRefusal::NotAllowed { policy_id, .. } => {
                 let mut judged = deny(None, text.clone(), None);
                 judged.verdict.policy.clone_from(&policy_id);
                 judged.refused = Some(denied(&self.action_id, text, policy_id.as_deref(), None));
                 judged
             }
-            Refusal::Expired | Refusal::Unauthorized => deny(None, text, None),
+            ExecutionRefusal::Expired | ExecutionRefusal::Unauthorized => deny(None, text, None),
         })
     }
 
-    fn invalid(&self, faults: clawk_carp::Faults) -> CallError {
+    fn invalid(&self, faults: clawk_carp::InputFaults) -> CallError {
         let base = "/execution/parameters";
         let faults = faults.errors.into_iter().take(16).map(|fault| ArgumentFault {
             path: fault
@@ -284,12 +288,12 @@ impl Gate {
     /// A limit was spent meanwhile, or the policies changed their mind.
     pub(crate) fn charge(
         &self,
-        carp: &Carp,
+        carp: &CarpRuntime,
         arguments: &Map<String, Value>,
         approved: bool,
-    ) -> Result<Option<Charged>, CallError> {
+    ) -> Result<Option<CarpCharged>, CallError> {
         let execution = self.execution(arguments);
-        let Under {
+        let ResolutionContext {
             requester,
             task,
             resolution,
@@ -299,7 +303,12 @@ impl Gate {
         let mut books = carp.books();
         let (book, ledger) = books.parts(requester.session_id);
         let Some(book) = book else {
-            return Err(denied(&self.action_id, Refusal::Expired.to_string(), None, None));
+            return Err(denied(
+                &self.action_id,
+                ExecutionRefusal::Expired.to_string(),
+                None,
+                None,
+            ));
         };
         if approved && let Some(issued) = book.issued_mut(*resolution) {
             issued.approve(&self.action_id);
@@ -335,17 +344,17 @@ impl Gate {
                     wait,
                 )
             })?;
-        let spends: Vec<Spent> = grant
+        let spends: Vec<LimitCharge> = grant
             .spends
             .iter()
-            .map(|spend| Spent {
+            .map(|spend| LimitCharge {
                 amount: spend.amount,
                 key: spend.bucket.key.to_string(),
                 limit: spend.bucket.limit,
                 window_seconds: spend.bucket.window_seconds,
             })
             .collect();
-        Ok((!spends.is_empty()).then(|| Charged {
+        Ok((!spends.is_empty()).then(|| CarpCharged {
             action_id: self.action_id.clone(),
             agent_id: requester.agent_id.clone(),
             session_id: requester.session_id.0,
@@ -363,9 +372,9 @@ fn unresolved(action_id: &str, error: &CarpError) -> CallError {
 
 /// The state of a question whose caller does not wait.
 #[derive(Debug)]
-pub(crate) enum Pended {
+pub(crate) enum DeferredApproval {
     /// A person agreed to exactly this call, as it was shown.
-    Approved { by: String, shown: Grant },
+    Approved { by: String, shown: ExactGrant },
     /// A person did not.
     Denied { by: String, reason: Option<String> },
     /// It waits.
@@ -374,23 +383,23 @@ pub(crate) enum Pended {
 
 /// Puts a question whose asker does not wait (HTTP), or finds its answer. A yes holds for these parameters, once.
 pub(crate) fn pend(
-    carp: &Carp,
-    under: &Under,
+    carp: &CarpRuntime,
+    under: &ResolutionContext,
     action_id: &str,
     parameters: Digest,
     verdict: &Verdict,
-    (shown, sheet): (Grant, Arc<Sheet>),
-) -> Result<Pended, CallError> {
+    (shown, sheet): (ExactGrant, Arc<CallPreview>),
+) -> Result<DeferredApproval, CallError> {
     let at = carp.now();
     let mut books = carp.books();
     if let Some(answered) = books.take_answer(under, action_id, parameters, at) {
         let (by, reason) = answered.answered_by.unwrap_or_default();
         return Ok(match answered.view.state {
-            ApprovalState::Approved => Pended::Approved {
+            ApprovalState::Approved => DeferredApproval::Approved {
                 by,
                 shown: answered.shown,
             },
-            ApprovalState::Denied | ApprovalState::Pending => Pended::Denied { by, reason },
+            ApprovalState::Denied | ApprovalState::Pending => DeferredApproval::Denied { by, reason },
         });
     }
     let session = under.requester.session_id;
@@ -421,7 +430,7 @@ pub(crate) fn pend(
         expires_at: format!("{expires:.6}"),
         sheet,
     };
-    let waiting = Waiting {
+    let waiting = PendingCarpApproval {
         view,
         expires,
         shown,
@@ -429,6 +438,6 @@ pub(crate) fn pend(
     };
     books
         .ask(waiting, at)
-        .map(Pended::Waits)
+        .map(DeferredApproval::Waits)
         .map_err(|error| denied(action_id, error.to_string(), None, None))
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use clawk_carp::{Atlas, Faults};
+use clawk_carp::{Atlas, InputFaults};
 use clawk_proto::{Digest, SessionId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::atlases::{self, Upload};
-use super::event::{AtlasDescribed, AtlasLoaded, AtlasRemoved, Charged};
-use super::{Atlases, Carp, restore};
-use crate::catalog::Catalog;
+use super::atlases::{self, AtlasUpload};
+use super::event::{AtlasDescribed, AtlasLoaded, AtlasRemoved, CarpCharged};
+use super::{AtlasSettings, CarpRuntime, restore};
+use crate::catalog::ToolCatalog;
 use crate::error::StartError;
 use crate::event::{canonical, digest, kind};
-use crate::ports::Recorded;
+use crate::ports::RecordedEvent;
 
 /// Part of an agent's facts: the configuration's Atlases, and how they decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,13 +48,13 @@ pub struct AtlasRef {
 
 impl CarpFacts {
     /// What is worth telling; `None` without Atlases and without an API that could bring some.
-    pub(crate) fn of(config: &Atlases) -> Option<Self> {
+    pub(crate) fn of(config: &AtlasSettings) -> Option<Self> {
         if config.loaded.is_empty() && !config.served {
             return None;
         }
         let atlases = config.loaded.iter().map(|atlas| AtlasRef {
             atlas_id: atlas.id.to_string(),
-            upload_hash: digest(&canonical(&Upload::of(atlas))),
+            upload_hash: digest(&canonical(&AtlasUpload::of(atlas))),
             version: atlas.version.to_string(),
         });
         Some(Self {
@@ -69,8 +69,8 @@ impl CarpFacts {
     }
 
     /// The configuration again, with these Atlases.
-    pub(crate) fn config(&self, loaded: Vec<Arc<Atlas>>) -> Atlases {
-        Atlases {
+    pub(crate) fn config(&self, loaded: Vec<Arc<Atlas>>) -> AtlasSettings {
+        AtlasSettings {
             loaded,
             strict: self.strict,
             ttl_seconds: self.ttl_seconds,
@@ -86,18 +86,18 @@ impl CarpFacts {
 ///
 /// # Errors
 /// It is none.
-pub fn atlas_of(content: &[u8]) -> Result<Atlas, Faults> {
-    let upload: Upload = serde_json::from_slice(content)
+pub fn atlas_of(content: &[u8]) -> Result<Atlas, InputFaults> {
+    let upload: AtlasUpload = serde_json::from_slice(content)
         .map_err(|error| super::turn::fault("", "json", format!("no recorded Atlas: {error}")))?;
     let manifest = serde_json::to_vec(&upload.manifest).unwrap_or_default(); // silent-ok: a value always serialises
     Atlas::in_memory(&manifest, &upload.files)
 }
 
 /// Tells the record what the configuration's Atlases were read from. Contents of the same digest are kept once.
-pub(crate) fn facts(carp: &Carp) -> Result<(), StartError> {
+pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
     let thread = carp.root(carp.root.span);
     for atlas in &carp.config.loaded {
-        let bytes = canonical(&Upload::of(atlas));
+        let bytes = canonical(&AtlasUpload::of(atlas));
         let payload = AtlasDescribed {
             atlas_id: &atlas.id,
             upload_hash: digest(&bytes),
@@ -112,25 +112,25 @@ pub(crate) fn facts(carp: &Carp) -> Result<(), StartError> {
 
 /// What happened beside a session and bears on it.
 #[derive(Debug, Clone)]
-pub(crate) enum Outside {
+pub(crate) enum OutsideAtlasEvent {
     /// Another session spent of a limit.
-    Charged(Charged),
+    Charged(CarpCharged),
     /// An Atlas came.
-    Loaded(Upload),
+    Loaded(AtlasUpload),
     /// An Atlas went.
     Removed(String),
 }
 
-impl Outside {
+impl OutsideAtlasEvent {
     /// Of an event of the runtime's chain; `None`: it bears on nothing here.
-    pub(crate) fn of(event: &Recorded, session: SessionId) -> Option<Self> {
+    pub(crate) fn of(event: &RecordedEvent, session: SessionId) -> Option<Self> {
         match event.kind.as_str() {
-            kind::CARP_CHARGED => restore::payload::<Charged>(event)
+            kind::CARP_CHARGED => restore::payload::<CarpCharged>(event)
                 .filter(|charged| charged.session_id != session.0)
                 .map(Self::Charged),
             kind::ATLAS_LOADED => {
                 restore::payload::<AtlasLoaded>(event)?;
-                restore::content::<Upload>(event).map(Self::Loaded)
+                restore::content::<AtlasUpload>(event).map(Self::Loaded)
             }
             kind::ATLAS_REMOVED => {
                 restore::payload::<AtlasRemoved>(event).map(|removed| Self::Removed(removed.atlas_id))
@@ -140,7 +140,11 @@ impl Outside {
     }
 
     /// Does it again. What does not go shows in what is resolved next.
-    pub(crate) async fn apply(self, (carp, catalog): (&Carp, &Catalog), at: crate::time::Timestamp) {
+    pub(crate) async fn apply(
+        self,
+        (carp, catalog): (&CarpRuntime, &ToolCatalog),
+        at: crate::time::Timestamp,
+    ) {
         let outcome = match self {
             Self::Charged(charged) => {
                 // silent-ok: dates of ours are in range

@@ -1,21 +1,21 @@
 //! Resolving: decided by `clawk-carp`, recorded here, and handed out only when the record is durable.
 
-use clawk_carp::execute::Issued;
+use clawk_carp::execute::IssuedResolution;
 use clawk_carp::message;
-use clawk_carp::resolve::{Ids, ResolveError};
-use clawk_proto::carp::{ContextBlock, Request, Resolution};
+use clawk_carp::resolve::{ResolutionIds, ResolveError};
+use clawk_proto::carp::{CarpResolution, ContextBlock, Request};
 use jiff::Timestamp;
 
 use super::error::CarpError;
-use super::{Carp, event};
+use super::{CarpRuntime, event};
 use crate::event::Thread;
 
 impl From<ResolveError> for CarpError {
     fn from(error: ResolveError) -> Self {
         match error {
             ResolveError::UnknownAtlas(ids) => Self::UnknownAtlas(ids),
-            ResolveError::NoTask => Self::Invalid(clawk_carp::Faults {
-                errors: vec![clawk_proto::carp::Fault {
+            ResolveError::NoTask => Self::Invalid(clawk_carp::InputFaults {
+                errors: vec![clawk_proto::carp::CarpFault {
                     path: "/task".to_owned(),
                     code: "missing".to_owned(),
                     message: "`task` is required".to_owned(),
@@ -27,7 +27,7 @@ impl From<ResolveError> for CarpError {
 }
 
 /// A request's clock must agree with ours.
-pub(crate) fn check_skew(carp: &Carp, request: &Request, now: Timestamp) -> Result<(), CarpError> {
+pub(crate) fn check_skew(carp: &CarpRuntime, request: &Request, now: Timestamp) -> Result<(), CarpError> {
     let Some(limit_ms) = carp.config.clock_skew_ms else {
         return Ok(());
     };
@@ -40,7 +40,7 @@ pub(crate) fn check_skew(carp: &Carp, request: &Request, now: Timestamp) -> Resu
 
 /// Notes in the session's chain that a request was not answered as asked. The answer is an error already: one that can't be
 /// written changes nothing.
-pub(crate) async fn note(carp: &Carp, request: &Request, error: &CarpError) {
+pub(crate) async fn note(carp: &CarpRuntime, request: &Request, error: &CarpError) {
     match error {
         // No session of theirs, or nothing to write with.
         CarpError::UnknownSession(_)
@@ -77,14 +77,14 @@ pub(crate) async fn note(carp: &Carp, request: &Request, error: &CarpError) {
 
 /// Resolves a request of a live session. `most_tokens`: context beyond is left out, and recorded as left out.
 pub(crate) async fn resolve(
-    carp: &Carp,
+    carp: &CarpRuntime,
     request: &Request,
     most_tokens: Option<u64>,
-) -> Result<Resolution, CarpError> {
+) -> Result<CarpResolution, CarpError> {
     let loaded = carp.loaded();
     let now = carp.now();
     let session = request.requester.session_id;
-    let ids = Ids {
+    let ids = ResolutionIds {
         resolution: carp.uuid(),
         approval: carp.uuid(),
         trace: session.0,
@@ -118,7 +118,7 @@ pub(crate) async fn resolve(
         resolution.context_blocks.retain(|block| fits(block, &mut left));
         debug_assert_eq!(kept, resolution.context_blocks.len());
     }
-    let issued = Issued::new(request, &resolution, now);
+    let issued = IssuedResolution::new(request, &resolution, now);
     carp.books().live(session)?.issue(issued, now);
     Ok(resolution)
 }
@@ -132,7 +132,7 @@ fn fits(block: &ContextBlock, left: &mut u64) -> bool {
 }
 
 /// Blocks that do not fit into `most` tokens, the important ones first.
-fn over(resolution: &Resolution, most: u64) -> Vec<&ContextBlock> {
+fn over(resolution: &CarpResolution, most: u64) -> Vec<&ContextBlock> {
     let mut left = most;
     let blocks = resolution.context_blocks.iter().map(|block| &**block);
     blocks.filter(|block| !fits(block, &mut left)).collect()

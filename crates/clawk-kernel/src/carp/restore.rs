@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
-use clawk_carp::execute::Issued;
-use clawk_carp::rate::{Bucket, Spend};
+use clawk_carp::execute::IssuedResolution;
+use clawk_carp::rate::{BucketSpend, RateLimitBucket};
 use clawk_proto::SessionId;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
-use super::Carp;
-use super::atlases::{self, Origin, Upload};
-use super::book::{Book, Books};
-use super::event::{About, AtlasLoaded, AtlasRemoved, Charged, IssuedEvent, Kept, Opened};
+use super::CarpRuntime;
+use super::atlases::{self, AtlasUpload, Origin};
+use super::book::{CarpSession, CarpSessions};
+use super::event::{
+    AtlasLoaded, AtlasRemoved, CarpCharged, CarpSessionDescription, CarpSessionOpened, IssuedEvent,
+    StoredResolution,
+};
 use crate::error::StartError;
 use crate::event::kind;
-use crate::ports::{Recorded, Scan};
+use crate::ports::{JournalScan, RecordedEvent};
 
 /// Events read at a time.
 const PAGE: usize = 1_000;
@@ -23,11 +26,11 @@ const PAGE: usize = 1_000;
 ///
 /// # Errors
 /// The journal can't be read, or an Atlas of before no longer goes with the configuration's.
-pub(crate) async fn restore(carp: &Carp) -> Result<(), StartError> {
+pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
     }
-    let mut scan = Scan {
+    let mut scan = JournalScan {
         kinds: &[
             kind::CARP_SESSION,
             kind::CARP_ISSUED,
@@ -38,7 +41,7 @@ pub(crate) async fn restore(carp: &Carp) -> Result<(), StartError> {
         ],
         limit: PAGE,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let at = carp.now();
     loop {
@@ -57,26 +60,28 @@ pub(crate) async fn restore(carp: &Carp) -> Result<(), StartError> {
 ///
 /// # Errors
 /// An Atlas that came over the API there can't be loaded here.
-pub(crate) fn follow(carp: &Carp, event: &Recorded) -> Result<(), StartError> {
+pub(crate) fn follow(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
     }
     take(carp, event, carp.now())
 }
 
-fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError> {
+fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(), StartError> {
     let at = Timestamp::from_microsecond(event.at.0).unwrap_or(Timestamp::MIN); // silent-ok: dates of ours are in range
     let served = carp.config.served;
     match event.kind.as_str() {
         kind::CARP_SESSION if served => {
-            if let Some(opened) = payload::<Opened>(event) {
-                let about = opened.about_hash.and_then(|_| content::<About>(event));
+            if let Some(opened) = payload::<CarpSessionOpened>(event) {
+                let about = opened
+                    .about_hash
+                    .and_then(|_| content::<CarpSessionDescription>(event));
                 let (goal, metadata) = match about {
                     Some(about) => (about.goal, about.metadata),
                     None if opened.about_hash.is_some() => Default::default(),
                     None => (text(event), serde_json::Map::new()),
                 };
-                let mut book = Book::new(opened.agent_id, goal, Some(opened.owner), at);
+                let mut book = CarpSession::new(opened.agent_id, goal, Some(opened.owner), at);
                 book.parent = opened.parent_session_id.map(SessionId);
                 book.atlas_id = opened.atlas_id;
                 book.metadata = metadata;
@@ -85,9 +90,9 @@ fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError>
         }
         kind::SESSION_ENDED => carp.books().end(event.session, at),
         kind::CARP_ISSUED if served => {
-            let kept = content::<Kept>(event).filter(|_| payload::<IssuedEvent>(event).is_some());
+            let kept = content::<StoredResolution>(event).filter(|_| payload::<IssuedEvent>(event).is_some());
             if let Some(kept) = kept {
-                let issued = Issued::new(&kept.request, &kept.resolution, at);
+                let issued = IssuedResolution::new(&kept.request, &kept.resolution, at);
                 let mut books = carp.books();
                 // silent-ok: a session that has ended has no live resolutions
                 if let Ok(book) = books.live(kept.request.requester.session_id) {
@@ -97,7 +102,7 @@ fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError>
             }
         }
         kind::CARP_CHARGED => {
-            if let Some(charged) = payload::<Charged>(event) {
+            if let Some(charged) = payload::<CarpCharged>(event) {
                 spend(&mut carp.books(), &charged, at);
             }
         }
@@ -121,12 +126,12 @@ fn take(carp: &Carp, event: &Recorded, now: Timestamp) -> Result<(), StartError>
 }
 
 /// What was spent was spent, whatever the limit is now.
-pub(super) fn spend(books: &mut Books, charged: &Charged, at: Timestamp) {
-    let spends: Vec<Spend> = charged
+pub(super) fn spend(books: &mut CarpSessions, charged: &CarpCharged, at: Timestamp) {
+    let spends: Vec<BucketSpend> = charged
         .spends
         .iter()
-        .map(|spent| Spend {
-            bucket: Bucket {
+        .map(|spent| BucketSpend {
+            bucket: RateLimitBucket {
                 key: spent.key.as_str().into(),
                 limit: u64::MAX,
                 window_seconds: spent.window_seconds,
@@ -140,7 +145,7 @@ pub(super) fn spend(books: &mut Books, charged: &Charged, at: Timestamp) {
 }
 
 /// An Atlas governs: one that can't be taken up again keeps the agent from starting, instead of leaving it ungoverned.
-fn loaded(carp: &Carp, event: &Recorded) -> Result<(), StartError> {
+fn loaded(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     let before = carp.loaded();
     let known = payload::<AtlasLoaded>(event);
     let fresh = known.filter(|known| !before.origins.contains_key(known.atlas_id.as_str()));
@@ -149,7 +154,7 @@ fn loaded(carp: &Carp, event: &Recorded) -> Result<(), StartError> {
         carp.replace(after);
         return Ok(());
     };
-    let upload = content::<Upload>(event).ok_or_else(|| {
+    let upload = content::<AtlasUpload>(event).ok_or_else(|| {
         unserved(format!(
             "the content of `{} {}` was erased; name a copy of it in `[atlases] paths` of clawk.toml, which then takes its place",
             known.atlas_id, known.version
@@ -167,16 +172,16 @@ fn unserved(cause: impl std::fmt::Display) -> StartError {
     )])
 }
 
-pub(super) fn payload<T: DeserializeOwned>(event: &Recorded) -> Option<T> {
+pub(super) fn payload<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
     serde_json::from_str(&event.payload).ok() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
 }
 
-pub(super) fn content<T: DeserializeOwned>(event: &Recorded) -> Option<T> {
+pub(super) fn content<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
     let bytes = &event.content.as_ref()?.bytes;
     serde_json::from_slice(bytes).ok() // silent-ok: as above
 }
 
-fn text(event: &Recorded) -> String {
+fn text(event: &RecordedEvent) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_carp::Faults;
+use clawk_carp::InputFaults;
 use clawk_proto::SessionId;
 use clawk_proto::carp::{
-    CARP_VERSION, ConstraintType, ContentType, ContextBlock, Operation, Request, Requester, Resolution, Task,
+    CARP_VERSION, CarpOperation, CarpRequester, CarpResolution, CarpTask, ConstraintType, ContentType,
+    ContextBlock, Request,
 };
 use serde_json::{Value, json};
 
-use super::book::Book;
+use super::book::CarpSession;
 use super::resolve::resolve;
-use super::{Carp, CarpError, Under};
-use crate::catalog::Catalog;
-use crate::ports::{Message, ToolOffer};
+use super::{CarpError, CarpRuntime, ResolutionContext};
+use crate::catalog::ToolCatalog;
+use crate::ports::{ModelMessage, ToolOffer};
 
 /// The longest goal, characters (CRA PROTOCOL §3).
 const GOAL_CHARS: usize = 10_000;
@@ -23,8 +24,8 @@ const NAME_CHARS: usize = 64;
 
 /// What one turn was granted.
 #[derive(Debug)]
-pub(crate) struct Granted {
-    under: Under,
+pub(crate) struct TurnGrant {
+    under: ResolutionContext,
     /// Joins the system prompt.
     pub(crate) context: String,
     pub(crate) offers: Vec<ToolOffer>,
@@ -32,15 +33,15 @@ pub(crate) struct Granted {
     names: BTreeMap<String, Arc<str>>,
 }
 
-impl Granted {
+impl TurnGrant {
     /// The action that a model means by a name.
     pub(crate) fn action(&self, name: &str) -> Option<&str> {
         self.names.get(name).map(|id| &**id)
     }
 
     /// For one call of this turn.
-    pub(crate) fn under(&self, carp: &Carp) -> Under {
-        Under {
+    pub(crate) fn under(&self, carp: &CarpRuntime) -> ResolutionContext {
+        ResolutionContext {
             execution: carp.uuid(),
             ..self.under.clone()
         }
@@ -57,15 +58,15 @@ fn offered_name(action_id: &str) -> String {
 /// # Errors
 /// It can't be resolved or recorded: the turn must not go on ungoverned.
 pub(crate) async fn for_turn(
-    (carp, catalog): (&Carp, &Catalog),
+    (carp, catalog): (&CarpRuntime, &ToolCatalog),
     session: SessionId,
-    messages: &[Message],
-) -> Result<Option<Arc<Granted>>, CarpError> {
+    messages: &[ModelMessage],
+) -> Result<Option<Arc<TurnGrant>>, CarpError> {
     if carp.is_empty() {
         return Ok(None);
     }
     let said = messages.iter().rev().find_map(|message| match message {
-        Message::User { text, .. } => Some(text.as_str()),
+        ModelMessage::User { text, .. } => Some(text.as_str()),
         _ => None,
     });
     let request = own_request(carp, session, said.unwrap_or_default());
@@ -78,10 +79,14 @@ pub(crate) async fn for_turn(
 ///
 /// # Errors
 /// As [`for_turn`].
-pub(crate) async fn for_call(carp: &Carp, session: SessionId, action_id: &str) -> Result<Under, CarpError> {
+pub(crate) async fn for_call(
+    carp: &CarpRuntime,
+    session: SessionId,
+    action_id: &str,
+) -> Result<ResolutionContext, CarpError> {
     let request = own_request(carp, session, &format!("call {action_id}"));
     let resolution = resolve(carp, &request, Some(0)).await?;
-    Ok(Under {
+    Ok(ResolutionContext {
         resolution: resolution.resolution_id,
         execution: carp.uuid(),
         requester: request.requester,
@@ -90,7 +95,7 @@ pub(crate) async fn for_call(carp: &Carp, session: SessionId, action_id: &str) -
 }
 
 /// A request in the agent's own name, in a session of its own.
-fn own_request(carp: &Carp, session: SessionId, goal: &str) -> Request {
+fn own_request(carp: &CarpRuntime, session: SessionId, goal: &str) -> Request {
     let agent_id = carp.agent_id.clone();
     let at = carp.now();
     {
@@ -99,7 +104,7 @@ fn own_request(carp: &Carp, session: SessionId, goal: &str) -> Request {
             .get(session)
             .is_none_or(|book| book.ended.is_some() || book.owner.is_some())
         {
-            let book = Book::new(agent_id.clone(), goal.chars().take(200).collect(), None, at);
+            let book = CarpSession::new(agent_id.clone(), goal.chars().take(200).collect(), None, at);
             books.insert(session, book);
         }
     }
@@ -107,15 +112,15 @@ fn own_request(carp: &Carp, session: SessionId, goal: &str) -> Request {
         carp_version: CARP_VERSION.to_owned(),
         request_id: carp.uuid(),
         timestamp: format!("{at:.6}"),
-        operation: Operation::Resolve,
-        requester: Requester {
+        operation: CarpOperation::Resolve,
+        requester: CarpRequester {
             agent_id,
             session_id: session,
             parent_session_id: None,
         },
-        task: Some(Task {
+        task: Some(CarpTask {
             goal: goal_of(goal),
-            ..Task::default()
+            ..CarpTask::default()
         }),
         execution: None,
         atlas_ids: Vec::new(),
@@ -131,7 +136,11 @@ pub(crate) fn goal_of(said: &str) -> String {
     said.chars().take(GOAL_CHARS).collect()
 }
 
-fn grant((carp, catalog): (&Carp, &Catalog), request: Request, resolution: &Resolution) -> Granted {
+fn grant(
+    (carp, catalog): (&CarpRuntime, &ToolCatalog),
+    request: Request,
+    resolution: &CarpResolution,
+) -> TurnGrant {
     let loaded = carp.loaded();
     // What waits for a person is offered: calling it asks.
     let waiting = resolution
@@ -163,8 +172,8 @@ fn grant((carp, catalog): (&Carp, &Catalog), request: Request, resolution: &Reso
         });
         names.insert(name, Arc::clone(&action.shown.action_id));
     }
-    Granted {
-        under: Under {
+    TurnGrant {
+        under: ResolutionContext {
             resolution: resolution.resolution_id,
             execution: resolution.resolution_id,
             requester: request.requester,
@@ -197,9 +206,9 @@ fn context(blocks: &[Arc<ContextBlock>]) -> String {
 }
 
 /// A fault without a place.
-pub(crate) fn fault(path: &str, code: &str, message: String) -> Faults {
-    Faults {
-        errors: vec![clawk_proto::carp::Fault {
+pub(crate) fn fault(path: &str, code: &str, message: String) -> InputFaults {
+    InputFaults {
+        errors: vec![clawk_proto::carp::CarpFault {
             path: path.to_owned(),
             code: code.to_owned(),
             message,

@@ -24,7 +24,7 @@ pub(crate) struct ConvertedArguments {
 
 /// What one fault of a value asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Remedy {
+enum ConversionRemedy {
     /// The value becomes this type.
     Type(JsonType),
     /// The schema wants something else: nobody can say what was meant.
@@ -66,21 +66,21 @@ pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Opti
 }
 
 /// What each faulty value would have to become, by its pointer.
-fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, Remedy> {
-    let mut found: BTreeMap<String, Remedy> = BTreeMap::new();
+fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, ConversionRemedy> {
+    let mut found: BTreeMap<String, ConversionRemedy> = BTreeMap::new();
     for fault in validator.iter_errors(value).take(MAX_CONVERTED + 1) {
         let remedy = match fault.kind() {
             ValidationErrorKind::Type {
                 kind: TypeKind::Single(kind),
-            } => Remedy::Type(*kind),
-            _ => Remedy::Unclear,
+            } => ConversionRemedy::Type(*kind),
+            _ => ConversionRemedy::Unclear,
         };
         let pointer = fault.instance_path().to_string();
         found
             .entry(pointer)
             .and_modify(|known| {
                 if *known != remedy {
-                    *known = Remedy::Unclear;
+                    *known = ConversionRemedy::Unclear;
                 }
             })
             .or_insert(remedy);
@@ -89,14 +89,16 @@ fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, Remedy> {
 }
 
 /// Changes the value at this place; `false`: it can't be done without guessing.
-fn apply(value: &mut Value, pointer: &str, remedy: Remedy) -> bool {
+fn apply(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
     let Some(here) = value.pointer_mut(pointer) else {
         return false;
     };
     if here.is_null() {
         return leave_out(value, pointer);
     }
-    let Remedy::Type(kind) = remedy else { return false };
+    let ConversionRemedy::Type(kind) = remedy else {
+        return false;
+    };
     match converted(here, kind) {
         Some(new) => {
             *here = new;

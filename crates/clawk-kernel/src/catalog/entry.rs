@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
 use clawk_plan::Plan;
-use clawk_policy::Closed;
+use clawk_policy::HiddenRoots;
 use clawk_policy::leak::Scanner;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use super::convert::{ConvertedArguments, convert};
 use super::fault::{bounded, one_line};
 use super::served_schema::ServedSchema;
 use crate::error::{ArgumentFault, CallError};
-use crate::ports::{Description, Executor, RunError, RunOutcome, ToolOffer, ToolRunner};
+use crate::ports::{Executor, RunError, RunOutcome, ToolDescription, ToolOffer, ToolRunner};
 use crate::stop::Level;
 
 /// Faults listed of one call's arguments; the rest is not told.
@@ -25,14 +25,14 @@ const MAX_FAULTS: usize = 16;
 
 /// One tool.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CatalogEntry {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Tool,
     pub(crate) plan: Arc<Plan>,
     /// The lesser of the tool's `timeout_ms` and the sandbox's, milliseconds.
     pub(crate) timeout_ms: u64,
     /// What rules close to it, taken out of its plan.
-    pub(super) closed: Closed,
+    pub(super) closed: HiddenRoots,
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
     /// The skill whose instructions a call of it gives.
@@ -48,14 +48,14 @@ pub(crate) struct Entry {
     /// The declared tool whose server serves it, where the manifest does not name it itself.
     pub(crate) from: Option<Arc<str>>,
     /// Whether it stands for all tools of its server, once that is known.
-    pub(super) stands_for: OnceCell<Vec<Arc<Entry>>>,
-    pub(super) described: OnceCell<Arc<Described>>,
+    pub(super) stands_for: OnceCell<Vec<Arc<CatalogEntry>>>,
+    pub(super) described: OnceCell<Arc<DescribedTool>>,
     pub(super) looked_at: AtomicBool,
 }
 
 /// A tool with everything known: from the manifest first, from its executor where the manifest is silent.
 #[derive(Debug)]
-pub(crate) struct Described {
+pub(crate) struct DescribedTool {
     pub(crate) description: String,
     pub(crate) input_schema: Value,
     validator: jsonschema::Validator,
@@ -68,7 +68,7 @@ pub(crate) struct Described {
     pub(crate) own_category: Option<&'static str>,
 }
 
-impl Described {
+impl DescribedTool {
     fn hint(&self, name: &str) -> bool {
         self.annotations.get(name).and_then(Value::as_bool) == Some(true)
     }
@@ -199,7 +199,7 @@ impl Described {
 }
 
 /// What a server says of its tools goes to models and into the record: without the values that are known here.
-fn without_known(scanner: &Scanner, known: &mut Description) {
+fn without_known(scanner: &Scanner, known: &mut ToolDescription) {
     if scanner.is_idle() {
         return;
     }
@@ -255,7 +255,7 @@ fn say_names(schema: &mut Value, argument: &str, names: &str) {
     property.insert("description".to_owned(), Value::String(said));
 }
 
-impl Entry {
+impl CatalogEntry {
     /// A source without the name of a tool, and without a schema that would say which one is meant.
     pub(super) fn may_stand_for_others(&self) -> bool {
         let source = self.spec.mcp_source.as_ref();
@@ -284,7 +284,7 @@ impl Entry {
             name: spec.name.as_str().into(),
             plan: Arc::clone(plan),
             timeout_ms: spec.timeout_ms.map_or(limit, |own| own.min(limit)),
-            closed: Closed::default(),
+            closed: HiddenRoots::default(),
             skill: None,
             joins: None,
             reads_output: false,
@@ -304,7 +304,7 @@ impl Entry {
         &self,
         runner: &dyn ToolRunner,
         scanner: impl FnOnce() -> Scanner,
-    ) -> Result<Arc<Described>, CallError> {
+    ) -> Result<Arc<DescribedTool>, CallError> {
         let described = self
             .described
             .get_or_try_init(|| self.describe(runner, scanner))
@@ -326,7 +326,7 @@ impl Entry {
         &self,
         runner: &dyn ToolRunner,
         scanner: impl FnOnce() -> Scanner,
-    ) -> Result<Arc<Described>, CallError> {
+    ) -> Result<Arc<DescribedTool>, CallError> {
         let complete = self.spec.description.is_some() && self.spec.input_schema.is_some();
         // A complete MCP tool needs no server before its first call.
         let mut known = if self.reads_output
@@ -336,7 +336,7 @@ impl Entry {
             || self.skill.is_some()
             || (complete && self.spec.mcp_source.is_some())
         {
-            Description::default()
+            ToolDescription::default()
         } else {
             runner
                 .describe(&self.name)
@@ -379,7 +379,7 @@ impl Entry {
             .clone()
             .or_else(|| self.skill.as_ref().map(|skill| skill.description.clone()))
             .unwrap_or(known.description);
-        Ok(Arc::new(Described {
+        Ok(Arc::new(DescribedTool {
             description,
             input_schema,
             validator,
@@ -442,7 +442,7 @@ impl Entry {
     }
 
     /// What runs it. Of what the kernel runs itself no executor is asked.
-    fn executor(&self, known: &Description) -> Executor {
+    fn executor(&self, known: &ToolDescription) -> Executor {
         let of_kernel = self.reads_output || self.of_team || self.joins.is_some() || self.samples;
         match (known.executor, &self.spec.mcp_source) {
             (Executor::Unrecorded, Some(_)) if known.description.is_empty() => Executor::Mcp,
@@ -462,7 +462,7 @@ impl Entry {
     }
 
     /// As a model is offered it.
-    pub(crate) fn offer(&self, described: &Described) -> ToolOffer {
+    pub(crate) fn offer(&self, described: &DescribedTool) -> ToolOffer {
         ToolOffer {
             name: self.name.to_string(),
             description: described.description.clone(),

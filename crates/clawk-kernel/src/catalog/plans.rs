@@ -5,25 +5,25 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_manifest::model::{Manifest, Sandbox};
-use clawk_plan::{Defaults, Own, Plan};
-use clawk_policy::Closed;
+use clawk_plan::{Plan, PlanDefaults, RuntimeFiles};
+use clawk_policy::HiddenRoots;
 
 use crate::options::Options;
 
 /// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
 #[derive(Debug)]
-pub(super) struct Plans {
+pub(super) struct SandboxPlans {
     /// By name; without one: what stands for no sandbox.
     declared: BTreeMap<Option<String>, Plan>,
-    own: Own,
+    own: RuntimeFiles,
     workdir: PathBuf,
-    made: Mutex<BTreeMap<Narrowed, Arc<Plan>>>,
+    made: Mutex<BTreeMap<NarrowedSandbox, Arc<Plan>>>,
 }
 
 /// A sandbox, and what is closed of it.
-type Narrowed = (Option<String>, Closed);
+type NarrowedSandbox = (Option<String>, HiddenRoots);
 
-impl Plans {
+impl SandboxPlans {
     pub(super) fn new(manifest: &Manifest, options: &Options) -> Self {
         let compile = |sandbox: Option<&Sandbox>| Plan::compile(sandbox, &options.sandbox);
         let named = manifest
@@ -37,7 +37,7 @@ impl Plans {
         }
     }
 
-    pub(super) fn without(&self, sandbox: Option<String>, closed: &Closed) -> Arc<Plan> {
+    pub(super) fn without(&self, sandbox: Option<String>, closed: &HiddenRoots) -> Arc<Plan> {
         let at = (sandbox, closed.clone());
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = made.get(&at) {
@@ -47,7 +47,7 @@ impl Plans {
         // INVARIANT: `None` is always declared.
         let declared = declared
             .cloned()
-            .unwrap_or_else(|| Plan::compile(None, &Defaults::default()));
+            .unwrap_or_else(|| Plan::compile(None, &PlanDefaults::default()));
         let plan = declared.denying(&closed.denied, &closed.open);
         let plan = Arc::new(plan.keeping(&self.own, &self.workdir));
         made.insert(at, Arc::clone(&plan));

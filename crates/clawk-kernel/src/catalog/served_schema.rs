@@ -34,7 +34,7 @@ impl ServedSchema {
     /// # Errors
     /// Even a schema that checks nothing does not compile; never seen.
     pub(super) fn of_arguments(given: &Value) -> Result<Self, String> {
-        let mut mend = Mend::new(given);
+        let mut mend = SchemaRepair::new(given);
         let mut schema = mend.root(given);
         if let Some(members) = schema.as_object_mut() {
             if !matches!(members.get("type"), None | Some(Value::Array(_)))
@@ -54,7 +54,7 @@ impl ServedSchema {
     /// # Errors
     /// As [`ServedSchema::of_arguments`].
     pub(super) fn of_result(given: &Value) -> Result<Self, String> {
-        let mut mend = Mend::new(given);
+        let mut mend = SchemaRepair::new(given);
         let schema = mend.root(given);
         mend.compiled(&schema, schema.clone())
     }
@@ -88,7 +88,7 @@ fn without_alternatives(schema: &Value) -> Value {
     shown
 }
 
-struct Mend<'a> {
+struct SchemaRepair<'a> {
     whole: &'a Value,
     /// The address by which the schema names itself.
     own: Option<&'a str>,
@@ -97,7 +97,7 @@ struct Mend<'a> {
     notes: Vec<String>,
 }
 
-impl<'a> Mend<'a> {
+impl<'a> SchemaRepair<'a> {
     fn new(whole: &'a Value) -> Self {
         let word = |name: &str| whole.get(name).and_then(Value::as_str);
         let old =

@@ -3,21 +3,24 @@
 use std::sync::Arc;
 
 use clawk_manifest::model::{Manifest, Skill, Tool};
-use clawk_policy::Closed;
+use clawk_policy::HiddenRoots;
 use serde_json::{Map, Value, json};
 
-use super::Entry;
-use super::plans::Plans;
+use super::CatalogEntry;
+use super::plans::SandboxPlans;
 use crate::skill;
 
 /// The category by which rules match invocations of skills.
 const CATEGORY: &str = "skill";
 
 /// One for each skill; where a tool has the name, the tool is meant.
-pub(super) fn entries(manifest: &Manifest, plans: &Plans) -> Vec<Arc<Entry>> {
+pub(super) fn entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Arc<CatalogEntry>> {
     let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
     let one = |skill: &Skill| {
-        let mut entry = Entry::new(spec(skill), &plans.without(sandbox.clone(), &Closed::default()));
+        let mut entry = CatalogEntry::new(
+            spec(skill),
+            &plans.without(sandbox.clone(), &HiddenRoots::default()),
+        );
         entry.joins = Some(Arc::new(skill.clone()));
         Arc::new(entry)
     };

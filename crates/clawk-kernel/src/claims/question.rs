@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::sentence::Sentence;
+use super::sentence::AnswerSentence;
 use crate::shown::TurnRecord;
 
 /// Bytes of sentences in one question.
@@ -30,25 +30,29 @@ Answer with one JSON object and nothing else: {\"marker\": the marker, \"unsuppo
 
 /// One question: the record, and some of the answer's sentences.
 #[derive(Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct ClaimsQuestion<'a> {
     marker: String,
     record: String,
     answer: &'a str,
     /// The number of the first sentence, from 1.
     first: usize,
-    sentences: &'a [Sentence],
+    sentences: &'a [AnswerSentence],
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct ClaimsReply {
     marker: String,
     unsupported: Vec<usize>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> ClaimsQuestion<'a> {
     /// Every sentence is asked about once. `None`: the answer or the record is too long.
-    pub(super) fn all(record: &TurnRecord, answer: &'a str, sentences: &'a [Sentence]) -> Option<Vec<Self>> {
+    pub(super) fn all(
+        record: &TurnRecord,
+        answer: &'a str,
+        sentences: &'a [AnswerSentence],
+    ) -> Option<Vec<Self>> {
         let record = told(record)?;
         // Made of what it encloses, so that a replay asks the same; no text can hold the digest of itself and a record.
         let mut hash = Sha256::new();
@@ -113,7 +117,7 @@ impl<'a> Question<'a> {
             .trim_end_matches("```")
             .trim();
         // silent-ok: anything else is said to be no judgement
-        let mut said: Said = serde_json::from_str(bare).ok()?;
+        let mut said: ClaimsReply = serde_json::from_str(bare).ok()?;
         if said.marker != self.marker {
             return None;
         }

@@ -5,7 +5,7 @@ const MAX_BYTES: usize = 2_000;
 
 /// A piece of an answer that is judged as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sentence {
+pub(super) struct AnswerSentence {
     /// Bytes from the answer's beginning.
     pub(super) start: usize,
     /// Where it ends, and where its mark stands.
@@ -13,7 +13,7 @@ pub(super) struct Sentence {
 }
 
 /// Everything that an answer says is in one of its sentences; a fenced block is one, and so is a row of a table.
-pub(super) fn split(text: &str) -> Vec<Sentence> {
+pub(super) fn split(text: &str) -> Vec<AnswerSentence> {
     let mut found = Vec::new();
     let mut at = 0;
     let mut fence: Option<(usize, &str)> = None;
@@ -26,7 +26,7 @@ pub(super) fn split(text: &str) -> Vec<Sentence> {
             (Some(mark), None) => fence = Some((start, mark)),
             (Some(mark), Some((begin, open))) => {
                 if mark == open {
-                    found.push(Sentence { start: begin, end });
+                    found.push(AnswerSentence { start: begin, end });
                     fence = None;
                 }
             }
@@ -38,7 +38,7 @@ pub(super) fn split(text: &str) -> Vec<Sentence> {
     }
     // A block that nobody closed is a block to its end.
     if let Some((start, _)) = fence {
-        found.push(Sentence {
+        found.push(AnswerSentence {
             start,
             end: text.trim_end().len(),
         });
@@ -60,7 +60,7 @@ fn row_end(row: &str, end: usize) -> usize {
     }
 }
 
-fn line_of(found: &mut Vec<Sentence>, text: &str, start: usize, end: usize) {
+fn line_of(found: &mut Vec<AnswerSentence>, text: &str, start: usize, end: usize) {
     let line = text.get(start..end).unwrap_or_default();
     let mut begin = start;
     let mut chars = line.char_indices().peekable();
@@ -97,7 +97,7 @@ const fn closes(c: char) -> bool {
 }
 
 /// Keeps it, unless it is markup alone.
-fn push(found: &mut Vec<Sentence>, text: &str, start: usize, end: usize) {
+fn push(found: &mut Vec<AnswerSentence>, text: &str, start: usize, end: usize) {
     let piece = text.get(start..end).unwrap_or_default();
     if piece
         .chars()
@@ -107,14 +107,14 @@ fn push(found: &mut Vec<Sentence>, text: &str, start: usize, end: usize) {
     }
     let lead = piece.len() - piece.trim_start().len();
     let end = start + piece.trim_end().len();
-    found.push(Sentence {
+    found.push(AnswerSentence {
         start: start + lead,
         end,
     });
 }
 
 /// The sentence in pieces of at most [`MAX_BYTES`].
-fn shortened(text: &str, sentence: Sentence) -> Vec<Sentence> {
+fn shortened(text: &str, sentence: AnswerSentence) -> Vec<AnswerSentence> {
     let mut pieces = Vec::new();
     let mut start = sentence.start;
     // A fenced block stays whole: a mark inside it would be code.
@@ -126,10 +126,10 @@ fn shortened(text: &str, sentence: Sentence) -> Vec<Sentence> {
         let piece = text.get(start..most).unwrap_or_default();
         let cut = piece.rfind(char::is_whitespace).filter(|at| *at > 0);
         let end = cut.map_or(most, |at| start + at);
-        pieces.push(Sentence { start, end });
+        pieces.push(AnswerSentence { start, end });
         start = end;
     }
-    pieces.push(Sentence {
+    pieces.push(AnswerSentence {
         start,
         end: sentence.end,
     });

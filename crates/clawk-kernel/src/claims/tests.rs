@@ -1,6 +1,6 @@
 use super::sentence::split;
-use super::{Judged, MARK};
-use crate::claims::question::Question;
+use super::{ClaimsJudgement, MARK};
+use crate::claims::question::ClaimsQuestion;
 use crate::shown::TurnRecord;
 
 fn pieces(text: &str) -> Vec<&str> {
@@ -12,7 +12,7 @@ fn pieces(text: &str) -> Vec<&str> {
 
 fn marked(text: &str, which: &[usize]) -> String {
     let all = split(text);
-    let judged = Judged {
+    let judged = ClaimsJudgement {
         by: "judge".to_owned(),
         sentences: all.len(),
         marks: which.iter().map(|at| all[*at].end).collect(),
@@ -79,7 +79,7 @@ fn marks_stand_behind_the_sentence_and_break_no_block_and_no_table() {
 
 #[test]
 fn marks_of_another_text_mark_nothing() {
-    let judged = Judged {
+    let judged = ClaimsJudgement {
         by: "judge".to_owned(),
         sentences: 1,
         marks: vec![1, 500],
@@ -94,7 +94,7 @@ fn only_the_judges_own_form_is_a_judgement() {
     let text = "I sent it. I saved it.";
     let all = split(text);
     let record = TurnRecord::open(clawk_proto::MessageId(uuid::Uuid::nil()));
-    let questions = Question::all(&record, text, &all).unwrap();
+    let questions = ClaimsQuestion::all(&record, text, &all).unwrap();
     let [question] = questions.as_slice() else {
         panic!("one question")
     };
@@ -108,6 +108,6 @@ fn only_the_judges_own_form_is_a_judgement() {
     assert_eq!(say(marker, "\"unsupported\": [3]"), None);
     assert_eq!(say(marker, "\"unsupported\": [1], \"text\": \"x\""), None);
     assert_eq!(question.read("All is fine."), None);
-    let again = Question::all(&record, text, &all).unwrap();
+    let again = ClaimsQuestion::all(&record, text, &all).unwrap();
     assert_eq!(again[0].text(), asked, "a replay asks the same");
 }

@@ -1,15 +1,15 @@
 use super::*;
 
-fn turns(count: usize, bytes: usize) -> Vec<Message> {
+fn turns(count: usize, bytes: usize) -> Vec<ModelMessage> {
     let turn = |n: usize| {
         [
-            Message::User {
+            ModelMessage::User {
                 text: format!("{n} {}", "u".repeat(bytes)),
                 images: Vec::new(),
                 frame: String::new(),
-                author: Author::runtime(),
+                author: TextAuthor::runtime(),
             },
-            Message::Assistant {
+            ModelMessage::Assistant {
                 text: "yes".to_owned(),
                 calls: Vec::new(),
                 state: None,
@@ -19,7 +19,7 @@ fn turns(count: usize, bytes: usize) -> Vec<Message> {
     (0..count).flat_map(turn).collect()
 }
 
-fn size(messages: &[Message]) -> usize {
+fn size(messages: &[ModelMessage]) -> usize {
     messages.iter().map(|message| canonical(message).len()).sum()
 }
 
@@ -36,7 +36,7 @@ fn beyond_four_fifths_whole_turns_leave_until_half_is_free() {
         let share = all * 6 / 5;
         let found = leaving(&history, share, strategy).unwrap();
         let (old, rest) = history.split_at(found.messages);
-        assert!(matches!(rest[0], Message::User { .. }) && !old.is_empty());
+        assert!(matches!(rest[0], ModelMessage::User { .. }) && !old.is_empty());
         assert!(size(rest) + found.summary_bytes <= share / 2);
         let one_turn = all / 20;
         assert!(

@@ -4,27 +4,30 @@ use std::sync::Arc;
 
 use clawk_manifest::model::Role;
 use clawk_proto::carp::{
-    CARP_VERSION, ExecuteResponse, Execution, ExecutionError, ExecutionStatus, Fault, Request,
+    CARP_VERSION, CarpExecution, CarpFault, ExecuteResponse, ExecutionError, ExecutionStatus, Request,
 };
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::call::{self, Caller, Calls, Rank, call};
+use crate::call::{self, CallGovernor, CallOrder, CallerContext, call};
 use crate::carp::resolve::{check_skew, note};
 use crate::carp::turn::fault;
-use crate::carp::{CarpError, Under};
+use crate::carp::{CarpError, ResolutionContext};
 use crate::error::CallError;
 use crate::event::{Thread, canonical, digest};
 use crate::ports::JournalError;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// Executes one action of a live resolution. It runs to its end even when the caller goes away.
 ///
 /// # Errors
 /// It was not run; what the protocol answers with a status of `error` or `pending_approval` is no error here.
-pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<ExecuteResponse, CarpError> {
+pub(crate) async fn execute(
+    calls: &Arc<CallGovernor>,
+    request: Request,
+) -> Result<ExecuteResponse, CarpError> {
     let admitted = match wanted(calls, &request) {
         Ok(admitted) => admitted,
         Err(error) => {
@@ -33,11 +36,11 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         }
     };
     let (execution, hash) = match admitted {
-        Admitted::Runs(execution, hash) => (execution, hash),
-        Admitted::Ran(answer) => return Ok(*answer),
+        ExecuteAdmission::Runs(execution, hash) => (execution, hash),
+        ExecuteAdmission::Ran(answer) => return Ok(*answer),
     };
     let session = request.requester.session_id;
-    let under = Under {
+    let under = ResolutionContext {
         resolution: execution.resolution_id,
         execution: calls.clock().uuid(),
         requester: request.requester.clone(),
@@ -54,7 +57,7 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         under: Some(under),
         converted: Vec::new(),
     };
-    let caller = Caller {
+    let caller = CallerContext {
         thread: Thread::of(session),
         door: "http",
         turn: None,
@@ -63,12 +66,12 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
         depth: 0,
         // R39: who may `execute` is a user; an answer is another scope's.
         role: Role::User,
-        notices: Notices::default(),
+        notices: NoticeSender::default(),
         pends: true,
         purse: calls.table.purse_of(session),
         context: Arc::new(call::Context::of_session(calls, session)),
         member: None,
-        rank: Rank::default(),
+        rank: CallOrder::default(),
     };
     let outcome = to_its_end(calls, caller, call).await;
     let response = respond(calls, &request, &execution, id, outcome)?;
@@ -77,13 +80,13 @@ pub(crate) async fn execute(calls: &Arc<Calls>, request: Request) -> Result<Exec
 }
 
 /// What is to be done about a request.
-enum Admitted {
-    Runs(Execution, Digest),
+enum ExecuteAdmission {
+    Runs(CarpExecution, Digest),
     /// It was done before.
     Ran(Box<ExecuteResponse>),
 }
 
-fn wanted(calls: &Calls, request: &Request) -> Result<Admitted, CarpError> {
+fn wanted(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, CarpError> {
     let at = calls.carp.now();
     check_skew(&calls.carp, request, at)?;
     let Some(execution) = request.execution.clone() else {
@@ -99,13 +102,19 @@ fn wanted(calls: &Calls, request: &Request) -> Result<Admitted, CarpError> {
         None => Digest::ZERO,
     };
     Ok(match admit(calls, request, &execution, hash, at)? {
-        Some(answer) => Admitted::Ran(Box::new(answer)),
-        None => Admitted::Runs(execution, hash),
+        Some(answer) => ExecuteAdmission::Ran(Box::new(answer)),
+        None => ExecuteAdmission::Runs(execution, hash),
     })
 }
 
 /// The answer to an idempotency key; a question that stands is none.
-fn keep(calls: &Calls, session: SessionId, key: Option<String>, hash: Digest, response: &ExecuteResponse) {
+fn keep(
+    calls: &CallGovernor,
+    session: SessionId,
+    key: Option<String>,
+    hash: Digest,
+    response: &ExecuteResponse,
+) {
     if let Some(key) = key.filter(|_| response.status != ExecutionStatus::PendingApproval) {
         // silent-ok: a session that has ended meanwhile is asked nothing more
         let _kept = calls
@@ -118,8 +127,8 @@ fn keep(calls: &Calls, session: SessionId, key: Option<String>, hash: Digest, re
 
 /// Runs a call on the agent's own tasks, so that a caller who leaves cuts nothing short.
 async fn to_its_end(
-    calls: &Arc<Calls>,
-    caller: Caller,
+    calls: &Arc<CallGovernor>,
+    caller: CallerContext,
     wanted: call::Request,
 ) -> Result<ToolCallResult, CallError> {
     let tool = wanted.tool.clone();
@@ -138,9 +147,9 @@ async fn to_its_end(
 
 /// A live session of this agent, a live resolution, a request that was not made before; or the answer of before.
 fn admit(
-    calls: &Calls,
+    calls: &CallGovernor,
     request: &Request,
-    execution: &Execution,
+    execution: &CarpExecution,
     hash: Digest,
     at: jiff::Timestamp,
 ) -> Result<Option<ExecuteResponse>, CarpError> {
@@ -176,7 +185,7 @@ fn admit(
 }
 
 /// The id of the call on the one path (R19). It is made from the session, so that no session finds the answer of another one.
-fn call_id(session: SessionId, request: &Request, execution: &Execution) -> RequestId {
+fn call_id(session: SessionId, request: &Request, execution: &CarpExecution) -> RequestId {
     let mut bytes = b"clawk carp execute 1".to_vec();
     bytes.extend_from_slice(session.0.as_bytes());
     match &execution.idempotency_key {
@@ -198,9 +207,9 @@ fn call_id(session: SessionId, request: &Request, execution: &Execution) -> Requ
 }
 
 fn respond(
-    calls: &Calls,
+    calls: &CallGovernor,
     request: &Request,
-    execution: &Execution,
+    execution: &CarpExecution,
     execution_id: Uuid,
     outcome: Result<ToolCallResult, CallError>,
 ) -> Result<ExecuteResponse, CarpError> {
@@ -245,7 +254,10 @@ fn failure(code: &str, message: String, details: Map<String, Value>) -> Executio
     }
 }
 
-fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, ExecutionError), CarpError> {
+fn failed(
+    execution: &CarpExecution,
+    error: CallError,
+) -> Result<(ExecutionStatus, ExecutionError), CarpError> {
     let text = error.to_string();
     let action_id = || execution.action_id.clone();
     let refused = |policy_id, by, reason, retry_after_ms| CarpError::Denied {
@@ -276,12 +288,12 @@ fn failed(execution: &Execution, error: CallError) -> Result<(ExecutionStatus, E
             None,
         )),
         CallError::InvalidArguments { faults, .. } => {
-            let errors = faults.into_iter().map(|fault| Fault {
+            let errors = faults.into_iter().map(|fault| CarpFault {
                 path: format!("/execution/parameters{}", fault.path),
                 code: "parameters".to_owned(),
                 message: fault.message,
             });
-            Err(CarpError::Invalid(clawk_carp::Faults {
+            Err(CarpError::Invalid(clawk_carp::InputFaults {
                 errors: errors.collect(),
                 left_out: 0,
             }))

@@ -8,10 +8,10 @@ use clawk_proto::carp::Request;
 use serde_json::{Map, Value};
 
 use crate::carp::book::NewSession;
-use crate::screen::Screens;
+use crate::screen::AgentScreening;
 
 /// The request as it goes on.
-pub(super) fn request<'r>(screens: &Screens, request: &'r Request) -> Cow<'r, Request> {
+pub(super) fn request<'r>(screens: &AgentScreening, request: &'r Request) -> Cow<'r, Request> {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return Cow::Borrowed(request);
@@ -32,7 +32,7 @@ pub(super) fn request<'r>(screens: &Screens, request: &'r Request) -> Cow<'r, Re
 }
 
 /// The session as it is opened.
-pub(super) fn session(screens: &Screens, new: &mut NewSession) {
+pub(super) fn session(screens: &AgentScreening, new: &mut NewSession) {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;

@@ -1,12 +1,12 @@
 //! Calls of one answer that run at the same time: those for other members of the swarm.
 
-use super::Run;
-use crate::call::{Rank, call};
+use super::RunningTurn;
+use crate::call::{CallOrder, call};
 use crate::ports::ToolUse;
 use crate::team;
 use crate::turn::Turn;
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// Tasks and questions of one answer for other members are given at once: each has somebody else working on it.
     pub(super) async fn side_by_side(&mut self, first: &ToolUse, turn: &Turn) {
         let together = |wanted: &&ToolUse| {
@@ -30,7 +30,7 @@ impl Run<'_> {
             return;
         }
         let mut wanted = Vec::new();
-        let mut ranks = Rank::queue();
+        let mut ranks = CallOrder::queue();
         for ToolUse { id, name, arguments } in all {
             let Ok(arguments) = arguments else { continue };
             let request_id = self.request_id(&id);

@@ -2,56 +2,58 @@
 
 use clawk_proto::MessageId;
 
-use super::Run;
-use crate::call::Calls;
-use crate::door::{Door, Origin};
+use super::RunningTurn;
+use crate::call::CallGovernor;
+use crate::door::{EntryPoint, Origin};
 use crate::event::{ChainText, Draft, EventWords, MessageAnswered, MessageDead, WordField, digest, kind};
-use crate::notice::{Stop, TurnEnd};
+use crate::notice::{TurnEnd, TurnStop};
 use crate::ports::InboxChange;
-use crate::turn::{End, Turn};
+use crate::turn::{Turn, TurnOutcome};
 
 /// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads
 /// this is told how to say it again; a peer's asker says it again by itself.
 pub(super) fn told<E: std::fmt::Display>(
-    end: End,
+    end: TurnOutcome,
     recorded: Result<(), E>,
-    (message, door): (MessageId, &Door),
+    (message, door): (MessageId, &EntryPoint),
 ) -> TurnEnd {
     match (end, recorded) {
         (_, Err(error)) => TurnEnd::Failed(error.to_string()),
-        (End::Answered, Ok(())) => TurnEnd::Answered,
-        (End::Cancelled, Ok(())) => TurnEnd::Cancelled,
-        (End::Failed(reason), Ok(())) if matches!(door, Door::Peer { .. }) => TurnEnd::Failed(reason),
-        (End::Failed(reason), Ok(())) => TurnEnd::Failed(format!(
+        (TurnOutcome::Answered, Ok(())) => TurnEnd::Answered,
+        (TurnOutcome::Cancelled, Ok(())) => TurnEnd::Cancelled,
+        (TurnOutcome::Failed(reason), Ok(())) if matches!(door, EntryPoint::Peer { .. }) => {
+            TurnEnd::Failed(reason)
+        }
+        (TurnOutcome::Failed(reason), Ok(())) => TurnEnd::Failed(format!(
             "{reason}; the message is kept: `clawk dead-letters replay {message} CLAW` says it again"
         )),
     }
 }
 
 /// How a turn ends, with what was judged of its answer.
-pub(super) struct Ending<'a> {
-    pub(super) end: &'a End,
-    pub(super) stop: Stop,
+pub(super) struct TurnEnding<'a> {
+    pub(super) end: &'a TurnOutcome,
+    pub(super) stop: TurnStop,
     pub(super) judged: Option<Draft>,
     pub(super) started_us: u64,
 }
 
 /// Closes the message in the inbox with its end, in one commit.
 pub(super) async fn close(
-    calls: &Calls,
-    run: &Run<'_>,
+    calls: &CallGovernor,
+    run: &RunningTurn<'_>,
     (message, origin): (MessageId, &Origin),
-    ending: Ending<'_>,
+    ending: TurnEnding<'_>,
     turn: &Turn,
 ) -> Result<(), crate::ports::JournalError> {
-    let Ending {
+    let TurnEnding {
         end,
         stop,
         judged,
         started_us,
     } = ending;
     let scribe = &calls.scribe;
-    if let End::Failed(reason) = end {
+    if let TurnOutcome::Failed(reason) = end {
         let words = EventWords::new(WordField::Reason, reason);
         let payload = MessageDead {
             message_id: message.0,
@@ -75,9 +77,9 @@ pub(super) async fn close(
     let text = turn.said().as_bytes().to_vec();
     let payload = MessageAnswered {
         could_act: run.could_act(),
-        declined: stop == Stop::Refused,
+        declined: stop == TurnStop::Refused,
         duration_ms: calls.clock().monotonic_us().saturating_sub(started_us) / 1000,
-        end: if *end == End::Answered {
+        end: if *end == TurnOutcome::Answered {
             "answered"
         } else {
             "cancelled"

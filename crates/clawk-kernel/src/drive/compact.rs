@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use clawk_manifest::model::CompactionStrategy;
 
-use super::Run;
-use crate::author::Author;
-use crate::compaction::{self, Replaced};
+use super::RunningTurn;
+use crate::author::TextAuthor;
+use crate::compaction::{self, CompactionContent};
 use crate::event::{ContextCompacted, canonical, digest, kind};
-use crate::infer::{self, NoAnswer, Site};
-use crate::ports::{InferRequest, JournalError, Message};
+use crate::infer::{self, InferenceContext, NoAnswer};
+use crate::ports::{InferRequest, JournalError, ModelMessage};
 use crate::state::State;
 use crate::turn::Turn;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// Sets the oldest turns aside, on the record before a model sees what stands for them.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Run<'_> {
             }
             CompactionStrategy::Truncate | CompactionStrategy::SlidingWindow => ("none", String::new()),
         };
-        let replaced = Replaced {
+        let replaced = CompactionContent {
             replaces: compaction::replaces(old),
             text,
         };
@@ -73,18 +73,18 @@ impl Run<'_> {
     async fn summary(&self, told: String) -> Option<String> {
         let request = InferRequest {
             system: compaction::ORDER.to_owned(),
-            messages: vec![Message::User {
+            messages: vec![ModelMessage::User {
                 text: told,
                 images: Vec::new(),
                 frame: String::new(),
-                author: Author::runtime(),
+                author: TextAuthor::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
             ..InferRequest::default()
         };
-        let quiet = Notices::default();
-        let place = Site {
+        let quiet = NoticeSender::default();
+        let place = InferenceContext {
             thread: self.thread,
             // A turn of its own: no conversation is rebuilt with it.
             turn: self.calls.clock().uuid(),
@@ -98,10 +98,13 @@ impl Run<'_> {
         }
     }
 
-    async fn taint_of(&self, messages: &[Message]) -> BTreeSet<String> {
+    async fn taint_of(&self, messages: &[ModelMessage]) -> BTreeSet<String> {
         let brings = self.brings_of(messages).await;
         crate::taint::of_messages(messages, |tool| {
-            brings.get(tool).copied().unwrap_or(crate::taint::Brings::Web)
+            brings
+                .get(tool)
+                .copied()
+                .unwrap_or(crate::taint::ToolTextOrigin::Web)
         })
     }
 }

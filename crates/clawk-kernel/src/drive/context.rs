@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use clawk_proto::{Digest, MessageId};
 use serde::Deserialize;
 
-use super::Turns;
+use super::TurnServices;
 use crate::event::{ContextRead, Draft, Thread, digest, kind};
-use crate::ports::{JournalError, Scan};
+use crate::ports::{JournalError, JournalScan};
 use crate::prompt::{self, ContextFiles};
 use crate::state::State;
 use crate::taint;
 
 /// Digests of context files, by their paths in the manifest; `None`: the file is not there.
-pub(crate) type Known = BTreeMap<String, Option<Digest>>;
+pub(crate) type ContextFileDigests = BTreeMap<String, Option<Digest>>;
 
 /// Tells the record of the files that a turn's prompt is about to hold.
 ///
 /// # Errors
 /// The journal can't be written or read.
 pub(super) async fn note(
-    turns: &Turns,
+    turns: &TurnServices,
     state: &State,
     (thread, message): (&Thread, MessageId),
     files: &ContextFiles,
@@ -44,7 +44,7 @@ pub(super) async fn note(
 
 /// The files that are not what the session's record says of them.
 async fn changed(
-    turns: &Turns,
+    turns: &TurnServices,
     state: &State,
     (thread, message): (&Thread, MessageId),
     files: &ContextFiles,
@@ -87,21 +87,21 @@ async fn changed(
 }
 
 /// What the record of a session that is taken up says of the files. Of another run's agent nothing is known here: its files are told anew.
-async fn of_record(turns: &Turns, state: &State) -> Result<Known, JournalError> {
+async fn of_record(turns: &TurnServices, state: &State) -> Result<ContextFileDigests, JournalError> {
     #[derive(Deserialize)]
-    struct Told {
+    struct ContextFileFields {
         agent_hash: Option<Digest>,
         file: Option<String>,
         text_hash: Option<Digest>,
     }
-    let mut known = Known::new();
-    let scan = Scan {
+    let mut known = ContextFileDigests::new();
+    let scan = JournalScan {
         session: Some(state.id),
         kinds: &[kind::SESSION_STARTED, kind::CONTEXT_READ],
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let looked = turns.calls.scribe.each(scan, |event| {
-        let Ok(told) = serde_json::from_str::<Told>(&event.payload) else {
+        let Ok(told) = serde_json::from_str::<ContextFileFields>(&event.payload) else {
             return;
         };
         match told.file {

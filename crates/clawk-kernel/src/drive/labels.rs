@@ -6,22 +6,22 @@ use std::sync::Arc;
 use clawk_manifest::model::Skill;
 use clawk_policy::{CONFIDENTIAL_ANNOTATION, ValueSources};
 
-use super::Run;
+use super::RunningTurn;
 use crate::call::Context;
 use crate::output;
-use crate::ports::{Executor, Message};
+use crate::ports::{Executor, ModelMessage};
 use crate::recall;
 use crate::skill;
-use crate::taint::{self, Brings};
+use crate::taint::{self, ToolTextOrigin};
 use crate::turn::Turn;
 use crate::value_facts::{self, ToolFacts, ValueContext};
 use crate::world_model;
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
     pub(super) async fn look_back(&mut self, turn: &Turn) {
         let brings = self.brings_of(turn.messages()).await;
-        let of = |tool: &str| brings.get(tool).copied().unwrap_or(Brings::Web);
+        let of = |tool: &str| brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);
         let mut taint = taint::of_messages(turn.messages(), of);
         taint.extend(self.base.iter().cloned());
         taint.extend(taint::through(&self.context.read.told()));
@@ -44,7 +44,7 @@ impl Run<'_> {
         &self,
         turn: &Turn,
         taint: &BTreeSet<String>,
-        brings: &BTreeMap<&str, Brings>,
+        brings: &BTreeMap<&str, ToolTextOrigin>,
     ) -> ValueSources {
         let engine = &self.calls.engine;
         if !engine.looks_at_confidential() && (!engine.looks_at_values() || taint.is_empty()) {
@@ -91,11 +91,14 @@ impl Run<'_> {
     }
 
     /// What kind of text each tool brings that these messages ask for.
-    pub(super) async fn brings_of<'m>(&self, messages: &'m [Message]) -> BTreeMap<&'m str, Brings> {
-        let mut brings: BTreeMap<&'m str, Brings> = BTreeMap::new();
+    pub(super) async fn brings_of<'m>(
+        &self,
+        messages: &'m [ModelMessage],
+    ) -> BTreeMap<&'m str, ToolTextOrigin> {
+        let mut brings: BTreeMap<&'m str, ToolTextOrigin> = BTreeMap::new();
         let asked = messages.iter().flat_map(|message| match message {
-            Message::Assistant { calls, .. } => calls.as_slice(),
-            Message::User { .. } | Message::ToolResult { .. } => &[],
+            ModelMessage::Assistant { calls, .. } => calls.as_slice(),
+            ModelMessage::User { .. } | ModelMessage::ToolResult { .. } => &[],
         });
         for wanted in asked {
             if !brings.contains_key(wanted.name.as_str()) {
@@ -107,9 +110,9 @@ impl Run<'_> {
     }
 
     /// What kind of text a tool's results are. Of what nobody knows, the worst.
-    async fn brings(&self, name: &str) -> Brings {
+    async fn brings(&self, name: &str) -> ToolTextOrigin {
         if name == output::NAME {
-            return Brings::Nothing; // what it brings was brought before
+            return ToolTextOrigin::Nothing; // what it brings was brought before
         }
         if let Some(skill) = self.skill(name) {
             return world_model::brings(self.calls, &skill).await;
@@ -117,34 +120,34 @@ impl Run<'_> {
         let action = self.granted.as_ref().and_then(|granted| granted.action(name));
         let name = action.unwrap_or(name);
         if self.calls.catalog.of_team(name).is_some() {
-            return Brings::Peer;
+            return ToolTextOrigin::Peer;
         }
         let Some(entry) = self.calls.catalog.get(name) else {
-            return Brings::Web;
+            return ToolTextOrigin::Web;
         };
         if let Some(skill) = &entry.skill {
             return self.worst(skill).await;
         }
         match self.calls.described(&entry).await {
             Ok(described) => taint::brings(&entry, &described),
-            Err(_) => Brings::Web, // silent-ok: said so where it is offered
+            Err(_) => ToolTextOrigin::Web, // silent-ok: said so where it is offered
         }
     }
 
     /// What a composite tool says may be made from what any of its tools brought. What was remembered has lost its marks there.
-    async fn worst(&self, skill: &Skill) -> Brings {
+    async fn worst(&self, skill: &Skill) -> ToolTextOrigin {
         let mut worst = world_model::brings(self.calls, skill).await;
         for name in skill::needed(skill) {
             let found = match self.calls.catalog.get(&name) {
                 Some(entry) if entry.skill.is_none() => match self.calls.described(&entry).await {
                     Ok(described) => taint::brings(&entry, &described),
-                    Err(_) => Brings::Web, // silent-ok: of what nobody knows, the worst
+                    Err(_) => ToolTextOrigin::Web, // silent-ok: of what nobody knows, the worst
                 },
                 // A composite in a composite, or a tool of a server that is not known yet.
-                Some(_) | None => Brings::Web,
+                Some(_) | None => ToolTextOrigin::Web,
             };
             worst = worst.worse(match found {
-                Brings::Memory => Brings::Web,
+                ToolTextOrigin::Memory => ToolTextOrigin::Web,
                 other => other,
             });
         }

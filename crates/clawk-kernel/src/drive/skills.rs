@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::Run;
+use super::RunningTurn;
 use crate::call::call;
 use crate::event::{canonical, digest, kind};
 use crate::prompt;
 use crate::roles;
-use crate::skill::{self, Ceiling, Estimated, Joined};
-use crate::turn::{Effect, End, Event, Turn};
-use crate::world_model::{self, Planned};
+use crate::skill::{self, RunningSkill, SkillCeiling, SkillEstimate};
+use crate::turn::{Effect, Event, Turn, TurnOutcome};
+use crate::world_model::{self, SkillPlanResult};
 
 /// `ckp.skill.invoked`. Fields of all three in alphabetical order, as in every payload.
 #[derive(Debug, Serialize)]
@@ -23,7 +23,7 @@ struct SkillInvoked<'a> {
     arguments_hash: Digest,
     call_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    estimates: Option<Estimated>,
+    estimates: Option<SkillEstimate>,
     is_error: bool,
     request_id: &'a str,
     skill: &'a str,
@@ -45,7 +45,7 @@ struct SkillFinished<'a> {
     calls: usize,
     duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    estimates: Option<Estimated>,
+    estimates: Option<SkillEstimate>,
     fits: Option<bool>,
     repaired: bool,
     skill: &'a str,
@@ -53,7 +53,7 @@ struct SkillFinished<'a> {
     turn: Uuid,
 }
 
-impl Run<'_> {
+impl RunningTurn<'_> {
     /// The skill that this name invokes here.
     pub(crate) fn skill(&self, name: &str) -> Option<Arc<Skill>> {
         if !self.skills || !roles::triggers(self.role) || self.calls.catalog.get(name).is_some() {
@@ -84,18 +84,18 @@ impl Run<'_> {
                 .as_ref()
                 .ok()
                 .and_then(|result| result.structured_content.as_ref());
-            let planned = Planned::of(structured);
+            let planned = SkillPlanResult::of(structured);
             let policy = world_model::model_policy(self.calls, &skill);
             self.ceilings
-                .push(Ceiling::of(&skill, policy).planned(planned.as_ref()));
+                .push(SkillCeiling::of(&skill, policy).planned(planned.as_ref()));
             self.purse = self.calls.purses.skill(&self.purse, &skill.name, now);
             self.joined
-                .push(Joined::new(Arc::clone(&skill), started_us, planned));
+                .push(RunningSkill::new(Arc::clone(&skill), started_us, planned));
         }
         let payload = SkillInvoked {
             arguments_hash,
             call_id: &call_id,
-            estimates: Estimated::of(&skill),
+            estimates: SkillEstimate::of(&skill),
             is_error,
             request_id: request_id.as_str(),
             skill: &skill.name,
@@ -121,15 +121,19 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The turn's end; `Ok`: what is to be done before it ends.
-    pub(super) async fn close_skills(&mut self, turn: &mut Turn, end: End) -> Result<Vec<Effect>, End> {
-        if self.joined.is_empty() || end == End::Cancelled {
+    pub(super) async fn close_skills(
+        &mut self,
+        turn: &mut Turn,
+        end: TurnOutcome,
+    ) -> Result<Vec<Effect>, TurnOutcome> {
+        if self.joined.is_empty() || end == TurnOutcome::Cancelled {
             return Err(end);
         }
         let owing = self
             .joined
             .iter()
             .rposition(|joined| joined.skill.output_schema.is_some());
-        let owing = owing.filter(|_| end == End::Answered && !turn.declined());
+        let owing = owing.filter(|_| end == TurnOutcome::Answered && !turn.declined());
         let mut fits = None;
         let mut end = end;
         if let Some(joined) = owing.and_then(|at| self.joined.get_mut(at))
@@ -143,7 +147,7 @@ impl Run<'_> {
                     let skill = Arc::clone(&joined.skill);
                     return self.repair(turn, &skill, &fault).await;
                 }
-                end = End::Failed(format!(
+                end = TurnOutcome::Failed(format!(
                     "the result of the skill `{}` does not fit its `output_schema`, after one more try: {fault}",
                     joined.skill.name
                 ));
@@ -157,7 +161,7 @@ impl Run<'_> {
         Err(end)
     }
 
-    async fn repair(&self, turn: &mut Turn, skill: &Skill, fault: &str) -> Result<Vec<Effect>, End> {
+    async fn repair(&self, turn: &mut Turn, skill: &Skill, fault: &str) -> Result<Vec<Effect>, TurnOutcome> {
         let text = skill::repair(skill, fault);
         let payload = SkillRepaired {
             skill: &skill.name,
@@ -169,12 +173,12 @@ impl Run<'_> {
         let draft = draft.content(payload.text_hash, text.clone().into_bytes());
         match scribe.write(vec![draft]).await {
             Ok(()) => Ok(turn.again(text)),
-            Err(error) => Err(End::Failed(error.to_string())),
+            Err(error) => Err(TurnOutcome::Failed(error.to_string())),
         }
     }
 
     /// What a skill took, beside what it was said to take.
-    fn finished(&self, joined: &Joined, turn: &Turn, fits: Option<bool>) {
+    fn finished(&self, joined: &RunningSkill, turn: &Turn, fits: Option<bool>) {
         let (tokens, calls) = joined.took(turn);
         let since_us = self
             .calls
@@ -184,7 +188,7 @@ impl Run<'_> {
         let payload = SkillFinished {
             calls,
             duration_ms: since_us / 1000,
-            estimates: Estimated::of(&joined.skill),
+            estimates: SkillEstimate::of(&joined.skill),
             fits,
             repaired: joined.repaired,
             skill: &joined.skill.name,

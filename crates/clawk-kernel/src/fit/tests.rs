@@ -4,30 +4,30 @@ use clawk_proto::Digest;
 use serde_json::Map;
 
 use super::{ContextRoom, FittedContext, fit, total};
-use crate::author::Author;
+use crate::author::TextAuthor;
 use crate::event::digest;
-use crate::ports::{Message, ToolUse};
+use crate::ports::{ModelMessage, ToolUse};
 
-fn user(text: &str) -> Message {
-    Message::User {
+fn user(text: &str) -> ModelMessage {
+    ModelMessage::User {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: Author::runtime(),
+        author: TextAuthor::runtime(),
     }
 }
 
 /// One step: an answer with so many calls, and a result of so many bytes for each.
-fn step(messages: &mut Vec<Message>, number: usize, calls: usize, bytes: usize) {
+fn step(messages: &mut Vec<ModelMessage>, number: usize, calls: usize, bytes: usize) {
     let id = |at: usize| format!("call-{number}-{at}");
     let asked = (0..calls).map(|at| ToolUse {
         id: id(at),
         name: "read".to_owned(),
         arguments: Ok(Map::new()),
     });
-    messages.push(Message::assistant(String::new(), asked.collect()));
+    messages.push(ModelMessage::assistant(String::new(), asked.collect()));
     for at in 0..calls {
-        messages.push(Message::ToolResult {
+        messages.push(ModelMessage::ToolResult {
             call_id: id(at),
             text: "x".repeat(bytes),
             is_error: false,
@@ -46,16 +46,16 @@ fn room(window_tokens: usize) -> ContextRoom {
 
 /// It begins with a user's message, and calls and results come in pairs.
 fn check_well_formed(fitted: &FittedContext) {
-    assert!(matches!(fitted.messages.first(), Some(Message::User { .. })));
+    assert!(matches!(fitted.messages.first(), Some(ModelMessage::User { .. })));
     let mut open: BTreeSet<&str> = BTreeSet::new();
     for message in &fitted.messages {
         match message {
-            Message::Assistant { calls, .. } => {
+            ModelMessage::Assistant { calls, .. } => {
                 assert!(open.is_empty(), "calls without results: {open:?}");
                 open = calls.iter().map(|call| call.id.as_str()).collect();
             }
-            Message::ToolResult { call_id, .. } => assert!(open.remove(call_id.as_str()), "{call_id}"),
-            Message::User { .. } => assert!(open.is_empty()),
+            ModelMessage::ToolResult { call_id, .. } => assert!(open.remove(call_id.as_str()), "{call_id}"),
+            ModelMessage::User { .. } => assert!(open.is_empty()),
         }
     }
     assert!(open.is_empty());
@@ -113,7 +113,7 @@ fn the_newest_result_is_shown_and_older_ones_say_how_to_be_read() {
         .messages
         .iter()
         .filter_map(|message| match message {
-            Message::ToolResult { text, .. } => Some(text.as_str()),
+            ModelMessage::ToolResult { text, .. } => Some(text.as_str()),
             _ => None,
         })
         .collect();
@@ -140,7 +140,7 @@ fn old_turns_leave_before_anything_of_the_present_one() {
     for number in 0..10 {
         messages.push(user("a question"));
         step(&mut messages, number, 1, 3_000);
-        messages.push(Message::assistant("an answer".to_owned(), Vec::new()));
+        messages.push(ModelMessage::assistant("an answer".to_owned(), Vec::new()));
     }
     messages.push(user("now"));
     step(&mut messages, 99, 1, 3_000);

@@ -8,12 +8,12 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Hosts, lock, runs};
+use super::{PeerHosts, lock, runs};
 use crate::agent::Agent;
-use crate::call::{self, Calls};
+use crate::call::{self, CallGovernor};
 use crate::carp;
 use crate::event::kind;
-use crate::ports::{JournalError, Recorded, Scan};
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::{stop, swarm};
 
 /// What is followed.
@@ -43,19 +43,19 @@ const AGAIN: u64 = 20_000;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Fields {
+struct FollowedEventFields {
     message_id: Option<Uuid>,
     request_id: Option<String>,
     session: Option<Uuid>,
 }
 
 /// Reads on up to this row, at least.
-pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Result<(), JournalError> {
+pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> Result<(), JournalError> {
     let mut row = hosts.row.lock().await;
     if *row >= last_row {
         return Ok(());
     }
-    let mut stops = Stops::default();
+    let mut stops = FollowedStops::default();
     let read = pages(agent, hosts, &mut row, &mut stops).await;
     // Also where a later page could not be read: these rows are not read again.
     stops.apply(&agent.calls, hosts);
@@ -66,14 +66,19 @@ pub(super) async fn follow(agent: &Agent, hosts: &Hosts, last_row: u64) -> Resul
     Ok(())
 }
 
-async fn pages(agent: &Agent, hosts: &Hosts, row: &mut u64, stops: &mut Stops) -> Result<(), JournalError> {
+async fn pages(
+    agent: &Agent,
+    hosts: &PeerHosts,
+    row: &mut u64,
+    stops: &mut FollowedStops,
+) -> Result<(), JournalError> {
     loop {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: FOLLOWED,
             after_row: *row,
             limit: PAGE,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let page = agent.scribe.journal().scan(scan).await?;
         for event in &page {
@@ -89,18 +94,18 @@ async fn pages(agent: &Agent, hosts: &Hosts, row: &mut u64, stops: &mut Stops) -
 /// What is stopped and lifted, by what it is about. Only how it stands at the end is told to the brake: a stop that was lifted since, and
 /// is read again, ends nothing.
 #[derive(Default)]
-struct Stops(BTreeMap<Option<Uuid>, Recorded>);
+struct FollowedStops(BTreeMap<Option<Uuid>, RecordedEvent>);
 
-impl Stops {
-    fn take(&mut self, event: &Recorded) {
+impl FollowedStops {
+    fn take(&mut self, event: &RecordedEvent) {
         // silent-ok: as for all fields
-        let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+        let fields: FollowedEventFields = serde_json::from_str(&event.payload).unwrap_or_default();
         self.0.insert(fields.session, event.clone());
     }
 
-    fn apply(self, calls: &Calls, hosts: &Hosts) {
+    fn apply(self, calls: &CallGovernor, hosts: &PeerHosts) {
         let known = hosts.stops.load(Ordering::SeqCst);
-        let mut stops: Vec<Recorded> = self.0.into_values().filter(|event| event.row > known).collect();
+        let mut stops: Vec<RecordedEvent> = self.0.into_values().filter(|event| event.row > known).collect();
         stops.sort_by_key(|event| event.row);
         for event in &stops {
             stop::follow(&calls.brake, event);
@@ -113,16 +118,16 @@ impl Stops {
 ///
 /// # Errors
 /// The journal can't be read.
-pub(crate) async fn see_stops(calls: &Calls, hosts: &Hosts) -> Result<(), JournalError> {
+pub(crate) async fn see_stops(calls: &CallGovernor, hosts: &PeerHosts) -> Result<(), JournalError> {
     let row = hosts.row.lock().await;
-    let (mut last, mut stops) = (hosts.stops_known().max(*row), Stops::default());
+    let (mut last, mut stops) = (hosts.stops_known().max(*row), FollowedStops::default());
     loop {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: &[kind::STOP_ENGAGED, kind::STOP_LIFTED],
             after_row: last,
             limit: PAGE,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let page = calls.scribe.journal().scan(scan).await?;
         for event in &page {
@@ -140,7 +145,7 @@ pub(crate) async fn see_stops(calls: &Calls, hosts: &Hosts) -> Result<(), Journa
 }
 
 /// Another server keeps the journal: what was read last may not be on it. The rows before are read once more, which changes nothing.
-pub(super) async fn again(hosts: &Hosts) {
+pub(super) async fn again(hosts: &PeerHosts) {
     let mut row = hosts.row.lock().await;
     *row = row.saturating_sub(AGAIN);
     hosts.followed.store(*row, Ordering::SeqCst);
@@ -148,7 +153,7 @@ pub(super) async fn again(hosts: &Hosts) {
 }
 
 /// What another host did about Atlases. Where one that governs there can't be loaded here, nothing runs here any more.
-fn govern(agent: &Agent, event: &Recorded) {
+fn govern(agent: &Agent, event: &RecordedEvent) {
     if let Err(error) = carp::follow(&agent.calls.carp, event) {
         tracing::error!(%error, "an Atlas of another host can't be loaded: this host is frozen until it is started again");
         stop::freeze(
@@ -159,12 +164,12 @@ fn govern(agent: &Agent, event: &Recorded) {
     }
 }
 
-fn see(agent: &Agent, hosts: &Hosts, event: &Recorded, stops: &mut Stops) {
+fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut FollowedStops) {
     let calls = &agent.calls;
     // This host did it, or holds the session and knows better.
     let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
     // silent-ok: a payload of ours always reads; a foreign one changes nothing
-    let fields: Fields = serde_json::from_str(&event.payload).unwrap_or_default();
+    let fields: FollowedEventFields = serde_json::from_str(&event.payload).unwrap_or_default();
     match event.kind.as_str() {
         kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
             let waiting = fields

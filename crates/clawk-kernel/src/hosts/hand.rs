@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::orders::Wish;
-use super::{Hosts, lock, lost};
-use crate::attach::{Attached, Incoming, Setting};
-use crate::conversation::{self, Which};
-use crate::door::{Came, Door, Origin};
+use super::orders::HostOrderRequest;
+use super::{PeerHosts, lock, lost};
+use crate::attach::{AttachedPicture, FrameSource, IncomingMessage};
+use crate::conversation::{self, ConversationSelector};
+use crate::door::{EntryPoint, Origin, RecordedOrigin};
 use crate::error::KernelError;
-use crate::ports::{JournalError, MessageContext, Order, ToolOffer};
-use crate::session::{self, Sessions};
+use crate::ports::{HostOrder, JournalError, MessageContext, ToolOffer};
+use crate::session::{self, SessionServices};
 
 /// How long a message waits for a host that takes it. It may be taken later all the same: the same request is told its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,20 +29,20 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// A message on its way to the host that holds its session.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Handed {
+pub(super) struct HandedMessage {
     message: MessageId,
     came: Value,
     remembered_days: u32,
     tools: Vec<ToolOffer>,
     text: String,
-    images: Vec<Picture>,
+    images: Vec<HandedPicture>,
     /// A host of an earlier version says none.
     #[serde(default)]
     context: MessageContext,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Picture {
+struct HandedPicture {
     mime_type: String,
     name: Option<String>,
     /// Base64.
@@ -52,7 +52,7 @@ struct Picture {
 /// What became of it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Outcome {
+enum HandoverOutcome {
     Taken,
     Refused(String),
     Full(String),
@@ -63,7 +63,10 @@ enum Outcome {
 ///
 /// # Errors
 /// The database is away.
-pub(crate) async fn is_elsewhere(sessions: &Arc<Sessions>, session: SessionId) -> Result<bool, KernelError> {
+pub(crate) async fn is_elsewhere(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+) -> Result<bool, KernelError> {
     Ok(super::holder(sessions, session).await?.is_some())
 }
 
@@ -72,16 +75,16 @@ pub(crate) async fn is_elsewhere(sessions: &Arc<Sessions>, session: SessionId) -
 /// # Errors
 /// It was refused there, or no host took it in time.
 pub(crate) async fn hand_over(
-    sessions: &Sessions,
+    sessions: &SessionServices,
     (session, message): (SessionId, MessageId),
     origin: &Origin,
-    said: &Incoming,
+    said: &IncomingMessage,
 ) -> Result<(), KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Err(KernelError::NotReady(sessions.life.state()));
     };
-    let wish = Wish::Message(Box::new(Handed::of(message, origin, said)));
-    let order = Order {
+    let wish = HostOrderRequest::Message(Box::new(HandedMessage::of(message, origin, said)));
+    let order = HostOrder {
         id: message.0,
         session,
         wish: crate::event::canonical(&wish),
@@ -92,7 +95,7 @@ pub(crate) async fn hand_over(
         if let Some(outcome) = hosts.shared.outcome(message.0).await? {
             // silent-ok: an outcome that can't be read is none
             let outcome =
-                serde_json::from_slice(&outcome).unwrap_or_else(|_| Outcome::Failed("?".to_owned()));
+                serde_json::from_slice(&outcome).unwrap_or_else(|_| HandoverOutcome::Failed("?".to_owned()));
             return told(outcome);
         }
         // Somebody else who asked the same was told.
@@ -113,29 +116,37 @@ pub(crate) async fn hand_over(
     }
 }
 
-fn told(outcome: Outcome) -> Result<(), KernelError> {
+fn told(outcome: HandoverOutcome) -> Result<(), KernelError> {
     match outcome {
-        Outcome::Taken => Ok(()),
-        Outcome::Refused(reason) => Err(KernelError::Refused(reason)),
-        Outcome::Full(reason) => Err(KernelError::Full(reason)),
-        Outcome::Failed(reason) => Err(JournalError::Away(reason).into()),
+        HandoverOutcome::Taken => Ok(()),
+        HandoverOutcome::Refused(reason) => Err(KernelError::Refused(reason)),
+        HandoverOutcome::Full(reason) => Err(KernelError::Full(reason)),
+        HandoverOutcome::Failed(reason) => Err(JournalError::Away(reason).into()),
     }
 }
 
 /// Takes a message in that another host was given. The same one again is taken once. `None`: whoever holds the session next takes it.
-pub(super) async fn hand_in(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> Option<Vec<u8>> {
+pub(super) async fn hand_in(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+    handed: HandedMessage,
+) -> Option<Vec<u8>> {
     let outcome = match take(sessions, session, handed).await {
-        Ok(()) => Outcome::Taken,
-        Err(KernelError::Refused(reason)) => Outcome::Refused(reason),
-        Err(KernelError::Full(reason)) => Outcome::Full(reason),
+        Ok(()) => HandoverOutcome::Taken,
+        Err(KernelError::Refused(reason)) => HandoverOutcome::Refused(reason),
+        Err(KernelError::Full(reason)) => HandoverOutcome::Full(reason),
         Err(KernelError::Journal(_) | KernelError::NotReady(_)) => return None,
-        Err(error) => Outcome::Failed(error.to_string()),
+        Err(error) => HandoverOutcome::Failed(error.to_string()),
     };
     Some(crate::event::canonical(&outcome))
 }
 
-async fn take(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> Result<(), KernelError> {
-    let Handed {
+async fn take(
+    sessions: &Arc<SessionServices>,
+    session: SessionId,
+    handed: HandedMessage,
+) -> Result<(), KernelError> {
+    let HandedMessage {
         message,
         came,
         remembered_days,
@@ -145,34 +156,37 @@ async fn take(sessions: &Arc<Sessions>, session: SessionId, handed: Handed) -> R
         context,
     } = handed;
     // silent-ok: what can't be read comes in with the least role
-    let came: Came = serde_json::from_value(came).unwrap_or_default();
+    let came: RecordedOrigin = serde_json::from_value(came).unwrap_or_default();
     let origin = Origin {
         remembered_days,
         tools,
         ..Origin::recorded(came)
     };
-    let state = conversation::open(sessions, &origin.door, Which::Named(session)).await?;
+    let state = conversation::open(sessions, &origin.door, ConversationSelector::Named(session)).await?;
     let _order = state.arriving.lock().await;
     if sessions.scribe.journal().message(message).await?.is_some() {
         return Ok(());
     }
-    let images = images.into_iter().map(Picture::read).collect::<Result<_, _>>()?;
-    let said = Incoming {
+    let images = images
+        .into_iter()
+        .map(HandedPicture::read)
+        .collect::<Result<_, _>>()?;
+    let said = IncomingMessage {
         text,
         images,
-        setting: Setting::Given(context),
+        setting: FrameSource::Given(context),
     };
     session::accept_as(sessions, &state, message, origin, said).await?;
     Ok(())
 }
 
 /// Who waits for the end of this message's turn.
-pub(crate) fn waiting(hosts: &Hosts, message: MessageId) -> Arc<Notify> {
+pub(crate) fn waiting(hosts: &PeerHosts, message: MessageId) -> Arc<Notify> {
     Arc::clone(lock(&hosts.waits).entry(message).or_default())
 }
 
 /// Nobody waits for it here any more.
-pub(crate) fn waited(hosts: &Hosts, message: MessageId) {
+pub(crate) fn waited(hosts: &PeerHosts, message: MessageId) {
     lock(&hosts.waits).remove(&message);
 }
 
@@ -180,7 +194,10 @@ pub(crate) fn waited(hosts: &Hosts, message: MessageId) {
 ///
 /// # Errors
 /// The agent ends here first.
-pub(crate) async fn pause(sessions: &Sessions, ended: impl Future<Output = ()>) -> Result<(), KernelError> {
+pub(crate) async fn pause(
+    sessions: &SessionServices,
+    ended: impl Future<Output = ()>,
+) -> Result<(), KernelError> {
     tokio::select! {
         biased;
         () = ended => Ok(()),
@@ -191,9 +208,9 @@ pub(crate) async fn pause(sessions: &Sessions, ended: impl Future<Output = ()>) 
     }
 }
 
-impl Handed {
-    fn of(message: MessageId, origin: &Origin, said: &Incoming) -> Self {
-        let images = said.images.iter().map(|image| Picture {
+impl HandedMessage {
+    fn of(message: MessageId, origin: &Origin, said: &IncomingMessage) -> Self {
+        let images = said.images.iter().map(|image| HandedPicture {
             mime_type: image.mime_type.clone(),
             name: image.name.clone(),
             data: STANDARD.encode(&image.data),
@@ -206,8 +223,8 @@ impl Handed {
             text: said.text.clone(),
             images: images.collect(),
             context: match &said.setting {
-                Setting::Given(context) => context.clone(),
-                Setting::Recorded(_) => MessageContext::default(),
+                FrameSource::Given(context) => context.clone(),
+                FrameSource::Recorded(_) => MessageContext::default(),
             },
         }
     }
@@ -216,13 +233,15 @@ impl Handed {
 /// What [`Origin::recorded`] reads.
 fn came(origin: &Origin) -> Value {
     let (channel, conversation, direct) = match &origin.door {
-        Door::Channel {
+        EntryPoint::Channel {
             channel,
             conversation,
             direct,
             ..
         } => (Some(channel), Some(conversation), Some(direct)),
-        Door::Rpc { .. } | Door::Cli | Door::Peer { .. } | Door::Unknown { .. } => (None, None, None),
+        EntryPoint::Rpc { .. } | EntryPoint::Cli | EntryPoint::Peer { .. } | EntryPoint::Unknown { .. } => {
+            (None, None, None)
+        }
     };
     json!({
         "channel": channel, "conversation": conversation, "direct": direct, "door": origin.door.name(),
@@ -231,12 +250,12 @@ fn came(origin: &Origin) -> Value {
     })
 }
 
-impl Picture {
-    fn read(self) -> Result<Attached, KernelError> {
+impl HandedPicture {
+    fn read(self) -> Result<AttachedPicture, KernelError> {
         let data = STANDARD
             .decode(&self.data)
             .map_err(|error| KernelError::Refused(format!("a picture can't be read: {error}")))?;
-        Ok(Attached {
+        Ok(AttachedPicture {
             mime_type: self.mime_type,
             name: self.name,
             data,

@@ -10,16 +10,16 @@ use clawk_proto::{RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::hand::{self, Handed};
-use super::runs::{self, ToSwarm};
-use super::{ASLEEP, AWAKE, GAP, Hosts, LOOK, TICK, follow, lock};
+use super::hand::{self, HandedMessage};
+use super::runs::{self, CoordinatorRequest};
+use super::{ASLEEP, AWAKE, GAP, LOOK, PeerHosts, TICK, follow, lock};
 use crate::agent::Agent;
-use crate::call::{self, Breadth, Calls, Reception, Reply};
+use crate::call::{self, ApprovalReply, CallGovernor, GrantScope, ReplyOutcome};
 use crate::event::canonical;
-use crate::notice::Answer;
-use crate::ports::{JournalError, Order};
-use crate::roles::Person;
-use crate::sheet::Seen;
+use crate::notice::ApprovalAnswer;
+use crate::ports::{HostOrder, JournalError};
+use crate::roles::KnownPerson;
+use crate::sheet::PreviewReceipt;
 
 /// How long an answer waits for the host whose call asks.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -29,31 +29,31 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// What is wished for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "kebab-case")]
-pub(super) enum Wish {
-    Message(Box<Handed>),
-    Reply(Box<Answered>),
+pub(super) enum HostOrderRequest {
+    Message(Box<HandedMessage>),
+    Reply(Box<HandedReply>),
     /// Its holder gives up the session of a task, unless it is open there.
     Release,
     Swarm {
-        what: Box<ToSwarm>,
+        what: Box<CoordinatorRequest>,
     },
 }
 
 /// A person's answer on its way to the call that asks.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Answered {
+pub(super) struct HandedReply {
     id: String,
-    answer: Answer,
-    breadth: Breadth,
+    answer: ApprovalAnswer,
+    breadth: GrantScope,
     channel: String,
     name: String,
     role: String,
     reason: Option<String>,
-    seen: Seen,
+    seen: PreviewReceipt,
 }
 
 /// Follows the journal and obeys orders, until the agent ends or others have taken over.
-pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (mut row, mut happened) = (0, Instant::now());
     let mut looked: Option<Instant> = None;
     while !hosts.shared.is_lost() {
@@ -76,7 +76,7 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 }
 
 /// Waits for so long, or until somebody wakes this host.
-async fn pause(hosts: &Hosts, time: Duration) {
+async fn pause(hosts: &PeerHosts, time: Duration) {
     tokio::time::sleep(GAP).await;
     tokio::select! {
         biased;
@@ -86,17 +86,21 @@ async fn pause(hosts: &Hosts, time: Duration) {
 }
 
 /// What was seen.
-struct Sight {
+struct FollowProgress {
     row: u64,
     ordered: bool,
 }
 
-async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>, look: bool) -> Result<Sight, JournalError> {
+async fn once(
+    agent: &Arc<Agent>,
+    hosts: &Arc<PeerHosts>,
+    look: bool,
+) -> Result<FollowProgress, JournalError> {
     let news = hosts.shared.news(look).await?;
     if news.due {
         hosts.due.notify_one();
     }
-    let seen = Sight {
+    let seen = FollowProgress {
         row: news.last_row,
         ordered: !news.orders.is_empty(),
     };
@@ -116,7 +120,7 @@ async fn once(agent: &Arc<Agent>, hosts: &Arc<Hosts>, look: bool) -> Result<Sigh
     Ok(seen)
 }
 
-async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {
+async fn obey(agent: &Agent, hosts: &PeerHosts, order: HostOrder) {
     let id = order.id;
     let stop = &agent.life.stop;
     let outcome = tokio::select! {
@@ -133,12 +137,12 @@ async fn obey(agent: &Agent, hosts: &Hosts, order: Order) {
     lock(&hosts.obeying).remove(&id);
 }
 
-async fn done(agent: &Agent, order: Order) -> Option<Vec<u8>> {
-    match serde_json::from_slice::<Wish>(&order.wish) {
-        Ok(Wish::Message(handed)) => hand::hand_in(&agent.sessions, order.session, *handed).await,
-        Ok(Wish::Release) => released(agent, order.session).await,
-        Ok(Wish::Swarm { what }) => runs::obey(agent, *what).await,
-        Ok(Wish::Reply(answered)) => {
+async fn done(agent: &Agent, order: HostOrder) -> Option<Vec<u8>> {
+    match serde_json::from_slice::<HostOrderRequest>(&order.wish) {
+        Ok(HostOrderRequest::Message(handed)) => hand::hand_in(&agent.sessions, order.session, *handed).await,
+        Ok(HostOrderRequest::Release) => released(agent, order.session).await,
+        Ok(HostOrderRequest::Swarm { what }) => runs::obey(agent, *what).await,
+        Ok(HostOrderRequest::Reply(answered)) => {
             let id = RequestId::parse(&answered.id).ok()?; // silent-ok: ids of ours are UUIDs
             let reception = call::reply_here(&agent.calls, &id, answered.reply()).await;
             Some(canonical(&word(reception)))
@@ -150,35 +154,40 @@ async fn done(agent: &Agent, order: Order) -> Option<Vec<u8>> {
     }
 }
 
-const fn word(reception: Reception) -> &'static str {
+const fn word(reception: ReplyOutcome) -> &'static str {
     match reception {
-        Reception::Taken => "taken",
-        Reception::Nothing => "nothing",
-        Reception::NotAllowed => "not-allowed",
-        Reception::Unseen => "unseen",
+        ReplyOutcome::Taken => "taken",
+        ReplyOutcome::Nothing => "nothing",
+        ReplyOutcome::NotAllowed => "not-allowed",
+        ReplyOutcome::Unseen => "unseen",
     }
 }
 
 /// Gives an answer to the host whose call asks, and waits for what became of it.
-pub(crate) async fn reply(calls: &Calls, hosts: &Hosts, id: &RequestId, reply: &Reply) -> Reception {
+pub(crate) async fn reply(
+    calls: &CallGovernor,
+    hosts: &PeerHosts,
+    id: &RequestId,
+    reply: &ApprovalReply,
+) -> ReplyOutcome {
     let Some(session) = lock(&hosts.asked).get(id).map(|question| question.session) else {
-        return Reception::Nothing;
+        return ReplyOutcome::Nothing;
     };
-    let wish = Wish::Reply(Box::new(Answered::of(id, reply)));
+    let wish = HostOrderRequest::Reply(Box::new(HandedReply::of(id, reply)));
     let outcome = match ask(calls, hosts, (session, wish), PATIENCE).await {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::error!(%error, "an answer could not be given to the host whose call asks");
-            return Reception::Nothing;
+            return ReplyOutcome::Nothing;
         }
     };
     // silent-ok: an outcome that can't be read is none
     let word: String = serde_json::from_slice(&outcome).unwrap_or_default();
     match word.as_str() {
-        "taken" => Reception::Taken,
-        "not-allowed" => Reception::NotAllowed,
-        "unseen" => Reception::Unseen,
-        _ => Reception::Nothing,
+        "taken" => ReplyOutcome::Taken,
+        "not-allowed" => ReplyOutcome::NotAllowed,
+        "unseen" => ReplyOutcome::Unseen,
+        _ => ReplyOutcome::Nothing,
     }
 }
 
@@ -187,12 +196,12 @@ pub(crate) async fn reply(calls: &Calls, hosts: &Hosts, id: &RequestId, reply: &
 /// # Errors
 /// The wish can't be written, or no host has obeyed it in time; it may be obeyed later all the same.
 pub(super) async fn ask(
-    calls: &Calls,
-    hosts: &Hosts,
-    (session, wish): (SessionId, Wish),
+    calls: &CallGovernor,
+    hosts: &PeerHosts,
+    (session, wish): (SessionId, HostOrderRequest),
     patience: Duration,
 ) -> Result<Vec<u8>, JournalError> {
-    let order = Order {
+    let order = HostOrder {
         id: calls.clock().uuid(),
         session,
         wish: canonical(&wish),
@@ -225,8 +234,8 @@ async fn released(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
     Some(canonical(&idle))
 }
 
-impl Answered {
-    fn of(id: &RequestId, reply: &Reply) -> Self {
+impl HandedReply {
+    fn of(id: &RequestId, reply: &ApprovalReply) -> Self {
         Self {
             id: id.as_str().to_owned(),
             answer: reply.answer,
@@ -239,11 +248,11 @@ impl Answered {
         }
     }
 
-    fn reply(self) -> Reply {
-        Reply {
+    fn reply(self) -> ApprovalReply {
+        ApprovalReply {
             answer: self.answer,
             breadth: self.breadth,
-            person: Person {
+            person: KnownPerson {
                 channel: self.channel,
                 name: self.name,
                 role: Role::parse(&self.role).unwrap_or(Role::Viewer),

@@ -4,23 +4,23 @@
 use std::fmt;
 use std::time::Duration;
 
-use clawk_proto::method::{ReportParams, Task};
+use clawk_proto::method::{DelegateTask, ReportParams};
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_swarm::coord::{Brief, RunResult, TaskId, Wish};
+use clawk_swarm::coord::{RunResult, TaskBrief, TaskConstraints, TaskId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::orders::{self, Wish as Order};
+use super::orders::{self, HostOrderRequest as Order};
 use crate::agent::Agent;
-use crate::call::Calls;
-use crate::dedup::{Keyed, key};
+use crate::call::CallGovernor;
+use crate::dedup::{DedupMethod, key};
 use crate::error::{CallError, KernelError};
-use crate::event::{Scribe, SwarmEvent, Thread, canonical, digest, kind};
-use crate::ports::{JournalError, Recorded, Scan};
-use crate::purse::{Amount, Share};
+use crate::event::{JournalWriter, SwarmEvent, Thread, canonical, digest, kind};
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
+use crate::purse::{BudgetAmount, BudgetShare};
 use crate::recover::{ASSUMED, LENT};
 use crate::swarm::{self, SwarmView};
-use crate::team::{Asked, Origin, Team, fact_of};
+use crate::team::{DelegationRequest, Origin, SwarmTeam, fact_of};
 
 /// How long a run or a report waits for a host that coordinates the swarm.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,19 +32,19 @@ const GLANCE: Duration = Duration::from_secs(5);
 /// What the coordinator is asked for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum ToSwarm {
-    Run(Box<Given>),
+pub(super) enum CoordinatorRequest {
+    Run(Box<SwarmAssignment>),
     Report(Box<ReportParams>),
     View,
 }
 
 /// A task for the swarm, or for one of its members.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Given {
+pub(crate) struct SwarmAssignment {
     pub(crate) run: TaskId,
-    pub(crate) brief: Brief,
+    pub(crate) brief: TaskBrief,
     pub(crate) to: Option<String>,
-    pub(crate) wish: Wish,
+    pub(crate) wish: TaskConstraints,
     pub(crate) origin: Origin,
     /// The request that it answers, and the digest of what that says.
     pub(crate) asked: Option<(RequestId, Digest)>,
@@ -52,7 +52,7 @@ pub(crate) struct Given {
 
 /// What became of it.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum AssignmentOutcome {
     /// It is durable, and worked on. The end is told here.
     Open(oneshot::Receiver<RunResult>),
     /// It was given before, and has ended.
@@ -62,7 +62,7 @@ pub(crate) enum Taken {
 /// What the coordinator says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Said {
+enum CoordinatorReply {
     /// The run is taken; its result, if it was given before and has ended.
     Run(Option<Box<RunResult>>),
     /// Whether the report is acknowledged.
@@ -84,24 +84,28 @@ enum Said {
 ///
 /// # Errors
 /// It is refused, its id was used for another one, or no host took it in time: the same again is the same run.
-pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Taken, KernelError> {
+pub(crate) async fn give(
+    calls: &CallGovernor,
+    team: &SwarmTeam,
+    given: SwarmAssignment,
+) -> Result<AssignmentOutcome, KernelError> {
     let run = given.run.clone();
     // Before it is given: it may end at once.
     let ends = team.wait_for_end(&run);
     let taken = if team.leads() {
         take(calls, team, given).await
     } else {
-        match asked(calls, team, ToSwarm::Run(Box::new(given)), PATIENCE).await {
-            Ok(Said::Run(ended)) => Ok(ended),
+        match asked(calls, team, CoordinatorRequest::Run(Box::new(given)), PATIENCE).await {
+            Ok(CoordinatorReply::Run(ended)) => Ok(ended),
             Ok(_) => Err(unreadable("another answer came")),
             Err(error) => Err(error),
         }
     };
     match taken {
-        Ok(None) => Ok(Taken::Open(ends)),
+        Ok(None) => Ok(AssignmentOutcome::Open(ends)),
         Ok(Some(result)) => {
             team.wait_no_more(&run, ends);
-            Ok(Taken::Ended(result))
+            Ok(AssignmentOutcome::Ended(result))
         }
         Err(error) => {
             team.wait_no_more(&run, ends);
@@ -114,9 +118,20 @@ pub(crate) async fn give(calls: &Calls, team: &Team, given: Given) -> Result<Tak
 ///
 /// # Errors
 /// The report is refused, or no host that coordinates took it in time.
-pub(crate) async fn report(calls: &Calls, team: &Team, params: ReportParams) -> Result<bool, KernelError> {
-    match asked(calls, team, ToSwarm::Report(Box::new(params)), PATIENCE).await? {
-        Said::Reported(acknowledged) => Ok(acknowledged),
+pub(crate) async fn report(
+    calls: &CallGovernor,
+    team: &SwarmTeam,
+    params: ReportParams,
+) -> Result<bool, KernelError> {
+    match asked(
+        calls,
+        team,
+        CoordinatorRequest::Report(Box::new(params)),
+        PATIENCE,
+    )
+    .await?
+    {
+        CoordinatorReply::Reported(acknowledged) => Ok(acknowledged),
         _ => Err(unreadable("another answer came")),
     }
 }
@@ -125,9 +140,9 @@ pub(crate) async fn report(calls: &Calls, team: &Team, params: ReportParams) -> 
 ///
 /// # Errors
 /// No host coordinates it now.
-pub(crate) async fn view(calls: &Calls, team: &Team) -> Result<Option<SwarmView>, KernelError> {
-    match asked(calls, team, ToSwarm::View, GLANCE).await? {
-        Said::View(view) => Ok(view.map(|view| *view)),
+pub(crate) async fn view(calls: &CallGovernor, team: &SwarmTeam) -> Result<Option<SwarmView>, KernelError> {
+    match asked(calls, team, CoordinatorRequest::View, GLANCE).await? {
+        CoordinatorReply::View(view) => Ok(view.map(|view| *view)),
         _ => Err(unreadable("another answer came")),
     }
 }
@@ -140,7 +155,12 @@ fn unreadable(why: impl fmt::Display) -> KernelError {
     .into()
 }
 
-async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) -> Result<Said, KernelError> {
+async fn asked(
+    calls: &CallGovernor,
+    team: &SwarmTeam,
+    what: CoordinatorRequest,
+    patience: Duration,
+) -> Result<CoordinatorReply, KernelError> {
     let (Some(hosts), Some(home)) = (&calls.hosts, team.home()) else {
         return Err(KernelError::NotReady(calls.life.state()));
     };
@@ -152,8 +172,8 @@ async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) ->
         () = calls.life.stop.cancelled() => return Err(KernelError::NotReady(calls.life.state())),
     };
     match serde_json::from_slice(&said) {
-        Ok(Said::Reused(id)) => Err(KernelError::RequestIdReused(id)),
-        Ok(Said::Refused {
+        Ok(CoordinatorReply::Reused(id)) => Err(KernelError::RequestIdReused(id)),
+        Ok(CoordinatorReply::Refused {
             code,
             reason,
             message,
@@ -165,7 +185,7 @@ async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) ->
             reason,
             message,
         }),
-        Ok(Said::Garbage(reason)) => Err(KernelError::BadParameter {
+        Ok(CoordinatorReply::Garbage(reason)) => Err(KernelError::BadParameter {
             member: "result",
             reason,
         }),
@@ -176,43 +196,49 @@ async fn asked(calls: &Calls, team: &Team, what: ToSwarm, patience: Duration) ->
 
 /// Does what another host asks of the coordinator. `None`: this host does not coordinate yet, or can't record anything now; whoever
 /// coordinates next does it.
-pub(super) async fn obey(agent: &Agent, what: ToSwarm) -> Option<Vec<u8>> {
+pub(super) async fn obey(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<u8>> {
     let team = agent.calls.team.as_ref().filter(|team| team.leads())?;
     let _working = agent.life.enter().ok()?; // silent-ok: as said
     let said = match what {
-        ToSwarm::Run(given) => take(&agent.calls, team, *given).await.map(Said::Run),
-        ToSwarm::Report(params) => {
+        CoordinatorRequest::Run(given) => take(&agent.calls, team, *given).await.map(CoordinatorReply::Run),
+        CoordinatorRequest::Report(params) => {
             let session = agent.life.root.session;
             let taken = swarm::report(&agent.peers, session, *params).await;
-            taken.map(|answer| Said::Reported(answer.acknowledged))
+            taken.map(|answer| CoordinatorReply::Reported(answer.acknowledged))
         }
-        ToSwarm::View => Ok(Said::View(swarm::view_here(&agent.peers).map(Box::new))),
+        CoordinatorRequest::View => Ok(CoordinatorReply::View(
+            swarm::view_here(&agent.peers).map(Box::new),
+        )),
     };
     let said = match said {
         Ok(said) => said,
         Err(KernelError::Journal(_) | KernelError::NotReady(_)) => return None,
-        Err(KernelError::RequestIdReused(id)) => Said::Reused(id),
+        Err(KernelError::RequestIdReused(id)) => CoordinatorReply::Reused(id),
         Err(KernelError::Swarm {
             code,
             reason,
             message,
             task_id,
             ..
-        }) => Said::Refused {
+        }) => CoordinatorReply::Refused {
             code,
             reason,
             message,
             task: task_id,
         },
-        Err(KernelError::BadParameter { reason, .. }) => Said::Garbage(reason),
-        Err(error) => Said::Garbage(error.to_string()),
+        Err(KernelError::BadParameter { reason, .. }) => CoordinatorReply::Garbage(reason),
+        Err(error) => CoordinatorReply::Garbage(error.to_string()),
     };
     Some(canonical(&said))
 }
 
 /// Takes a run in. When this returns `Ok`, it is durable. Returns its result, if it was given before and has ended.
-async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Option<Box<RunResult>>, KernelError> {
-    let Given {
+async fn take(
+    calls: &CallGovernor,
+    team: &SwarmTeam,
+    given: SwarmAssignment,
+) -> Result<Option<Box<RunResult>>, KernelError> {
+    let SwarmAssignment {
         run,
         brief,
         to,
@@ -223,8 +249,8 @@ async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Option<Box<Run
     if team.look(|coord| coord.has_ended(&run)) {
         return ended_before(calls, team, &run, brief).await;
     }
-    let asked = asked.map(|(request_id, request_hash)| Asked {
-        key: key(Keyed::Delegate, &request_id),
+    let asked = asked.map(|(request_id, request_hash)| DelegationRequest {
+        key: key(DedupMethod::Delegate, &request_id),
         request_id,
         request_hash,
     });
@@ -237,10 +263,10 @@ async fn take(calls: &Calls, team: &Team, given: Given) -> Result<Option<Box<Run
 
 /// The result of a run of this id, if it was this one.
 async fn ended_before(
-    calls: &Calls,
-    team: &Team,
+    calls: &CallGovernor,
+    team: &SwarmTeam,
     run: &TaskId,
-    brief: Brief,
+    brief: TaskBrief,
 ) -> Result<Option<Box<RunResult>>, KernelError> {
     // Its end may be on its way into the journal.
     if let Some(ending) = team.when_ended(run) {
@@ -251,7 +277,7 @@ async fn ended_before(
         }
     }
     match stored(&calls.scribe, team.home(), run).await? {
-        Stored {
+        StoredRun {
             words: Some(known),
             result: Some(result),
         } if known == words(brief) => Ok(Some(result)),
@@ -260,8 +286,8 @@ async fn ended_before(
 }
 
 /// What a task says, as requests are compared by it.
-fn words(brief: Brief) -> Digest {
-    let task = Task {
+fn words(brief: TaskBrief) -> Digest {
+    let task = DelegateTask {
         description: brief.description,
         input: brief.input,
     };
@@ -270,7 +296,7 @@ fn words(brief: Brief) -> Digest {
 
 /// A run as the journal has it.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredRun {
     /// The digest of its task; none: there is no such run.
     pub(crate) words: Option<Digest>,
     /// Its result, once it has ended.
@@ -282,27 +308,27 @@ pub(crate) struct Stored {
 /// # Errors
 /// It can't be read.
 pub(crate) async fn stored(
-    scribe: &Scribe,
+    scribe: &JournalWriter,
     home: Option<SessionId>,
     run: &TaskId,
-) -> Result<Stored, JournalError> {
-    let scan = Scan {
+) -> Result<StoredRun, JournalError> {
+    let scan = JournalScan {
         session: home,
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
         // As payloads are written. However many runs there were, the contents of this one alone are read.
         says: Some(format!("\"run\":\"{run}\"")),
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
-    let mut found = Stored::default();
+    let mut found = StoredRun::default();
     scribe
         .each(scan, |event| match fact_of(event) {
-            Some(clawk_swarm::Fact::Run {
+            Some(clawk_swarm::SwarmFact::Run {
                 run: known, brief, ..
             }) if known == *run => {
                 found.words = Some(words(brief));
             }
-            Some(clawk_swarm::Fact::Ended { result }) if result.task_id == *run => {
+            Some(clawk_swarm::SwarmFact::Ended { result }) if result.task_id == *run => {
                 found.result = Some(result)
             }
             _ => {}
@@ -312,17 +338,17 @@ pub(crate) async fn stored(
 }
 
 /// The journal has the end of a run: who waits for it here is told.
-pub(super) fn ended(agent: &Agent, event: &Recorded) {
+pub(super) fn ended(agent: &Agent, event: &RecordedEvent) {
     let fact = fact_of(event);
-    if let (Some(team), Some(clawk_swarm::Fact::Ended { result })) = (&agent.calls.team, fact) {
+    if let (Some(team), Some(clawk_swarm::SwarmFact::Ended { result })) = (&agent.calls.team, fact) {
         team.ended(&result);
     }
 }
 
 /// What the purse of a session has set aside for a run that the coordinator pays for, until its end is known.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    share: Share,
+pub(crate) struct RunReservation {
+    share: BudgetShare,
     session: SessionId,
     run: TaskId,
 }
@@ -333,25 +359,25 @@ pub(crate) struct Lent {
 /// # Errors
 /// -32021: nothing is left.
 pub(crate) fn lend(
-    calls: &Calls,
-    team: &Team,
+    calls: &CallGovernor,
+    team: &SwarmTeam,
     run: &TaskId,
     origin: &mut Origin,
-) -> Result<Option<Lent>, CallError> {
+) -> Result<Option<RunReservation>, CallError> {
     if team.home().is_none() {
         return Ok(None);
     }
     let purse = calls.table.purse_of(origin.session);
     let share = calls.purses.lent(&purse, PARTS, calls.scribe.now())?;
     (origin.tokens, origin.cost_microusd) = (share.tokens, share.cost_microusd);
-    Ok(Some(Lent {
+    Ok(Some(RunReservation {
         share,
         session: origin.session,
         run: run.clone(),
     }))
 }
 
-impl Lent {
+impl RunReservation {
     /// Nothing of it is limited: what the run uses need not be waited for.
     pub(crate) fn is_open(&self) -> bool {
         self.share.tokens.is_none() && self.share.cost_microusd.is_none()
@@ -361,14 +387,14 @@ impl Lent {
     /// off in between.
     pub(crate) async fn settle_once(
         self,
-        calls: &Calls,
-        team: &Team,
+        calls: &CallGovernor,
+        team: &SwarmTeam,
         result: &RunResult,
     ) -> Result<(), JournalError> {
-        let scan = Scan {
+        let scan = JournalScan {
             session: Some(self.session),
             kinds: &[kind::SWARM_TRY],
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let mut known = false;
         calls
@@ -382,13 +408,13 @@ impl Lent {
     }
 
     /// Counts what the run has used in the session that gave it. A run whose end is not known has used all that was set aside.
-    pub(crate) fn settle(self, calls: &Calls, team: &Team, result: Option<&RunResult>) {
+    pub(crate) fn settle(self, calls: &CallGovernor, team: &SwarmTeam, result: Option<&RunResult>) {
         let (used, state) = match result {
             Some(result) => (
-                Amount {
+                BudgetAmount {
                     tokens: result.tokens,
                     cost_microusd: result.cost_microusd,
-                    ..Amount::default()
+                    ..BudgetAmount::default()
                 },
                 LENT,
             ),

@@ -7,17 +7,17 @@ use std::time::Duration;
 use clawk_proto::SessionId;
 use tokio::time::Instant;
 
-use super::{ANYWAY, Hosts, IDLE, LOOK, lock};
+use super::{ANYWAY, IDLE, LOOK, PeerHosts, lock};
 use crate::agent::Agent;
 use crate::call;
 use crate::checkpoint;
 use crate::error::StartError;
-use crate::recover::{self, Within};
-use crate::session::Sessions;
+use crate::recover::{self, LossSearchScope};
+use crate::session::SessionServices;
 use crate::start;
 
 /// Looks until the agent begins to end.
-pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let mut tried: Option<Instant> = None;
     while !hosts.shared.is_lost() {
         let due = tokio::select! {
@@ -36,7 +36,7 @@ pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 }
 
 /// Takes up what could not be taken up before.
-async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
+async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let _alone = hosts.gate.lock().await;
     let untaken: Vec<SessionId> = lock(&hosts.untaken).iter().copied().collect();
     // One by one: the rest does not wait for one that can't be read.
@@ -48,7 +48,7 @@ async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<Hosts>) {
 }
 
 /// Takes over sessions of lost hosts. Whether there were some: there may be more.
-async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> bool {
+async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) -> bool {
     let _alone = hosts.gate.lock().await;
     match hosts.shared.take_over().await {
         Ok(taken) if taken.is_empty() => false,
@@ -69,8 +69,8 @@ async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<Hosts>) -> bool {
 /// Does for each session what a start does for the whole journal. If it fails, this host keeps the sessions and tries again. Nobody works in
 /// them before it succeeds.
 pub(super) async fn take_up(
-    sessions: &Arc<Sessions>,
-    hosts: &Hosts,
+    sessions: &Arc<SessionServices>,
+    hosts: &PeerHosts,
     taken: Vec<SessionId>,
 ) -> Result<(), StartError> {
     lock(&hosts.untaken).extend(&taken);
@@ -82,7 +82,11 @@ pub(super) async fn take_up(
     Ok(())
 }
 
-async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>) -> Result<(), StartError> {
+async fn taken_up(
+    sessions: &Arc<SessionServices>,
+    hosts: &PeerHosts,
+    taken: Vec<SessionId>,
+) -> Result<(), StartError> {
     let began = Instant::now();
     let (scribe, calls) = (&sessions.scribe, &*sessions.calls);
     let manifest = &calls.models.manifest;
@@ -92,9 +96,14 @@ async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>
     let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(manifest).is_some();
     let (mut lost, mut unknown) = (0, 0);
     for session in &of {
-        lost += recover::settle_lost(scribe, Within::Session(*session)).await?;
-        let told =
-            recover::report_unknown(scribe, &calls.catalog, Within::Session(*session), &resumable).await?;
+        lost += recover::settle_lost(scribe, LossSearchScope::Session(*session)).await?;
+        let told = recover::report_unknown(
+            scribe,
+            &calls.catalog,
+            LossSearchScope::Session(*session),
+            &resumable,
+        )
+        .await?;
         unknown += told.0;
         calls.interrupted.add(told.1);
     }
@@ -122,7 +131,7 @@ async fn taken_up(sessions: &Arc<Sessions>, hosts: &Hosts, taken: Vec<SessionId>
 }
 
 /// Sessions in which nothing had to be done are anybody's again. That of the swarm is not: whoever holds it coordinates.
-fn give_back(agent: &Agent, hosts: &Hosts) {
+fn give_back(agent: &Agent, hosts: &PeerHosts) {
     let home = agent.calls.team.as_ref().and_then(|team| team.home());
     let due: Vec<SessionId> = {
         let mut taken = lock(&hosts.taken);

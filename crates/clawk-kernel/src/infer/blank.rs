@@ -3,10 +3,10 @@
 use clawk_manifest::model::Provider as Spec;
 
 use super::fault;
-use crate::ports::{Completion, FaultKind, ProviderError, StopReason};
+use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
 
 /// Makes an error of a blank answer.
-pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<Completion, ProviderError>) {
+pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<ModelCompletion, ProviderError>) {
     if let Ok(completion) = outcome
         && let Some(error) = blank_answer_error(spec, completion)
     {
@@ -15,7 +15,7 @@ pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<Completion, Provide
 }
 
 /// The error that a blank answer is; `None`: it says something.
-fn blank_answer_error(spec: &Spec, completion: &Completion) -> Option<ProviderError> {
+fn blank_answer_error(spec: &Spec, completion: &ModelCompletion) -> Option<ProviderError> {
     if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
         return None;
     }

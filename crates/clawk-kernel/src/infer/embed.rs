@@ -2,9 +2,9 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Models, NoAnswer, Open, Site, fault};
+use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, fault};
 use crate::event::{canonical, digest};
-use crate::ports::{Completion, Embedded, FaultKind, ProviderError, StopReason};
+use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason, TextEmbeddings};
 use crate::purse::NoRoom;
 use crate::screen::answer;
 
@@ -25,8 +25,8 @@ pub(crate) struct Embedder<'a> {
 /// # Errors
 /// For people: why there are none.
 pub(crate) async fn embed(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     embedder: Embedder<'_>,
     texts: &[String],
     cancel: &CancellationToken,
@@ -51,7 +51,7 @@ pub(crate) async fn embed(
         }
     };
     let limit = std::time::Duration::from_millis(set.reservation.amount.busy_ms);
-    let open = Open::begin(models, place, spec, 1, digest(&request), set)
+    let open = InferenceAttempt::begin(models, place, spec, 1, digest(&request), set)
         .await
         .map_err(|error| failed(error.to_string()))?;
     let asked = provider.embed(embedder.model, Some(embedder.dimensions), &texts, cancel);
@@ -74,7 +74,7 @@ pub(crate) async fn embed(
         .await
         .map_err(|error| failed(error.to_string()))?;
     match outcome {
-        Ok(Embedded { vectors, .. }) if vectors.len() == texts.len() => Ok(vectors),
+        Ok(TextEmbeddings { vectors, .. }) if vectors.len() == texts.len() => Ok(vectors),
         Ok(_) => Err(failed(format!(
             "provider `{name}` answered another number of vectors"
         ))),
@@ -84,7 +84,7 @@ pub(crate) async fn embed(
 }
 
 /// As it may leave: bounded, without known secrets.
-fn clean(models: &Models, text: &str) -> String {
+fn clean(models: &ModelServices, text: &str) -> String {
     let end = text.floor_char_boundary(TEXT_BYTES);
     let mut text = text.get(..end).unwrap_or_default().to_owned();
     models.screens.without_known(&mut text);
@@ -92,9 +92,12 @@ fn clean(models: &Models, text: &str) -> String {
 }
 
 /// What the record says of it: what it cost, and no numbers.
-fn told(model: &str, outcome: &Result<Embedded, ProviderError>) -> Result<Completion, ProviderError> {
+fn told(
+    model: &str,
+    outcome: &Result<TextEmbeddings, ProviderError>,
+) -> Result<ModelCompletion, ProviderError> {
     match outcome {
-        Ok(Embedded { usage, .. }) => Ok(Completion {
+        Ok(TextEmbeddings { usage, .. }) => Ok(ModelCompletion {
             text: String::new(),
             calls: Vec::new(),
             stop: StopReason::End,

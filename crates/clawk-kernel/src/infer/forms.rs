@@ -12,10 +12,10 @@ use clawk_proto::{Digest, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Models, Site};
+use super::{InferenceContext, ModelServices};
 use crate::event::{ContextTrimmed, ProviderAdapted, Thread, canonical, digest, kind};
 use crate::fit::{ContextRoom, fit};
-use crate::ports::{InferRequest, JournalError, Recorded, RefusalCause, RequestAdaptation, Scan};
+use crate::ports::{InferRequest, JournalError, JournalScan, RecordedEvent, RefusalCause, RequestAdaptation};
 
 /// Tokens of conversation that a model is shown where nothing is known of its window, until it refuses.
 pub(crate) const UNKNOWN_WINDOW_TOKENS: usize = 100_000;
@@ -60,7 +60,7 @@ pub(crate) struct LearntForm {
 
 impl LearntForm {
     /// Of an event's payload.
-    fn of(event: &Recorded) -> Option<(LearntEvent, Self)> {
+    fn of(event: &RecordedEvent) -> Option<(LearntEvent, Self)> {
         // silent-ok: a payload of ours always reads; a foreign one teaches nothing
         let read: LearntEvent = serde_json::from_str(&event.payload).ok()?;
         let form = Self {
@@ -72,7 +72,7 @@ impl LearntForm {
     }
 
     /// What a session knew before a turn, of a recorded event; `None`: a refusal taught it within the turn, which comes again by itself.
-    pub(crate) fn known_before(event: &Recorded) -> Option<KnownForm> {
+    pub(crate) fn known_before(event: &RecordedEvent) -> Option<KnownForm> {
         let (read, form) = Self::of(event)?;
         (read.cause == KNOWN).then_some(KnownForm {
             turn: read.turn,
@@ -167,7 +167,7 @@ pub(super) struct RefusalChanges {
 
 /// A change that a refusal led to.
 #[derive(Debug)]
-struct Change {
+struct FormChange {
     /// The cause's name in the record.
     cause: &'static str,
     /// For people.
@@ -175,18 +175,18 @@ struct Change {
     form: LearntForm,
 }
 
-impl Models {
+impl ModelServices {
     /// Reads what earlier runs learnt of these endpoints and models.
     ///
     /// # Errors
     /// The journal can't be read.
     pub(crate) async fn restore_forms(&self) -> Result<(), JournalError> {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: &[kind::PROVIDER_ADAPTED],
             since: Some(self.scribe.now().plus_millis(-LEARNT_MS)),
-            ..Scan::default()
+            ..JournalScan::default()
         };
-        let see = |event: &Recorded| {
+        let see = |event: &RecordedEvent| {
             let Some((read, form)) = LearntForm::of(event) else {
                 return;
             };
@@ -223,7 +223,7 @@ impl Models {
                 if told.get(&spec.name).cloned().unwrap_or_default() == form {
                     continue;
                 }
-                let change = Change {
+                let change = FormChange {
                     cause: KNOWN,
                     words: "learnt before".to_owned(),
                     form: form.clone(),
@@ -314,7 +314,7 @@ impl Models {
     /// For people: why it can't be sent.
     pub(super) fn shape(
         &self,
-        place: Site<'_>,
+        place: InferenceContext<'_>,
         (first, spec): (&str, &Spec),
         request: &InferRequest,
     ) -> Result<InferRequest, String> {
@@ -357,7 +357,7 @@ impl Models {
     /// Changes how requests to this provider are written, as its refusal asks for, once per cause; `false`: there is nothing to change.
     pub(super) fn adapt(
         &self,
-        place: Site<'_>,
+        place: InferenceContext<'_>,
         spec: &Spec,
         (cause, refused): (&RefusalCause, &InferRequest),
         changes: &mut RefusalChanges,
@@ -410,7 +410,7 @@ impl Models {
         (limit_tokens, refused): (Option<u64>, &InferRequest),
         form: LearntForm,
         changes: &mut RefusalChanges,
-    ) -> Option<Change> {
+    ) -> Option<FormChange> {
         if changes.shrinks >= MAX_SHRINKS || !self.local(&spec.name).fits_turns {
             return None;
         }
@@ -437,7 +437,7 @@ impl Models {
         if window < LEAST_WINDOW_TOKENS {
             return None;
         }
-        Some(Change {
+        Some(FormChange {
             cause: "too-long",
             words: format!("the conversation is fitted to a window of {window} tokens"),
             form: LearntForm {
@@ -447,7 +447,7 @@ impl Models {
         })
     }
 
-    fn adapted(&self, thread: &Thread, turn: Uuid, spec: &Spec, change: &Change) -> crate::event::Draft {
+    fn adapted(&self, thread: &Thread, turn: Uuid, spec: &Spec, change: &FormChange) -> crate::event::Draft {
         let payload = ProviderAdapted {
             adaptation: &change.form.adaptation,
             cause: change.cause,
@@ -485,7 +485,7 @@ fn without_parameter(
     now: &RequestAdaptation,
     (name, instead): (&str, Option<&str>),
     changes: &mut RefusalChanges,
-) -> Option<Change> {
+) -> Option<FormChange> {
     if ESSENTIAL.contains(&name) || now.omitted.contains(name) {
         return None;
     }
@@ -508,7 +508,7 @@ fn without_parameter(
             format!("`{own}` is left out")
         }
     };
-    Some(Change {
+    Some(FormChange {
         cause: "parameter",
         words,
         form,
@@ -521,11 +521,11 @@ fn form_once(
     cause: &'static str,
     changes: &mut RefusalChanges,
     change: impl FnOnce(&mut RequestAdaptation) -> &'static str,
-) -> Option<Change> {
+) -> Option<FormChange> {
     let before = form.adaptation.clone();
     let words = change(&mut form.adaptation);
     let is_new = form.adaptation != before && changes.causes.insert(cause.to_owned());
-    is_new.then(|| Change {
+    is_new.then(|| FormChange {
         cause,
         words: words.to_owned(),
         form,

@@ -3,10 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use clawk_manifest::model::{Backoff, ProviderRetry};
+use clawk_manifest::model::{BackoffStrategy, ProviderRetry};
 use serde::{Deserialize, Serialize};
 
-use crate::ports::{Effort, FaultKind, ProviderError, RequestAdaptation};
+use crate::ports::{FaultKind, ProviderError, ReasoningEffort, RequestAdaptation};
 
 /// The longest wait between two attempts, milliseconds (runtime profile §5).
 const MAX_DELAY_MS: u64 = 30_000;
@@ -26,7 +26,7 @@ pub struct ModelOptions {
     pub retry_time_ms: u64,
     /// How much it may think, where a request does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effort: Option<Effort>,
+    pub effort: Option<ReasoningEffort>,
     /// How requests to it are written, beside what refusals teach.
     #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
     pub adaptation: RequestAdaptation,
@@ -65,12 +65,12 @@ impl Default for ModelOptions {
 }
 
 /// The wait before attempt `attempt + 1`, milliseconds; jittered by up to a quarter.
-pub(crate) fn backoff_ms(backoff: Backoff, initial_ms: u64, attempt: u32, random: u64) -> u64 {
+pub(crate) fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32, random: u64) -> u64 {
     let attempt = attempt.max(1);
     let base = match backoff {
-        Backoff::Exponential => initial_ms.saturating_mul(1u64 << (attempt - 1).min(20)),
-        Backoff::Linear => initial_ms.saturating_mul(u64::from(attempt)),
-        Backoff::Constant => initial_ms,
+        BackoffStrategy::Exponential => initial_ms.saturating_mul(1u64 << (attempt - 1).min(20)),
+        BackoffStrategy::Linear => initial_ms.saturating_mul(u64::from(attempt)),
+        BackoffStrategy::Constant => initial_ms,
     };
     let base = base.min(MAX_DELAY_MS);
     base - random % (base / 4 + 1)
@@ -78,7 +78,7 @@ pub(crate) fn backoff_ms(backoff: Backoff, initial_ms: u64, attempt: u32, random
 
 /// What is left of the attempts and of the time for one provider in one inference.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     retry: ProviderRetry,
     time_ms: u64,
     /// No other provider follows in the chain.
@@ -88,7 +88,7 @@ pub(super) struct Patience {
     waited_ms: u64,
 }
 
-impl Patience {
+impl RetryPolicy {
     pub(super) const fn new(retry: ProviderRetry, time_ms: u64, last: bool) -> Self {
         Self {
             retry,

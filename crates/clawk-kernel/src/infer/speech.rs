@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use clawk_manifest::model::{Modality, Provider as Spec};
+use clawk_manifest::model::{ModelModality, Provider as Spec};
 use tokio_util::sync::CancellationToken;
 
-use super::{Models, NoAnswer, NotBegun, Open, Site, fault, used_up};
+use super::{InferenceAttempt, InferenceContext, ModelServices, NoAnswer, NotBegun, fault, used_up};
 use crate::event::{canonical, digest};
 use crate::ports::{
-    Audio, Completion, FaultKind, Later, Provider, ProviderError, SPEECH_MAX_CHARS, Spoken, StopReason,
-    Transcribed, Usage, heard, said,
+    AudioRecording, AudioTranscript, BoxFuture, FaultKind, ModelCompletion, ModelProvider, ProviderError,
+    SPEECH_MAX_CHARS, SpokenAudio, StopReason, Usage, heard, said,
 };
 use crate::purse::NoRoom;
 use crate::screen::answer;
@@ -23,14 +23,14 @@ const WAIT_MS: u64 = 1_000;
 const LONGEST_WAIT_MS: u64 = 30_000;
 
 /// What a speech model answers.
-trait Answer: Send {
+trait SpeechAnswer: Send {
     /// What it cost.
     fn usage(&mut self) -> &mut Usage;
     /// The words that are recorded with it.
     fn words(&self) -> &str;
 }
 
-impl Answer for Transcribed {
+impl SpeechAnswer for AudioTranscript {
     fn usage(&mut self) -> &mut Usage {
         &mut self.usage
     }
@@ -40,7 +40,7 @@ impl Answer for Transcribed {
     }
 }
 
-impl Answer for Spoken {
+impl SpeechAnswer for SpokenAudio {
     fn usage(&mut self) -> &mut Usage {
         &mut self.usage
     }
@@ -51,7 +51,7 @@ impl Answer for Spoken {
 }
 
 /// What is sent, for the purse and the record.
-struct Sent {
+struct SentSpeech {
     digest: clawk_proto::Digest,
     bytes: u64,
     usage: Usage,
@@ -62,13 +62,13 @@ struct Sent {
 /// # Errors
 /// For people: why there are none.
 pub(crate) async fn transcribe(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     provider: &str,
-    audio: &Audio,
+    audio: &AudioRecording,
     cancel: &CancellationToken,
 ) -> Result<String, NoAnswer> {
-    let sent = Sent {
+    let sent = SentSpeech {
         digest: audio.digest,
         bytes: u64::try_from(audio.data.len()).unwrap_or(u64::MAX),
         usage: heard(audio.length_ms),
@@ -84,12 +84,12 @@ pub(crate) async fn transcribe(
 /// # Errors
 /// For people: why it can't be spoken.
 pub(crate) async fn speak(
-    models: &Models,
-    place: Site<'_>,
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     (provider, voice): (&str, &str),
     text: &str,
     cancel: &CancellationToken,
-) -> Result<Spoken, NoAnswer> {
+) -> Result<SpokenAudio, NoAnswer> {
     let mut text = text.to_owned();
     models.screens.without_known(&mut text);
     let chars = text.chars().count();
@@ -99,7 +99,7 @@ pub(crate) async fn speak(
         )));
     }
     let request = canonical(&serde_json::json!({ "input": text, "voice": voice }));
-    let sent = Sent {
+    let sent = SentSpeech {
         digest: digest(&request),
         bytes: u64::try_from(request.len()).unwrap_or(u64::MAX),
         usage: said(u64::try_from(chars).unwrap_or(u64::MAX)),
@@ -110,13 +110,13 @@ pub(crate) async fn speak(
     .await
 }
 
-async fn asked<'a, A: Answer>(
-    models: &'a Models,
-    place: Site<'_>,
+async fn asked<'a, A: SpeechAnswer>(
+    models: &'a ModelServices,
+    place: InferenceContext<'_>,
     provider: &str,
-    sent: &Sent,
+    sent: &SentSpeech,
     cancel: &CancellationToken,
-    ask: impl Fn(&'a dyn Provider) -> Later<'a, Result<A, ProviderError>>,
+    ask: impl Fn(&'a dyn ModelProvider) -> BoxFuture<'a, Result<A, ProviderError>>,
 ) -> Result<A, NoAnswer> {
     let (Some(spec), Some(server)) = (models.manifest.provider(provider), models.providers.get(provider))
     else {
@@ -124,7 +124,7 @@ async fn asked<'a, A: Answer>(
             "provider `{provider}` is not connected"
         )));
     };
-    if !spec.capabilities.contains(&Modality::Audio) {
+    if !spec.capabilities.contains(&ModelModality::Audio) {
         return Err(NoAnswer::Failed(format!(
             "provider `{provider}` does not have `audio` in its `capabilities`"
         )));
@@ -150,12 +150,12 @@ async fn asked<'a, A: Answer>(
 }
 
 /// One attempt: set aside and recorded before, settled and recorded after.
-async fn once<A: Answer>(
-    models: &Models,
-    place: Site<'_>,
+async fn once<A: SpeechAnswer>(
+    models: &ModelServices,
+    place: InferenceContext<'_>,
     (spec, attempt): (&Spec, u32),
-    sent: &Sent,
-    asked: Later<'_, Result<A, ProviderError>>,
+    sent: &SentSpeech,
+    asked: BoxFuture<'_, Result<A, ProviderError>>,
 ) -> Result<Result<A, ProviderError>, NoAnswer> {
     let failed = |why: String| NoAnswer::Failed(why);
     let name = &spec.name;
@@ -170,7 +170,7 @@ async fn once<A: Answer>(
         Err(NoRoom::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
     };
     let limit = ATTEMPT.min(Duration::from_millis(set.reservation.amount.busy_ms));
-    let open = match Open::begin(models, place, spec, attempt, sent.digest, set).await {
+    let open = match InferenceAttempt::begin(models, place, spec, attempt, sent.digest, set).await {
         Ok(open) => open,
         Err(NotBegun::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
         Err(error) => return Err(failed(error.to_string())),
@@ -190,7 +190,7 @@ async fn once<A: Answer>(
         }
     }
     let told = match &mut outcome {
-        Ok(answer) => Ok(Completion {
+        Ok(answer) => Ok(ModelCompletion {
             text: answer.words().to_owned(),
             calls: Vec::new(),
             stop: StopReason::End,

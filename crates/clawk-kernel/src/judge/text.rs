@@ -5,17 +5,17 @@ use clawk_proto::method::{MemoryEntry, NewEntry};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Classifier, Suspicion};
+use super::{InjectionClassifier, InjectionSuspicion};
 use crate::event::canonical;
-use crate::screen::{Look, Refused, holds, word};
+use crate::screen::{ScreeningPass, ScreeningRefusal, holds, word};
 
 /// A message from a person or a peer: as it may be kept and read, or refused.
 pub(crate) async fn message(
-    classifier: &Classifier,
-    look: &mut Look<'_>,
+    classifier: &InjectionClassifier,
+    look: &mut ScreeningPass<'_>,
     text: String,
     cancel: &CancellationToken,
-) -> Result<String, Refused> {
+) -> Result<String, ScreeningRefusal> {
     let screens = look.screens;
     let scanner = screens.scanner();
     if let Err(finding) = screens.rules.input.check(&text) {
@@ -24,18 +24,18 @@ pub(crate) async fn message(
     let text = secrets(look, text).await?;
     match classifier.suspicion(look, &text, cancel).await {
         // A person's message is not data: it is not marked, the person and the trace are told.
-        Suspicion::Passes(_) => Ok(text),
-        Suspicion::Blocked(detail) => Err(injected(detail)),
+        InjectionSuspicion::Passes(_) => Ok(text),
+        InjectionSuspicion::Blocked(detail) => Err(injected(detail)),
     }
 }
 
-fn injected(detail: String) -> Refused {
+fn injected(detail: String) -> ScreeningRefusal {
     let reason = "prompt_injection";
-    Refused { reason, detail }
+    ScreeningRefusal { reason, detail }
 }
 
 /// Secrets in a text that comes in, as the policies want it.
-async fn secrets(look: &mut Look<'_>, text: String) -> Result<String, Refused> {
+async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, ScreeningRefusal> {
     let (scanner, action) = look.screens.entering();
     let Some((clean, tally)) = scanner.redact(&text) else {
         return Ok(text);
@@ -53,7 +53,10 @@ async fn secrets(look: &mut Look<'_>, text: String) -> Result<String, Refused> {
 }
 
 /// A JSON value that comes in: validated, its secrets treated as the policies want it.
-pub(crate) async fn value_in(look: &mut Look<'_>, value: &mut Value) -> Result<(), Refused> {
+pub(crate) async fn value_in(
+    look: &mut ScreeningPass<'_>,
+    value: &mut Value,
+) -> Result<(), ScreeningRefusal> {
     let screens = look.screens;
     if !screens.rules.input.is_empty()
         && let Err(finding) = screens.rules.input.check_json(value, canonical(value).len())
@@ -79,7 +82,10 @@ pub(crate) async fn value_in(look: &mut Look<'_>, value: &mut Value) -> Result<(
 }
 
 /// Entries that are to be remembered.
-pub(crate) async fn remembered(look: &mut Look<'_>, entries: &mut [NewEntry]) -> Result<(), Refused> {
+pub(crate) async fn remembered(
+    look: &mut ScreeningPass<'_>,
+    entries: &mut [NewEntry],
+) -> Result<(), ScreeningRefusal> {
     for entry in entries {
         let mut value = serde_json::to_value(&*entry).unwrap_or_default(); // silent-ok: plain structs always serialise
         let before = value.clone();
@@ -95,14 +101,14 @@ pub(crate) async fn remembered(look: &mut Look<'_>, entries: &mut [NewEntry]) ->
 
 /// Entries that were found: before anybody reads them.
 pub(crate) async fn memory(
-    classifier: &Classifier,
-    look: &mut Look<'_>,
+    classifier: &InjectionClassifier,
+    look: &mut ScreeningPass<'_>,
     entries: &mut [MemoryEntry],
     cancel: &CancellationToken,
 ) {
     for entry in entries {
         let (scanner, action) = look.screens.outbound();
-        let mut found = clawk_policy::leak::Tally::default();
+        let mut found = clawk_policy::leak::LeakTally::default();
         let mut clean = entry.clone();
         for part in [Some(&mut clean.content), clean.metadata.as_mut()]
             .into_iter()
@@ -127,15 +133,17 @@ pub(crate) async fn memory(
             other => other.to_string(),
         };
         match classifier.suspicion(look, &said, cancel).await {
-            Suspicion::Passes(None) => {}
-            Suspicion::Passes(Some(mark)) => entry.content = Value::String(format!("{mark}\n{said}")),
-            Suspicion::Blocked(detail) => withhold(entry, &detail),
+            InjectionSuspicion::Passes(None) => {}
+            InjectionSuspicion::Passes(Some(mark)) => {
+                entry.content = Value::String(format!("{mark}\n{said}"))
+            }
+            InjectionSuspicion::Blocked(detail) => withhold(entry, &detail),
         }
     }
 }
 
 /// Whatever the policy only warns of: a value that is known here leaves nowhere.
-fn known_out(look: &Look<'_>, value: &mut Value) {
+fn known_out(look: &ScreeningPass<'_>, value: &mut Value) {
     let _told = look.screens.scanner().without_shapes().redact_json(value); // told already, with the others
 }
 
@@ -146,25 +154,25 @@ fn withhold(entry: &mut MemoryEntry, why: &str) {
 
 /// What a peer said, before it joins a prompt.
 pub(crate) async fn peer_text(
-    classifier: &Classifier,
-    look: &mut Look<'_>,
+    classifier: &InjectionClassifier,
+    look: &mut ScreeningPass<'_>,
     text: String,
     cancel: &CancellationToken,
-) -> Result<String, Refused> {
+) -> Result<String, ScreeningRefusal> {
     let screens = look.screens;
     if let Err(finding) = screens.rules.input.check(&text) {
         return Err(look.fault(&finding, &screens.scanner()));
     }
     let text = secrets(look, text).await?;
     match classifier.suspicion(look, &text, cancel).await {
-        Suspicion::Passes(None) => Ok(text),
-        Suspicion::Passes(Some(mark)) => Ok(format!("{mark}\n{text}")),
-        Suspicion::Blocked(detail) => Err(injected(detail)),
+        InjectionSuspicion::Passes(None) => Ok(text),
+        InjectionSuspicion::Passes(Some(mark)) => Ok(format!("{mark}\n{text}")),
+        InjectionSuspicion::Blocked(detail) => Err(injected(detail)),
     }
 }
 
 /// A value from a peer, before it is kept: its secrets go, as they go from results.
-pub(crate) async fn peer_value(look: &mut Look<'_>, value: &mut Value) {
+pub(crate) async fn peer_value(look: &mut ScreeningPass<'_>, value: &mut Value) {
     let (scanner, action) = look.screens.outbound();
     if scanner.is_idle() {
         return;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Kernel;
 use crate::conversation;
-use crate::door::Door;
+use crate::door::EntryPoint;
 use crate::error::KernelError;
 use crate::event::kind;
-use crate::ingress::{self, Accepted, Inbound};
-use crate::ports::{ConversationKey, MarkedContent, Scan};
+use crate::ingress::{self, AcceptedMessage, ChannelMessage};
+use crate::ports::{ConversationKey, JournalScan, MarkedContent};
 use crate::shown::{self, TurnRecord};
 use crate::taint;
 
@@ -22,7 +22,7 @@ const LOOKED_AT: usize = 10_000;
 /// A change of a pairing (C3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pairing {
+pub enum PairingChange {
     /// Somebody got a code.
     Asked,
     /// An admin approved the code: its owner is let in.
@@ -57,7 +57,7 @@ pub enum ChannelFact {
         /// Who is or was to be let in, as the platform knows them.
         sender: String,
         /// What happened.
-        step: Pairing,
+        step: PairingChange,
         /// SHA-256 of the code; not of a revocation.
         code: Option<Digest>,
         /// When the code lapses, RFC 3339.
@@ -131,9 +131,9 @@ impl Kernel {
     /// # Errors
     /// The journal can't be read.
     pub async fn pairings(&self) -> Result<Vec<ChannelFact>, KernelError> {
-        let mut scan = Scan {
+        let mut scan = JournalScan {
             kinds: &[kind::CHANNEL_PAIRING],
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let mut found = Vec::new();
         loop {
@@ -153,7 +153,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn arrived(&self, inbound: &Inbound) -> Result<Option<Accepted>, KernelError> {
+    pub async fn arrived(&self, inbound: &ChannelMessage) -> Result<Option<AcceptedMessage>, KernelError> {
         ingress::known(&self.agent.sessions, inbound).await
     }
 
@@ -196,13 +196,13 @@ impl Kernel {
     /// The door of the person whose turn runs in a session, or ran last: whom a question of the agent's own asks. Not always the one
     /// who opened the session. `None`: the session is not in memory, or nothing was said in it since.
     #[must_use]
-    pub fn asker_of(&self, session: SessionId) -> Option<Door> {
+    pub fn asker_of(&self, session: SessionId) -> Option<EntryPoint> {
         self.agent.sessions.table.get(session)?.asker()
     }
 
     /// The door by which a session was opened; `None` if the session is not in memory.
     #[must_use]
-    pub fn door_of(&self, session: SessionId) -> Option<Door> {
+    pub fn door_of(&self, session: SessionId) -> Option<EntryPoint> {
         let state = self.agent.sessions.table.get(session)?;
         Some(state.door.clone())
     }

@@ -4,14 +4,14 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::Kernel;
-use crate::conversation::{self, Which};
-use crate::door::Door;
+use crate::conversation::{self, ConversationSelector};
+use crate::door::EntryPoint;
 use crate::error::KernelError;
 use crate::event::{ConversationCleared, kind};
 use crate::hosts;
 use crate::ports::JournalError;
-use crate::purse::Amount;
-use crate::session::Sessions;
+use crate::purse::BudgetAmount;
+use crate::session::SessionServices;
 use crate::state::State;
 
 /// How a conversation stands.
@@ -37,7 +37,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The agent takes no work, another host works on the conversation, or the journal can't be written.
-    pub async fn clear_conversation(&self, door: &Door) -> Result<bool, KernelError> {
+    pub async fn clear_conversation(&self, door: &EntryPoint) -> Result<bool, KernelError> {
         let sessions = &self.agent.sessions;
         let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
         let Some(key) = door.key() else { return Ok(false) };
@@ -48,7 +48,7 @@ impl Kernel {
             let why = "another host works on this conversation now; say it again later";
             return Err(JournalError::Away(why.to_owned()).into());
         }
-        let state = conversation::open(sessions, door, Which::Channel(&key)).await?;
+        let state = conversation::open(sessions, door, ConversationSelector::Channel(&key)).await?;
         let (done, told) = oneshot::channel();
         {
             // No message comes in between: what is said later stands behind the new beginning.
@@ -68,7 +68,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn stop_conversation(&self, door: &Door) -> Result<bool, KernelError> {
+    pub async fn stop_conversation(&self, door: &EntryPoint) -> Result<bool, KernelError> {
         let sessions = &self.agent.sessions;
         let Some(key) = door.key() else { return Ok(false) };
         let id = conversation::known(sessions, &key).await?;
@@ -84,7 +84,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn conversation_status(&self, door: &Door) -> Result<ConversationStatus, KernelError> {
+    pub async fn conversation_status(&self, door: &EntryPoint) -> Result<ConversationStatus, KernelError> {
         let sessions = &self.agent.sessions;
         let primary = sessions.calls.models.primary();
         let model = sessions.calls.manifest.provider(primary);
@@ -97,7 +97,7 @@ impl Kernel {
         let Some(id) = conversation::known(sessions, &key).await? else {
             return Ok(status);
         };
-        let spent: Amount = match sessions.table.get(id) {
+        let spent: BudgetAmount = match sessions.table.get(id) {
             Some(state) => {
                 status.running = state.is_running();
                 status.messages = state.history().len();
@@ -117,7 +117,7 @@ impl Kernel {
 }
 
 /// Performs a new beginning, in its place between the turns.
-pub(crate) async fn clear(sessions: &Sessions, state: &State, by: &str) -> Result<(), JournalError> {
+pub(crate) async fn clear(sessions: &SessionServices, state: &State, by: &str) -> Result<(), JournalError> {
     let payload = ConversationCleared {
         by,
         messages: state.history().len(),

@@ -6,9 +6,9 @@ use clawk_proto::{MessageId, SessionId};
 
 use super::Kernel;
 use crate::error::KernelError;
-use crate::ingress::{self, Accepted, Inbound};
-use crate::outbox::{self, Deliveries, Undelivered};
-use crate::ports::{Deliver, OutboxRow};
+use crate::ingress::{self, AcceptedMessage, ChannelMessage};
+use crate::outbox::{self, DeliveryGuard, UndeliveredAnswer};
+use crate::ports::{ChannelDelivery, OutboxRow};
 
 impl Kernel {
     /// Takes in a message of a channel. When this returns `Ok`, the message is durable (C1): its platform may be told so, and it
@@ -17,14 +17,14 @@ impl Kernel {
     /// # Errors
     /// It was refused: a name is empty or too long, the text is, too many wait, or the agent does not take work. A refusal of the
     /// text is recorded; the platform may be told that it was taken, since a retry would be refused again.
-    pub async fn submit(&self, inbound: Inbound) -> Result<Accepted, KernelError> {
+    pub async fn submit(&self, inbound: ChannelMessage) -> Result<AcceptedMessage, KernelError> {
         ingress::submit(&self.agent.sessions, inbound).await
     }
 
     /// Delivers a channel's answers by this port until the handle is dropped: those that are owed already, and those that come.
     /// The port that delivered for the channel before is ended first.
     #[must_use = "deliveries end when it is dropped"]
-    pub fn deliver(&self, channel: &str, port: Arc<dyn Deliver>) -> Deliveries {
+    pub fn deliver(&self, channel: &str, port: Arc<dyn ChannelDelivery>) -> DeliveryGuard {
         outbox::attach(&self.agent.outbox, channel, port)
     }
 
@@ -50,7 +50,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn undelivered(&self, surface: &str) -> Result<Vec<Undelivered>, KernelError> {
+    pub async fn undelivered(&self, surface: &str) -> Result<Vec<UndeliveredAnswer>, KernelError> {
         Ok(outbox::undelivered(&self.agent.outbox, surface).await?)
     }
 

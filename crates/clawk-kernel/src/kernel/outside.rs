@@ -1,27 +1,27 @@
 //! Queries for the doors of other clients: the tools that a client may see, and the place and state of a message.
 
-use clawk_manifest::model::{Autonomy, Role};
-use clawk_policy::{Effect, Subject};
+use clawk_manifest::model::{AutonomyLevel, Role};
+use clawk_policy::{Effect, PolicySubject};
 use clawk_proto::{MessageId, SessionId};
 use serde::Serialize;
 use serde_json::Map;
 
 use super::Kernel;
-use crate::catalog::Entry;
+use crate::catalog::CatalogEntry;
 use crate::error::KernelError;
 use crate::event::kind;
-use crate::notice::Notice;
+use crate::notice::SessionNotice;
 use crate::ports::ToolOffer;
 use crate::roles;
-use crate::talk::told::Told;
-use crate::talk::{self, Standing};
+use crate::talk::told::TurnResult;
+use crate::talk::{self, MessageStatus};
 
 impl Kernel {
     /// The agent's tools that somebody of this role could call with some arguments, as the rules stand now. What is offered is
     /// still decided on with each call.
     pub async fn offers(&self, role: Role) -> Vec<ToolOffer> {
         let calls = &self.agent.calls;
-        if !roles::triggers(role) || calls.manifest.identity.autonomy == Autonomy::Observer {
+        if !roles::triggers(role) || calls.manifest.identity.autonomy == AutonomyLevel::Observer {
             return Vec::new();
         }
         let mut offers = Vec::new();
@@ -43,7 +43,7 @@ impl Kernel {
     }
 
     /// None where the rules deny it, whatever its arguments.
-    async fn offer(&self, entry: &Entry) -> Option<ToolOffer> {
+    async fn offer(&self, entry: &CatalogEntry) -> Option<ToolOffer> {
         let calls = &self.agent.calls;
         let described = match calls.described(entry).await {
             Ok(described) => described,
@@ -53,7 +53,7 @@ impl Kernel {
             }
         };
         let arguments = Map::new();
-        let subject = Subject {
+        let subject = PolicySubject {
             tool: &entry.name,
             labels: &described.labels,
             annotations: &described.annotations,
@@ -80,7 +80,11 @@ impl Kernel {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub async fn standing(&self, message: MessageId, client: &str) -> Result<Option<Standing>, KernelError> {
+    pub async fn standing(
+        &self,
+        message: MessageId,
+        client: &str,
+    ) -> Result<Option<MessageStatus>, KernelError> {
         talk::standing(&self.agent.sessions, message, client).await
     }
 
@@ -93,8 +97,8 @@ impl Kernel {
         &self,
         (message, begun): (MessageId, bool),
         client: &str,
-        tell: &(dyn Fn(MessageId, &Notice) + Send + Sync),
-    ) -> Result<Option<Told>, KernelError> {
+        tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
+    ) -> Result<Option<TurnResult>, KernelError> {
         talk::rejoin(&self.agent.sessions, (message, begun), client, tell).await
     }
 

@@ -4,9 +4,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Kernel;
 use crate::error::CallError;
-use crate::infer::{NoAnswer, Site, speech};
-use crate::ports::{Audio, Spoken};
-use crate::watch::Notices;
+use crate::infer::{InferenceContext, NoAnswer, speech};
+use crate::ports::{AudioRecording, SpokenAudio};
+use crate::watch::NoticeSender;
 
 impl Kernel {
     /// The words of a recording, by a Provider whose `capabilities` hold `audio`. What comes is untrusted text. An attempt that
@@ -17,10 +17,10 @@ impl Kernel {
     pub async fn transcribe(
         &self,
         provider: &str,
-        audio: &Audio,
+        audio: &AudioRecording,
         cancel: &CancellationToken,
     ) -> Result<String, CallError> {
-        let (quiet, models) = (Notices::default(), &self.agent.calls.models);
+        let (quiet, models) = (NoticeSender::default(), &self.agent.calls.models);
         let heard = speech::transcribe(models, self.aside(&quiet)?, provider, audio, cancel);
         heard.await.map_err(|error| unserved(provider, error))
     }
@@ -34,14 +34,14 @@ impl Kernel {
         (provider, voice): (&str, &str),
         text: &str,
         cancel: &CancellationToken,
-    ) -> Result<Spoken, CallError> {
-        let (quiet, models) = (Notices::default(), &self.agent.calls.models);
+    ) -> Result<SpokenAudio, CallError> {
+        let (quiet, models) = (NoticeSender::default(), &self.agent.calls.models);
         let spoken = speech::speak(models, self.aside(&quiet)?, (provider, voice), text, cancel);
         spoken.await.map_err(|error| unserved(provider, error))
     }
 
     /// The record of what belongs to no session's turn. A stopped agent asks nobody.
-    fn aside<'a>(&'a self, quiet: &'a Notices) -> Result<Site<'a>, CallError> {
+    fn aside<'a>(&'a self, quiet: &'a NoticeSender) -> Result<InferenceContext<'a>, CallError> {
         if self.stops().iter().any(|stop| stop.session.is_none()) {
             return Err(CallError::Unavailable {
                 tool: "speech".to_owned(),
@@ -49,7 +49,7 @@ impl Kernel {
             });
         }
         let (life, clock) = (&self.agent.life, self.agent.scribe.clock());
-        Ok(Site {
+        Ok(InferenceContext {
             thread: life.root.child(clock.uuid()),
             turn: clock.uuid(),
             notices: quiet,

@@ -2,7 +2,7 @@ use clawk_manifest::model::Role;
 use jiff::tz::TimeZone;
 
 use super::{join_frame, write_frame};
-use crate::door::Door;
+use crate::door::EntryPoint;
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 use crate::time::Timestamp;
 
@@ -10,8 +10,8 @@ fn at(text: &str) -> Timestamp {
     Timestamp::parse(text).unwrap()
 }
 
-fn chat(direct: bool) -> Door {
-    Door::Channel {
+fn chat(direct: bool) -> EntryPoint {
+    EntryPoint::Channel {
         channel: "chat".to_owned(),
         conversation: "-100".to_owned(),
         direct,
@@ -70,13 +70,13 @@ fn the_time_is_told_in_the_persons_zone_with_its_summer_time() {
             timezone: own.map(str::to_owned),
             ..none.clone()
         };
-        let frame = write_frame((at(now), Some(&utc)), &Door::Cli, &context);
+        let frame = write_frame((at(now), Some(&utc)), &EntryPoint::Cli, &context);
         assert_eq!(frame.text, wanted);
         assert!(frame.untrusted.is_empty());
     }
     // A simulation tells no time, and a terminal says nothing else.
     assert_eq!(
-        write_frame((at("2026-11-27T13:08:00Z"), None), &Door::Cli, &none).text,
+        write_frame((at("2026-11-27T13:08:00Z"), None), &EntryPoint::Cli, &none).text,
         ""
     );
 }

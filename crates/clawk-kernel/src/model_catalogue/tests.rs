@@ -1,5 +1,5 @@
 use super::{ModelCatalogue, SHIPPED};
-use crate::ports::Effort;
+use crate::ports::ReasoningEffort;
 use crate::time::Timestamp;
 
 fn shipped() -> ModelCatalogue {
@@ -84,13 +84,21 @@ fn a_shutdown_is_told_sixty_days_before_and_names_the_successor() {
 #[test]
 fn an_effort_that_a_model_does_not_have_is_refused() {
     let catalogue = shipped();
-    assert_eq!(catalogue.effort_fault("gpt-5.6-terra", Effort::High), None);
-    assert_eq!(catalogue.effort_fault("unknown-model", Effort::Max), None);
-    let fault = catalogue.effort_fault("gpt-5.6-terra", Effort::Minimal).unwrap();
+    assert_eq!(
+        catalogue.effort_fault("gpt-5.6-terra", ReasoningEffort::High),
+        None
+    );
+    assert_eq!(
+        catalogue.effort_fault("unknown-model", ReasoningEffort::Max),
+        None
+    );
+    let fault = catalogue
+        .effort_fault("gpt-5.6-terra", ReasoningEffort::Minimal)
+        .unwrap();
     assert!(fault.contains("`medium`"), "{fault}");
     assert!(
         catalogue
-            .effort_fault("gpt-4o", Effort::Low)
+            .effort_fault("gpt-4o", ReasoningEffort::Low)
             .unwrap()
             .contains("no levels")
     );

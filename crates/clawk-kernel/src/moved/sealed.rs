@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_proto::Digest;
-use clawk_recall::entry::Mark;
-use clawk_recall::keys::{Keys, Seals, proof_of};
-use clawk_recall::seal::{Bundle, Vault, is_sealed, is_sealed_text};
+use clawk_recall::entry::EntryProvenance;
+use clawk_recall::keys::{Keys, StateSealer, proof_of};
+use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed, is_sealed_text};
 
-use super::{CONTENTS, Cell, MEMORY, Row, Table, VECTORS};
+use super::{CONTENTS, MEMORY, MovedCell, MovedRow, Table, VECTORS};
 
 /// Entries that compaction set aside; their first columns are those of [`MEMORY`].
 const ASIDE: &str = "memory_aside";
@@ -17,15 +17,15 @@ const PARTS: &str = "memory_parts";
 const OUTBOX: &str = "outbox";
 
 /// For what a store seals an entry: the number of its part, and its id.
-type Place = fn(part: i64, id: &str) -> String;
+type SealContextFn = fn(part: i64, id: &str) -> String;
 
 /// Opens or seals the rows of one side of a move.
 #[derive(Debug)]
-pub struct Carrier {
-    seals: Seals,
-    place: Place,
+pub struct RowSealer {
+    seals: StateSealer,
+    place: SealContextFn,
     /// What a column without a mark holds.
-    unmarked: Cell,
+    unmarked: MovedCell,
     /// Parts of encrypted stores.
     parts: BTreeSet<i64>,
     /// The names of the parts' stores.
@@ -44,22 +44,22 @@ fn misshapen(what: &str) -> String {
 struct EntryCells<'a> {
     part: i64,
     id: &'a str,
-    key: &'a mut Cell,
+    key: &'a mut MovedCell,
     content: &'a mut String,
-    metadata: &'a mut Cell,
-    mark: &'a mut Cell,
+    metadata: &'a mut MovedCell,
+    mark: &'a mut MovedCell,
 }
 
 impl<'a> EntryCells<'a> {
     /// Of this row. A row that is something else must not go on its way unsealed.
-    fn of(row: &'a mut Row) -> Result<Self, String> {
+    fn of(row: &'a mut MovedRow) -> Result<Self, String> {
         match row.as_mut_slice() {
             [
                 _,
-                Cell::Int(part),
-                Cell::Text(id),
+                MovedCell::Int(part),
+                MovedCell::Text(id),
                 key,
-                Cell::Text(content),
+                MovedCell::Text(content),
                 metadata,
                 _,
                 mark,
@@ -78,23 +78,28 @@ impl<'a> EntryCells<'a> {
 }
 
 /// The number of a vector's entry, its part, and its bytes.
-fn vector(row: &mut Row) -> Result<(i64, i64, &mut Vec<u8>), String> {
+fn vector(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
     match row.as_mut_slice() {
-        [Cell::Int(n), Cell::Int(part), .., Cell::Bytes(bytes)] => Ok((*n, *part, bytes)),
+        [
+            MovedCell::Int(n),
+            MovedCell::Int(part),
+            ..,
+            MovedCell::Bytes(bytes),
+        ] => Ok((*n, *part, bytes)),
         _ => Err(misshapen("a vector")),
     }
 }
 
 /// The reason of an entry of the outbox, and for what it is sealed.
-fn reason(row: &mut Row) -> Option<(String, &mut String)> {
-    let [Cell::Bytes(message), .., Cell::Text(reason)] = row.as_mut_slice() else {
+fn reason(row: &mut MovedRow) -> Option<(String, &mut String)> {
+    let [MovedCell::Bytes(message), .., MovedCell::Text(reason)] = row.as_mut_slice() else {
         return None;
     };
     let message = uuid::Uuid::from_slice(message).ok()?; // silent-ok: no id of ours is sealed
     Some((format!("{OUTBOX}/{}", message.simple()), reason))
 }
 
-fn close_reason(vault: &Vault, row: &mut Row) -> Result<(), String> {
+fn close_reason(vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
     if let Some((place, reason)) = reason(row) {
         *reason = vault.seal_text(&place, reason).map_err(failed)?;
     }
@@ -102,8 +107,8 @@ fn close_reason(vault: &Vault, row: &mut Row) -> Result<(), String> {
 }
 
 /// A content and its digest.
-fn content(row: &mut Row) -> Result<(Digest, &mut Vec<u8>), String> {
-    let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_mut_slice() else {
+fn content(row: &mut MovedRow) -> Result<(Digest, &mut Vec<u8>), String> {
+    let [MovedCell::Bytes(digest), MovedCell::Bytes(bytes)] = row.as_mut_slice() else {
         return Err(misshapen("a content"));
     };
     let digest = <[u8; 32]>::try_from(digest.as_slice());
@@ -111,10 +116,10 @@ fn content(row: &mut Row) -> Result<(Digest, &mut Vec<u8>), String> {
     Ok((Digest(digest), bytes))
 }
 
-impl Carrier {
+impl RowSealer {
     /// Of a side whose entries are sealed for these places.
     #[must_use]
-    pub const fn new(seals: Seals, place: Place, unmarked: Cell) -> Self {
+    pub const fn new(seals: StateSealer, place: SealContextFn, unmarked: MovedCell) -> Self {
         Self {
             seals,
             place,
@@ -126,14 +131,14 @@ impl Carrier {
 
     /// The same of a target, which is encrypted as its source is.
     #[must_use]
-    pub fn of_target(keys: Option<Keys>, place: Place, unmarked: Cell) -> Self {
-        let seals = keys.map(|keys| Seals::new(keys.vault, keys.stores));
+    pub fn of_target(keys: Option<Keys>, place: SealContextFn, unmarked: MovedCell) -> Self {
+        let seals = keys.map(|keys| StateSealer::new(keys.vault, keys.stores));
         Self::new(seals.unwrap_or_default(), place, unmarked)
     }
 
     /// What it opens and seals with.
     #[must_use]
-    pub const fn seals(&self) -> &Seals {
+    pub const fn seals(&self) -> &StateSealer {
         &self.seals
     }
 
@@ -164,7 +169,7 @@ impl Carrier {
     /// # Errors
     /// The key is not there, a value was changed or lies at another place than its own, or one of an encrypted store is not sealed:
     /// whoever has no key put it there.
-    pub fn open(&mut self, table: &Table, rows: &mut [Row]) -> Result<(), String> {
+    pub fn open(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         for row in rows {
             match table.name {
                 PARTS => self.part(row)?,
@@ -178,7 +183,7 @@ impl Carrier {
         Ok(())
     }
 
-    fn open_entry(&self, row: &mut Row) -> Result<(), String> {
+    fn open_entry(&self, row: &mut MovedRow) -> Result<(), String> {
         let entry = EntryCells::of(row)?;
         if !is_sealed_text(entry.content) {
             return self.may_be_plain(entry.part, "an entry");
@@ -188,17 +193,17 @@ impl Carrier {
             .open_text(&(self.place)(entry.part, entry.id), entry.content)
             .map_err(failed)?
             .ok_or_else(|| failed("an entry can't be opened"))?;
-        let bundle: Bundle = serde_json::from_str(&opened).map_err(failed)?;
-        *entry.key = bundle.key.map_or(Cell::Null, Cell::Text);
+        let bundle: SealedEntryFields = serde_json::from_str(&opened).map_err(failed)?;
+        *entry.key = bundle.key.map_or(MovedCell::Null, MovedCell::Text);
         *entry.content = bundle.content.to_string();
         *entry.metadata = bundle
             .metadata
-            .map_or(Cell::Null, |about| Cell::Text(about.to_string()));
-        *entry.mark = Cell::Text(serde_json::to_string(&bundle.mark).map_err(failed)?);
+            .map_or(MovedCell::Null, |about| MovedCell::Text(about.to_string()));
+        *entry.mark = MovedCell::Text(serde_json::to_string(&bundle.mark).map_err(failed)?);
         Ok(())
     }
 
-    fn open_vector(&self, row: &mut Row) -> Result<(), String> {
+    fn open_vector(&self, row: &mut MovedRow) -> Result<(), String> {
         let (n, part, bytes) = vector(row)?;
         if !is_sealed(bytes) {
             return self.may_be_plain(part, "a vector");
@@ -221,7 +226,7 @@ impl Carrier {
     }
 
     /// Why an answer is owed; one of an earlier version is not sealed.
-    fn open_reason(&self, row: &mut Row) -> Result<(), String> {
+    fn open_reason(&self, row: &mut MovedRow) -> Result<(), String> {
         let Some((place, reason)) = reason(row) else {
             return Ok(());
         };
@@ -233,7 +238,7 @@ impl Carrier {
         Ok(())
     }
 
-    fn open_content(&self, row: &mut Row) -> Result<(), String> {
+    fn open_content(&self, row: &mut MovedRow) -> Result<(), String> {
         let (digest, bytes) = content(row)?;
         let opened = self.seals.opened(digest, std::mem::take(bytes));
         *bytes = opened.map_err(failed)?;
@@ -244,7 +249,7 @@ impl Carrier {
     ///
     /// # Errors
     /// The system gives no random bytes, or a row has other columns than it should.
-    pub fn close(&mut self, table: &Table, rows: &mut [Row]) -> Result<(), String> {
+    pub fn close(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         let Some(vault) = self.seals.vault().cloned() else {
             return Ok(());
         };
@@ -261,8 +266,8 @@ impl Carrier {
         Ok(())
     }
 
-    fn part(&mut self, row: &Row) -> Result<(), String> {
-        let [Cell::Int(part), Cell::Text(store), ..] = row.as_slice() else {
+    fn part(&mut self, row: &MovedRow) -> Result<(), String> {
+        let [MovedCell::Int(part), MovedCell::Text(store), ..] = row.as_slice() else {
             return Err(misshapen("a scope"));
         };
         if self.seals.holds(store) {
@@ -272,17 +277,17 @@ impl Carrier {
         Ok(())
     }
 
-    fn close_entry(&self, vault: &Vault, row: &mut Row) -> Result<(), String> {
+    fn close_entry(&self, vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
         let entry = EntryCells::of(row)?;
         if !self.parts.contains(&entry.part) {
             return Ok(());
         }
-        let text = |cell: &Cell| match cell {
-            Cell::Text(text) => Some(text.clone()),
-            Cell::Null | Cell::Int(_) | Cell::Bytes(_) => None,
+        let text = |cell: &MovedCell| match cell {
+            MovedCell::Text(text) => Some(text.clone()),
+            MovedCell::Null | MovedCell::Int(_) | MovedCell::Bytes(_) => None,
         };
         let about = text(entry.metadata).map(|about| serde_json::from_str(&about));
-        let bundle = Bundle {
+        let bundle = SealedEntryFields {
             key: text(entry.key),
             // silent-ok: of an earlier version, which kept plain text
             content: serde_json::from_str(entry.content).unwrap_or_else(|_| entry.content.as_str().into()),
@@ -290,20 +295,22 @@ impl Carrier {
             // A mark that can't be read says nothing good of the entry.
             mark: text(entry.mark)
                 .and_then(|mark| serde_json::from_str(&mark).ok()) // silent-ok: untrusted then
-                .unwrap_or_else(|| Mark {
+                .unwrap_or_else(|| EntryProvenance {
                     untrusted: true,
-                    ..Mark::default()
+                    ..EntryProvenance::default()
                 }),
         };
         let sealed = vault.seal_text(&(self.place)(entry.part, entry.id), &bundle.text());
         *entry.content = sealed.map_err(failed)?;
-        *entry.key = bundle.key.map_or(Cell::Null, |key| Cell::Text(vault.name(&key)));
-        *entry.metadata = Cell::Null;
+        *entry.key = bundle
+            .key
+            .map_or(MovedCell::Null, |key| MovedCell::Text(vault.name(&key)));
+        *entry.metadata = MovedCell::Null;
         *entry.mark = self.unmarked.clone();
         Ok(())
     }
 
-    fn close_vector(&self, vault: &Vault, row: &mut Row) -> Result<(), String> {
+    fn close_vector(&self, vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
         let (n, part, bytes) = vector(row)?;
         if self.parts.contains(&part) {
             *bytes = vault.seal(&format!("vector/{n}"), bytes).map_err(failed)?;
@@ -311,7 +318,7 @@ impl Carrier {
         Ok(())
     }
 
-    fn close_content(&self, row: &mut Row) -> Result<(), String> {
+    fn close_content(&self, row: &mut MovedRow) -> Result<(), String> {
         let (digest, bytes) = content(row)?;
         if let Some(sealed) = self.seals.closed(digest, bytes).map_err(failed)? {
             *bytes = sealed;
@@ -322,7 +329,7 @@ impl Carrier {
 
 #[cfg(test)]
 mod tests {
-    use clawk_recall::seal::Key;
+    use clawk_recall::seal::SealKey;
 
     use super::*;
     use crate::moved::TABLES;
@@ -332,28 +339,28 @@ mod tests {
     }
 
     /// A carrier with one encrypted store (part 1), and one of its entries in plain text.
-    fn carrier() -> (Carrier, Row) {
-        let vault = Vault::new(Key::from_hex(&"a".repeat(64)).unwrap());
-        let seals = Seals::new(vault, BTreeSet::from(["secret".to_owned()]));
-        let carrier = Carrier::new(seals, |part, id| format!("{part}/{id}"), Cell::Null);
-        let text = |text: &str| Cell::Text(text.to_owned());
+    fn carrier() -> (RowSealer, MovedRow) {
+        let vault = SealKeyring::new(SealKey::from_hex(&"a".repeat(64)).unwrap());
+        let seals = StateSealer::new(vault, BTreeSet::from(["secret".to_owned()]));
+        let carrier = RowSealer::new(seals, |part, id| format!("{part}/{id}"), MovedCell::Null);
+        let text = |text: &str| MovedCell::Text(text.to_owned());
         let whole = vec![
-            Cell::Int(1),
-            Cell::Int(1),
+            MovedCell::Int(1),
+            MovedCell::Int(1),
             text("id"),
-            Cell::Null,
+            MovedCell::Null,
             text("\"planted\""),
-            Cell::Null,
-            Cell::Int(0),
+            MovedCell::Null,
+            MovedCell::Int(0),
             text("{}"),
-            Cell::Int(0),
+            MovedCell::Int(0),
         ];
         (carrier, whole)
     }
 
-    fn part(number: i64, store: &str) -> Row {
-        let text = |text: &str| Cell::Text(text.to_owned());
-        vec![Cell::Int(number), text(store), text(""), Cell::Int(1)]
+    fn part(number: i64, store: &str) -> MovedRow {
+        let text = |text: &str| MovedCell::Text(text.to_owned());
+        vec![MovedCell::Int(number), text(store), text(""), MovedCell::Int(1)]
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
             "{error}"
         );
         carrier.open(table(ASIDE), &mut [whole.clone()]).unwrap_err();
-        let vector = |part| vec![Cell::Int(1), Cell::Int(part), Cell::Bytes(vec![1])];
+        let vector = |part| vec![MovedCell::Int(1), MovedCell::Int(part), MovedCell::Bytes(vec![1])];
         let error = carrier.open(table(VECTORS), &mut [vector(1)]).unwrap_err();
         assert!(error.contains("`secret`"), "{error}");
         // What was sealed crosses, and so does what lies in a store that is not encrypted.
@@ -376,7 +383,7 @@ mod tests {
         carrier.open(table(MEMORY), &mut sealed).unwrap();
         assert!(format!("{sealed:?}").contains("planted"));
         let mut other = whole;
-        other[1] = Cell::Int(2);
+        other[1] = MovedCell::Int(2);
         carrier.open(table(MEMORY), &mut [other]).unwrap();
         carrier.open(table(VECTORS), &mut [vector(2)]).unwrap();
     }
@@ -392,12 +399,15 @@ mod tests {
         moved.remove(3);
         for (name, row) in [
             (MEMORY, moved),
-            (VECTORS, vec![Cell::Int(1), Cell::Null, Cell::Bytes(vec![1])]),
+            (
+                VECTORS,
+                vec![MovedCell::Int(1), MovedCell::Null, MovedCell::Bytes(vec![1])],
+            ),
             (
                 CONTENTS,
-                vec![Cell::Bytes(vec![1]), Cell::Bytes(b"planted".to_vec())],
+                vec![MovedCell::Bytes(vec![1]), MovedCell::Bytes(b"planted".to_vec())],
             ),
-            (PARTS, vec![Cell::Int(2), Cell::Null]),
+            (PARTS, vec![MovedCell::Int(2), MovedCell::Null]),
         ] {
             carrier.close(table(name), &mut [row]).unwrap_err();
         }

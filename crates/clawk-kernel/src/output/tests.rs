@@ -3,7 +3,7 @@ use clawk_proto::method::ToolCallResult;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Shown, told};
+use super::{ResultExcerpt, told};
 
 fn result(text: &str, is_error: bool, facts: Value) -> ToolCallResult {
     ToolCallResult {
@@ -17,7 +17,7 @@ fn result(text: &str, is_error: bool, facts: Value) -> ToolCallResult {
 fn a_failure_begins_with_its_reason_and_keeps_the_end() {
     let text = format!("begin\n{}\nerror: no such table `rows`\n", "x".repeat(200_000));
     let facts = json!({"exit_code": 2, "signal": null});
-    let told = told(&result(&text, true, facts), Shown::default());
+    let told = told(&result(&text, true, facts), ResultExcerpt::default());
     assert!(
         told.text.starts_with("[it failed: exit code 2]\n"),
         "{}",
@@ -32,7 +32,10 @@ fn a_failure_begins_with_its_reason_and_keeps_the_end() {
 
 #[test]
 fn records_that_do_not_say_were_cut_at_their_head() {
-    let told = told(&result(&"x".repeat(200_000), false, json!({})), Shown::before());
+    let told = told(
+        &result(&"x".repeat(200_000), false, json!({})),
+        ResultExcerpt::before(),
+    );
     assert!(told.text.ends_with("[cut: 131072 of 200000 bytes shown]"));
     assert_eq!(told.cut, None);
 }
@@ -42,11 +45,11 @@ proptest! {
     #[test]
     fn never_more_than_the_bound(
         text in "(\\PC|[àß語🦀\n]){0,9000}",
-        bytes in Shown::MIN_BYTES..9_000,
+        bytes in ResultExcerpt::MIN_BYTES..9_000,
         is_error: bool,
         limit in proptest::option::of("\\PC{0,900}"),
     ) {
-        let told = told(&result(&text, is_error, json!({"exit_code": 3, "limit": limit})), Shown::Ends(bytes));
+        let told = told(&result(&text, is_error, json!({"exit_code": 3, "limit": limit})), ResultExcerpt::Ends(bytes));
         prop_assert!(told.text.len() <= bytes);
         prop_assert_eq!(told.cut.is_some(), text.len() > bytes);
         if told.cut.is_none() {

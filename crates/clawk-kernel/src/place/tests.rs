@@ -8,8 +8,8 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, root)
 }
 
-fn seen(paths: &[PathBuf], roots: &[PathBuf]) -> Places {
-    find(&Search {
+fn seen(paths: &[PathBuf], roots: &[PathBuf]) -> RealLocations {
+    find(&PathSearch {
         paths: paths.to_vec(),
         roots: roots.iter().map(|root| (root.clone(), true)).collect(),
         then: BTreeMap::new(),
@@ -75,7 +75,7 @@ fn further_names_are_found_where_a_rule_restricts() {
 
 #[test]
 fn the_deepest_root_says_what_is_left_out() {
-    let apart = Apart {
+    let apart = ExcludedPaths {
         out: vec!["/w/keys".into(), "/w/keys/open/not".into()],
         open: vec!["/w/keys/open".into()],
     };

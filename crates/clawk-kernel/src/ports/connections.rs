@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// One connection of a call, or one that was refused. No content, no URL: a place, a rule, counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub struct CallConnection {
     /// How it was asked for: `http`, `connect`, `socks5`, `wasi-http`, `guarded-client`, `declared-endpoint`.
     pub via: &'static str,
     /// The name asked for.
@@ -36,9 +36,9 @@ pub struct Connection {
 
 /// Connections of a call: some one by one, the rest in sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct ReachedConnections {
     /// One by one.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<CallConnection>,
     /// Served beyond those.
     pub more_connected: u64,
     /// Refused beyond those.
@@ -51,14 +51,14 @@ pub struct Reached {
 
 /// Collects the connections of one call. A runner gets it with the permit; clones share the same list.
 #[derive(Debug, Clone, Default)]
-pub struct Connections(Arc<Mutex<Reached>>);
+pub struct ConnectionCollector(Arc<Mutex<ReachedConnections>>);
 
-impl Connections {
+impl ConnectionCollector {
     /// The most connections that are recorded one by one for each call; the others are summed up.
     pub const KEPT: usize = 64;
 
     /// Tells more of them.
-    pub fn tell(&self, more: Reached) {
+    pub fn tell(&self, more: ReachedConnections) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reached.more_connected = reached.more_connected.saturating_add(more.more_connected);
         reached.more_refused = reached.more_refused.saturating_add(more.more_refused);
@@ -87,7 +87,7 @@ impl Connections {
     }
 
     /// Everything told so far.
-    pub(crate) fn take(&self) -> Reached {
+    pub(crate) fn take(&self) -> ReachedConnections {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -5,12 +5,12 @@ use std::fmt;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use super::Later;
+use super::BoxFuture;
 use crate::time::Timestamp;
 
 /// An answer that is owed to a conversation until it is delivered: one row of the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owed {
+pub struct OwedAnswer {
     /// The message that it answers. It names the entry, too: one message has one answer.
     pub message: MessageId,
     /// The session, in whose chain its delivery is recorded.
@@ -31,7 +31,7 @@ pub struct Owed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
     /// The entry.
-    pub owed: Owed,
+    pub owed: OwedAnswer,
     /// When the answer came.
     pub at: Timestamp,
     /// Attempts that were begun.
@@ -88,7 +88,7 @@ pub enum OutboxChange {
 
 /// An answer for a channel to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingAnswer {
     /// Unique to this answer and the same in every attempt: the platform's idempotency key or transaction id, where it has one.
     pub id: MessageId,
     /// The channel's name.
@@ -129,7 +129,7 @@ pub enum Delivery {
         /// For people.
         reason: String,
     },
-    /// It was handed over and no answer came: the platform may have it. It is tried again, with [`Outgoing::repeat`].
+    /// It was handed over and no answer came: the platform may have it. It is tried again, with [`OutgoingAnswer::repeat`].
     Unknown {
         /// For people.
         reason: String,
@@ -142,8 +142,12 @@ pub enum Delivery {
 /// within a conversation, waits (honouring `after_ms`), gives up after so many attempts, and asks again after a crash. An
 /// implementation does one attempt and tells the truth about it; it holds no queue and retries nothing. Each attempt may take
 /// [`crate::outbox::ATTEMPT_MS`]; past that it is dropped and counts as [`Delivery::Unknown`].
-pub trait Deliver: Send + Sync + fmt::Debug {
+pub trait ChannelDelivery: Send + Sync + fmt::Debug {
     /// Sends one answer. `cancel` fires when the agent stops or an operator stops it; what was handed over by then is
     /// [`Delivery::Unknown`], what was not is [`Delivery::Retry`].
-    fn deliver<'a>(&'a self, out: &'a Outgoing, cancel: &'a CancellationToken) -> Later<'a, Delivery>;
+    fn deliver<'a>(
+        &'a self,
+        out: &'a OutgoingAnswer,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, Delivery>;
 }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use clawk_proto::RequestId;
 use clawk_proto::method::{
-    Acknowledged, DelegateContext, DelegateParams, Proof, ReportParams, Task, TaskLimits,
+    AcknowledgedResult, DelegateContext, DelegateParams, DelegateTask, HostSignature, ReportParams,
+    TaskLimits,
 };
-use clawk_swarm::coord::Lost;
+use clawk_swarm::coord::RetryReason;
 use clawk_trace::checkpoint::PublicKey;
 
-use super::Later;
+use super::BoxFuture;
 use crate::error::KernelError;
 
 /// How an identity is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MemberRoute {
     /// It is an agent of its own, bound in `clawk.toml`.
     Peer,
     /// Its tasks lie in a queue, from which any host that serves it takes them.
@@ -24,7 +25,7 @@ pub enum Place {
 
 /// One try of a task, as it crosses to another process.
 #[derive(Debug, Clone)]
-pub struct Errand {
+pub struct RemoteTask {
     /// The swarm.
     pub swarm: String,
     /// The member.
@@ -41,17 +42,17 @@ pub struct Errand {
     pub limits: TaskLimits,
     /// Who reports the task shows it.
     pub report_token: String,
-    /// This host's signature of [`Errand::params`].
-    pub proof: Option<Proof>,
+    /// This host's signature of [`RemoteTask::params`].
+    pub proof: Option<HostSignature>,
 }
 
-impl Errand {
+impl RemoteTask {
     /// The params of `claw.swarm.delegate`.
     #[must_use]
     pub fn params(&self) -> DelegateParams {
         DelegateParams {
             task_id: self.id.clone(),
-            task: Task {
+            task: DelegateTask {
                 description: self.text.clone(),
                 input: None,
             },
@@ -69,7 +70,7 @@ impl Errand {
 
 /// How an errand ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Worked {
+pub enum RemoteResult {
     /// The member answered by itself, without a report.
     Answered {
         /// Its last text.
@@ -80,7 +81,7 @@ pub enum Worked {
     /// It may be tried again.
     Lost {
         /// Why.
-        why: Lost,
+        why: RetryReason,
         /// For people.
         message: String,
         /// Tokens that it used: 0 where it was not given the task; none: not known.
@@ -92,14 +93,14 @@ pub enum Worked {
         reason: String,
         /// For people.
         message: String,
-        /// As of [`Worked::Lost`].
+        /// As of [`RemoteResult::Lost`].
         tokens: Option<u64>,
     },
 }
 
 /// What is known of the try that a report names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum ReportedTryState {
     /// It was sent from here since the start.
     Sent,
     /// Its token was made here, and the try is not under way: it has not been taken up again since the start, or its run has ended.
@@ -109,9 +110,9 @@ pub enum Known {
 }
 
 /// Takes reports that come in by a connection or a bus.
-pub trait Reports: fmt::Debug + Send + Sync {
+pub trait ReportReceiver: fmt::Debug + Send + Sync {
     /// What is known here of the try that a report names, which shows this token.
-    fn knows(&self, task: &RequestId, token: Option<&str>) -> Known;
+    fn knows(&self, task: &RequestId, token: Option<&str>) -> ReportedTryState;
 
     /// Takes one. `bound`: the member to which the connection belongs that it came by; none: only the token counts.
     ///
@@ -121,13 +122,13 @@ pub trait Reports: fmt::Debug + Send + Sync {
         &'a self,
         bound: Option<&'a str>,
         params: ReportParams,
-    ) -> Later<'a, Result<Acknowledged, KernelError>>;
+    ) -> BoxFuture<'a, Result<AcknowledgedResult, KernelError>>;
 }
 
 /// Where members work that are not in this process.
-pub trait Elsewhere: fmt::Debug + Send + Sync {
+pub trait RemoteWorkers: fmt::Debug + Send + Sync {
     /// How the identity of this name is reached; none: it is not elsewhere.
-    fn place(&self, identity: &str) -> Option<Place>;
+    fn place(&self, identity: &str) -> Option<MemberRoute>;
 
     /// The last attempt to reach it failed.
     fn is_gone(&self, identity: &str) -> bool;
@@ -145,14 +146,18 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
     fn key(&self, identity: &str) -> Option<PublicKey>;
 
     /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.
-    fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked>;
+    fn work<'a>(
+        &'a self,
+        errand: RemoteTask,
+        reports: Arc<dyn ReportReceiver>,
+    ) -> BoxFuture<'a, RemoteResult>;
 
     /// Completes when an effect of `run`, which this host took out of the bus, may begin here: this host holds the run, and no
     /// other host has begun an effect of it. Asked before each effect.
     ///
     /// # Errors
     /// Why none may begin here any more, for people.
-    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>>;
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// What report tokens are made of: 256 bits that never leave the state directory.

@@ -2,7 +2,7 @@
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Frame {
+pub enum SocketFrame {
     /// A text.
     Text(String),
     /// Bytes.

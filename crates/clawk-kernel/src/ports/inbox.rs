@@ -2,7 +2,7 @@
 
 use clawk_proto::{MessageId, SessionId};
 
-use super::deliver::Owed;
+use super::deliver::OwedAnswer;
 use crate::time::Timestamp;
 
 /// A conversation of a channel (C2).
@@ -18,7 +18,7 @@ pub struct ConversationKey {
 
 /// The changes that a message from a channel makes besides its entry in the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrival {
+pub struct InboxArrival {
     /// Its conversation has this message's session from now on.
     pub key: ConversationKey,
     /// The platform's ids of the message: a repetition is found by any of them.
@@ -31,7 +31,7 @@ pub struct Arrival {
 
 /// A message that was taken before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrived {
+pub struct EarlierArrival {
     /// Its id.
     pub message: MessageId,
     /// Its session.
@@ -48,7 +48,7 @@ pub enum InboxChange {
         /// Its id.
         message: MessageId,
         /// Where it came by a channel.
-        arrival: Option<Arrival>,
+        arrival: Option<InboxArrival>,
     },
     /// Its turn ended with an answer, or it was refused with a reason, or it lies in the dead-letter box.
     Closed {
@@ -59,6 +59,6 @@ pub enum InboxChange {
         /// Why, for the latter two.
         reason: Option<String>,
         /// The answer that is owed to the sender, and the time since when.
-        owed: Option<(Owed, Timestamp)>,
+        owed: Option<(OwedAnswer, Timestamp)>,
     },
 }

@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::Later;
+use super::BoxFuture;
 use super::deliver::{OutboxChange, OutboxRow};
-use super::inbox::{Arrived, ConversationKey, InboxChange};
-use super::shared::{Shared, Terms, Unmet};
-use crate::purse::Amount;
+use super::inbox::{ConversationKey, EarlierArrival, InboxChange};
+use super::shared::{BatchConditions, HostCluster, UnmetCondition};
+use crate::purse::BudgetAmount;
 use crate::time::Timestamp;
 
 /// Bytes that an event refers to by digest. They lie outside the chain and can be erased without breaking it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct EventContent {
     /// SHA-256 of `bytes`.
     pub digest: Digest,
     /// Usually JSON.
     pub bytes: Vec<u8>,
 }
 
-impl fmt::Debug for Content {
+impl fmt::Debug for EventContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Content({}, {} bytes)", self.digest, self.bytes.len())
     }
@@ -34,7 +34,7 @@ impl fmt::Debug for Content {
 
 /// One event to append. The journal adds the sequence number, the trace id and the hashes.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct JournalEntry {
     /// The chain that it joins; the first entry of a new session starts its chain.
     pub session: SessionId,
     /// Its id.
@@ -50,7 +50,7 @@ pub struct Entry {
     /// Canonical JSON (JCS) of the payload object: no floats, no integers beyond 2^53 (R27).
     pub payload: Box<RawValue>,
     /// What the payload refers to by digest.
-    pub content: Option<Content>,
+    pub content: Option<EventContent>,
     /// This event's content is the stored answer to this request (R19): [`Journal::answer_to`] finds it for at least
     /// [`ANSWER_KEPT_MS`] after `at`.
     pub answers: Option<AnswerKey>,
@@ -71,13 +71,13 @@ pub struct AnswerKey {
 
 /// An amount that was spent, or was assumed to be. The journal adds it to the sum of its hour and account, or takes it off.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spent {
+pub struct SpentAmount {
     /// Hours since the epoch.
     pub hour: i64,
     /// Which purse: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
     pub purse: Arc<str>,
     /// How much.
-    pub amount: Amount,
+    pub amount: BudgetAmount,
 }
 
 /// An outside effect of unknown outcome that is not settled yet.
@@ -115,26 +115,26 @@ pub enum EffectChange {
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     /// In chain order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<JournalEntry>,
     /// Changed in the same transaction.
     pub inbox: Vec<InboxChange>,
     /// Added in the same transaction.
-    pub spent: Vec<Spent>,
+    pub spent: Vec<SpentAmount>,
     /// Taken off the same sums, after what is added, and never more than they hold: it was assumed to be spent, and was not.
-    pub unspent: Vec<Spent>,
+    pub unspent: Vec<SpentAmount>,
     /// Changed in the same transaction.
     pub effects: Vec<EffectChange>,
     /// Changed in the same transaction, after the inbox.
     pub outbox: Vec<OutboxChange>,
     /// What must hold over all hosts, where there are several.
-    pub terms: Option<Box<Terms>>,
+    pub terms: Option<Box<BatchConditions>>,
 }
 
 impl Batch {
     /// Checks the batch. Returns an error if one of its events would make a chain that some verifiers reject.
     #[must_use]
     pub fn fault(&self) -> Option<JournalError> {
-        let why = |entry: &Entry| {
+        let why = |entry: &JournalEntry| {
             let payload = entry.payload.get();
             if payload.len() > PAYLOAD_MAX_BYTES {
                 return Some("is larger than every verifier takes");
@@ -176,14 +176,14 @@ pub enum JournalError {
     },
     /// A condition of the batch does not hold over all hosts: nothing of it was taken.
     #[error("{0}")]
-    Unmet(Unmet),
+    Unmet(UnmetCondition),
 }
 
 /// The promise that a submitted batch will be durable.
 #[derive(Debug)]
-pub struct Ticket(tokio::sync::oneshot::Receiver<Result<(), JournalError>>);
+pub struct JournalTicket(tokio::sync::oneshot::Receiver<Result<(), JournalError>>);
 
-impl Ticket {
+impl JournalTicket {
     /// A ticket and the sender that fulfils it.
     #[must_use]
     pub fn new() -> (tokio::sync::oneshot::Sender<Result<(), JournalError>>, Self) {
@@ -205,7 +205,7 @@ impl Ticket {
 
 /// One event as kept.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct RecordedEvent {
     /// Its place in the whole journal; grows.
     pub row: u64,
     /// Its chain.
@@ -219,10 +219,10 @@ pub struct Recorded {
     /// The payload's canonical text.
     pub payload: String,
     /// The content it refers to; `None` when there is none or it was erased.
-    pub content: Option<Content>,
+    pub content: Option<EventContent>,
 }
 
-impl Recorded {
+impl RecordedEvent {
     /// The payload as people read it: with the words that its content holds, where the content was loaded.
     #[must_use]
     pub fn payload_with_words(&self) -> std::borrow::Cow<'_, str> {
@@ -231,24 +231,24 @@ impl Recorded {
     }
 }
 
-/// The stored answer to a request (see [`Entry::answers`]).
+/// The stored answer to a request (see [`JournalEntry::answers`]).
 #[derive(Debug, Clone)]
 pub struct StoredAnswer {
     /// The event that holds it, with its content.
-    pub event: Recorded,
+    pub event: RecordedEvent,
     /// Microseconds since it was stored, by a clock that all hosts of the agent share. `None`: the event's time says how old it is.
     pub age_us: Option<i64>,
 }
 
-impl From<Recorded> for StoredAnswer {
-    fn from(event: Recorded) -> Self {
+impl From<RecordedEvent> for StoredAnswer {
+    fn from(event: RecordedEvent) -> Self {
         Self { event, age_us: None }
     }
 }
 
 /// The conditions of [`Journal::scan`]. All given conditions must hold; rows come in their order.
 #[derive(Debug, Clone, Default)]
-pub struct Scan {
+pub struct JournalScan {
     /// Only rows after this one.
     pub after_row: u64,
     /// At most so many; 0 means the journal's own page size.
@@ -293,29 +293,29 @@ pub trait Journal: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]: nothing was taken.
-    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError>;
+    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError>;
 
     /// Wakes readers: it changes after each commit that holds entries. What it counts up means nothing.
     fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
 
     /// Reads events in row order.
-    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>>;
+    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>>;
 
     /// The last row of this type, if any. Fast for `ckp.lifecycle.transition`.
-    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>>;
+    fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>>;
 
     /// The stored answer to a request. Submitted
     /// entries are found as soon as they are durable. Answers older than [`ANSWER_KEPT_MS`] may be forgotten.
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>>;
+    fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>>;
 
     /// Bytes by digest; `None` when erased or unknown.
-    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;
+    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
     /// Messages that were accepted and not closed, oldest first.
-    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>>;
+    fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>>;
 
     /// The session of a message that was ever accepted, however it ended.
-    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>>;
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
     /// The message of a channel that has this platform id, if one was taken and is still remembered at `now`.
     fn arrived(
@@ -323,31 +323,31 @@ pub trait Journal: Send + Sync + fmt::Debug {
         channel: &str,
         platform_id: &str,
         now: Timestamp,
-    ) -> Later<'_, Result<Option<Arrived>, JournalError>>;
+    ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>>;
 
     /// The session of a conversation.
-    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>>;
+    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
     /// The first entry of each conversation of a channel that is owed and not dead, those that are due first, at most `limit`.
-    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>>;
+    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
     /// The whole outbox, dead letters among it, oldest first, at most `limit`.
-    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>>;
+    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
     /// Sessions, the latest first.
-    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>>;
+    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>>;
 
     /// What was spent in this hour and later, summed by hour and purse.
-    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>>;
+    fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>>;
 
     /// Effects whose outcome is still unknown, oldest first.
-    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>>;
+    fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>>;
 
     /// The other hosts; `None`: there are none, and whoever has the journal has the whole agent.
-    fn shared(&self) -> Option<Arc<dyn Shared>> {
+    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
         None
     }
 
     /// Waits until all that was submitted is durable.
-    fn flush(&self) -> Later<'_, Result<(), JournalError>>;
+    fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>>;
 }

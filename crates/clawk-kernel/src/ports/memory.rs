@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use clawk_manifest::model::{Isolation, Store, StoreScope, StoreType};
+use clawk_manifest::model::{Store, StoreScope, StoreType, WorkspaceIsolation};
 use clawk_proto::Digest;
 use clawk_proto::method::{MemoryEntry, NewEntry};
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, Mark, New, Vector, Whose};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, Vector,
+};
 
-use super::{Batch, Later};
+use super::{Batch, BoxFuture};
 use crate::time::Timestamp;
 
 /// The owner of entries. The store's `scope` decides which of the fields count.
@@ -25,9 +27,9 @@ impl Scope {
     #[must_use]
     pub fn of(store: &Store) -> StoreScope {
         match (store.kind, store.isolation) {
-            (StoreType::Workspace, Some(Isolation::Shared)) => StoreScope::Global,
-            (StoreType::Workspace, Some(Isolation::PerIdentity)) => StoreScope::PerIdentity,
-            (StoreType::Workspace, Some(Isolation::PerChannel)) => StoreScope::PerChannel,
+            (StoreType::Workspace, Some(WorkspaceIsolation::Shared)) => StoreScope::Global,
+            (StoreType::Workspace, Some(WorkspaceIsolation::PerIdentity)) => StoreScope::PerIdentity,
+            (StoreType::Workspace, Some(WorkspaceIsolation::PerChannel)) => StoreScope::PerChannel,
             _ => store.scope.unwrap_or(StoreScope::PerIdentity),
         }
     }
@@ -108,9 +110,9 @@ pub enum MemoryError {
 
 /// A question to a store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct MemorySearch {
     /// Whose entries count.
-    pub whose: Whose,
+    pub whose: ConversationFilter,
     /// What is asked.
     pub query: StoreQuery,
     /// A text's vector by the store's embedding model; without it, such a store is searched by words.
@@ -121,7 +123,7 @@ pub struct Ask {
 
 /// An entry that has no vector of a model yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lacking {
+pub struct UnembeddedEntry {
     /// Names it to [`Memory::add_vectors`]; means nothing elsewhere.
     pub handle: String,
     /// The text that is embedded: [`clawk_recall::words::text_of`].
@@ -141,14 +143,14 @@ pub struct Page {
 
 /// What only operators do with a store. They see all its parts and the entries of all owners; the scope that the manifest gives the
 /// store does not limit them. [`Scope::part`] gives the names of parts.
-pub trait Inspect: Memory {
+pub trait MemoryInspector: Memory {
     /// The parts that hold something, and the number of entries that count in each. `known`: parts that the manifest speaks of, for a
     /// back end that can't list its own.
     fn parts<'a>(
         &'a self,
         store: &'a Store,
         known: &'a [String],
-    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>>;
 
     /// Entries of a part with their numbers, the newest first.
     fn page<'a>(
@@ -156,7 +158,7 @@ pub trait Inspect: Memory {
         store: &'a Store,
         part: &'a str,
         page: Page,
-    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>>;
 
     /// The entries of a part with this id or key; those that compaction set aside by their id, too.
     fn named<'a>(
@@ -164,7 +166,7 @@ pub trait Inspect: Memory {
         store: &'a Store,
         part: &'a str,
         name: &'a str,
-    ) -> Later<'a, Result<Vec<Hit>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>>;
 
     /// Brings back what compaction set aside of a part: one entry or what a summary stands for, or everything. Returns how many
     /// entries came back.
@@ -173,7 +175,7 @@ pub trait Inspect: Memory {
         store: &'a Store,
         part: &'a str,
         id: Option<&'a str>,
-    ) -> Later<'a, Result<u64, MemoryError>>;
+    ) -> BoxFuture<'a, Result<u64, MemoryError>>;
 }
 
 /// Keeps and finds entries of the manifest's stores.
@@ -194,8 +196,8 @@ pub trait Memory: Send + Sync + fmt::Debug {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>>;
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>>;
 
     /// Keeps all entries or none, durably; returns their ids in order. An entry whose id is there already is left as it is: it was
     /// kept before a crash, and the request has come again. `record` is committed with them where the store [joins](Self::joins),
@@ -204,13 +206,17 @@ pub trait Memory: Send + Sync + fmt::Debug {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>>;
 
     /// What compaction would set aside now, the oldest first.
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>>;
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>>;
 
     /// Applies retention and the store's compaction, with this summary if it is of exactly what is set aside; returns the counts
     /// before and after.
@@ -219,23 +225,23 @@ pub trait Memory: Send + Sync + fmt::Debug {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>>;
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>>;
 
     /// Applies retention in every scope; returns how many entries went.
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>>;
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
     /// Removes an entry for good, if it is there and among those that count; what it was.
     fn remove<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>>;
 
     /// The number of entries of this store, of all owners.
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>>;
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
     /// Entries of every scope that have no vector of this model (`PROVIDER/MODEL`), the newest first, at most `limit`.
     fn lacking<'a>(
@@ -243,7 +249,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>>;
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>>;
 
     /// Keeps vectors (handle, values of length 1) for entries that are still there.
     fn add_vectors<'a>(
@@ -251,14 +257,14 @@ pub trait Memory: Send + Sync + fmt::Debug {
         store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>>;
+    ) -> BoxFuture<'a, Result<(), MemoryError>>;
 
     /// Vectors that were paid for before, by the digests of their texts and in their order; `None` where there is none.
     fn paid_for<'a>(
         &'a self,
         _model: &'a str,
         digests: Vec<Digest>,
-    ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
         Box::pin(std::future::ready(Ok(vec![None; digests.len()])))
     }
 
@@ -267,7 +273,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         &'a self,
         _model: &'a str,
         _vectors: Vec<(Digest, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -278,9 +284,9 @@ pub trait Memory: Send + Sync + fmt::Debug {
         place: &'a Scope,
         query: StoreQuery,
         limit: usize,
-    ) -> Later<'a, Result<Vec<MemoryEntry>, MemoryError>> {
-        let ask = Ask {
-            whose: Whose::All,
+    ) -> BoxFuture<'a, Result<Vec<MemoryEntry>, MemoryError>> {
+        let ask = MemorySearch {
+            whose: ConversationFilter::All,
             query,
             vector: None,
             limit,
@@ -299,11 +305,11 @@ pub trait Memory: Send + Sync + fmt::Debug {
         entries: Vec<NewEntry>,
         ids: Vec<String>,
         at: Timestamp,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
-        let new = entries.into_iter().zip(ids).map(|(entry, id)| New {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
+        let new = entries.into_iter().zip(ids).map(|(entry, id)| EntryInsertion {
             id,
             entry,
-            mark: Mark::default(),
+            mark: EntryProvenance::default(),
         });
         self.keep(store, place, new.collect(), at, Batch::default())
     }

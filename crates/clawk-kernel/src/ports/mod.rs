@@ -18,27 +18,39 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use clawk_swarm::coord::Lost;
-pub use connections::{Connection, Connections, Reached};
+pub use clawk_swarm::coord::RetryReason;
+pub use connections::{CallConnection, ConnectionCollector, ReachedConnections};
 pub use context::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
-pub use deliver::{Deliver, Delivery, OutboxChange, OutboxRow, Outgoing, Owed};
-pub use elsewhere::{Elsewhere, Errand, Known, Place, Reports, TokenKey, Worked};
-pub use frame::Frame;
-pub use inbox::{Arrival, Arrived, ConversationKey, InboxChange};
+pub use deliver::{ChannelDelivery, Delivery, OutboxChange, OutboxRow, OutgoingAnswer, OwedAnswer};
+pub use elsewhere::{
+    MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver, ReportedTryState, TokenKey,
+};
+pub use frame::SocketFrame;
+pub use inbox::{ConversationKey, EarlierArrival, InboxArrival, InboxChange};
 pub use journal::{
-    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, Entry, Journal, JournalError, OpenEffect,
-    OpenMessage, Recorded, Scan, SessionRow, Spent, StoredAnswer, Ticket,
+    ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, EventContent, Journal, JournalEntry, JournalError,
+    JournalScan, JournalTicket, OpenEffect, OpenMessage, RecordedEvent, SessionRow, SpentAmount,
+    StoredAnswer,
 };
-pub use memory::{Ask, Inspect, Lacking, Memory, MemoryError, Page, Scope, StoreQuery};
+pub use memory::{
+    Memory, MemoryError, MemoryInspector, MemorySearch, Page, Scope, StoreQuery, UnembeddedEntry,
+};
 pub use model::{
-    Completion, Delta, Embedded, FaultKind, Image, InferRequest, Message, NAME_MAX_BYTES, Provider,
-    ProviderError, ProviderState, StatePart, StopReason, Told, ToolOffer, ToolUse, Usage,
+    CompletionDelta, FaultKind, Image, InferRequest, ModelCompletion, ModelMessage, ModelProvider,
+    NAME_MAX_BYTES, ProviderError, ProviderState, StatePart, StopReason, TextEmbeddings, TokenReport,
+    ToolOffer, ToolUse, Usage,
 };
-pub use request::{Effort, RefusalCause, RequestAdaptation};
-pub use shared::{Aside, BESIDE, Holder, News, Order, ProviderRate, Room, Shared, Terms, Unmet};
-pub use sources::{Content as MarkedContent, Marked, Sources};
-pub use speech::{Audio, SPEECH_MAX_CHARS, Spoken, Transcribed, heard, said};
-pub use tool::{Description, Executor, Look, Mend, RunError, RunOutcome, Sampler, ToolRunner};
+pub use request::{ReasoningEffort, RefusalCause, RequestAdaptation};
+pub use shared::{
+    BESIDE, BatchConditions, BatchReservation, BudgetDemand, HostCluster, HostNews, HostOrder, ProviderRate,
+    SessionHolder, UnmetCondition,
+};
+pub use sources::{ProvenanceCollector, ProvenanceSubject as MarkedContent, TaintedFiles};
+pub use speech::{AudioRecording, AudioTranscript, SPEECH_MAX_CHARS, SpokenAudio, heard, said};
+pub use tool::{
+    Executor, InspectedCall, ReconcileMethod, RunError, RunOutcome, SamplingHandler, ToolDescription,
+    ToolRunner,
+};
 
 /// A boxed future, as the traits return it.
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

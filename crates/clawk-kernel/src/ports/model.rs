@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::request::{Effort, RefusalCause, RequestAdaptation};
-use super::{Audio, Later, Spoken, Transcribed};
-use crate::author::Author;
+use super::request::{ReasoningEffort, RefusalCause, RequestAdaptation};
+use super::{AudioRecording, AudioTranscript, BoxFuture, SpokenAudio};
+use crate::author::TextAuthor;
 
 /// One message of the conversation as a model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
-pub enum Message {
+pub enum ModelMessage {
     /// The user's words.
     User {
         /// Text; may be empty when there are pictures.
@@ -28,8 +28,8 @@ pub enum Message {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         frame: String,
         /// Whose words they are. The kernel's knowledge, and no part of what a model is sent.
-        #[serde(skip, default = "Author::unknown")]
-        author: Author,
+        #[serde(skip, default = "TextAuthor::unknown")]
+        author: TextAuthor,
     },
     /// The model's words and the tools it asks for.
     Assistant {
@@ -57,7 +57,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl ModelMessage {
     /// An assistant's words and calls that no server handed anything over with.
     #[must_use]
     pub const fn assistant(text: String, calls: Vec<ToolUse>) -> Self {
@@ -100,7 +100,7 @@ pub enum StatePart {
     },
     /// A member of one call, for example `extra_content`.
     CallMember {
-        /// The call's place in [`Completion::calls`].
+        /// The call's place in [`ModelCompletion::calls`].
         call: u32,
         /// Its name.
         name: String,
@@ -119,7 +119,7 @@ pub enum StatePart {
     },
     /// The call of this place stands here.
     Call {
-        /// The call's place in [`Completion::calls`].
+        /// The call's place in [`ModelCompletion::calls`].
         call: u32,
     },
 }
@@ -176,14 +176,14 @@ pub struct InferRequest {
     /// The system prompt.
     pub system: String,
     /// The conversation; the last one is the user's or tool results.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ModelMessage>,
     /// Tools on offer; may be empty.
     pub tools: Vec<ToolOffer>,
     /// At most so many output tokens.
     pub max_output_tokens: u64,
     /// How much the model may think; `None`: as the server does by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effort: Option<Effort>,
+    pub effort: Option<ReasoningEffort>,
     /// Requests that begin alike have the same key, for servers that keep a cache by it. It tells nothing of people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
@@ -215,7 +215,7 @@ pub struct Usage {
     pub estimated: bool,
     /// What the server said, where that is far below the text that went and came: it is kept, and not believed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<Told>,
+    pub told: Option<TokenReport>,
     /// The server sent a count that nobody can record: negative, a fraction, no number, above [`Self::TOKENS_MAX`]. The attempt is
     /// settled at what was set aside for it, or at the estimate if that is more.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -224,7 +224,7 @@ pub struct Usage {
 
 /// Counts as a server gave them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct TokenReport {
     /// Tokens read.
     pub input_tokens: u64,
     /// Tokens written.
@@ -269,7 +269,7 @@ pub enum StopReason {
 
 /// A whole answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Completion {
+pub struct ModelCompletion {
     /// Its words.
     pub text: String,
     /// The tools it asks for, in order.
@@ -285,9 +285,9 @@ pub struct Completion {
     pub state: Option<Box<ProviderState>>,
 }
 
-/// A piece of a streamed answer, for people to watch; what counts is the [`Completion`].
+/// A piece of a streamed answer, for people to watch; what counts is the [`ModelCompletion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delta<'a> {
+pub enum CompletionDelta<'a> {
     /// More words.
     Text(&'a str),
     /// A call's name became known.
@@ -378,7 +378,7 @@ pub struct ProviderError {
 
 /// Vectors of texts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Embedded {
+pub struct TextEmbeddings {
     /// One for each text, in order, of length 1.
     pub vectors: Vec<Vec<f32>>,
     /// What it cost; output is 0.
@@ -386,15 +386,15 @@ pub struct Embedded {
 }
 
 /// A model endpoint.
-pub trait Provider: Send + Sync + fmt::Debug {
+pub trait ModelProvider: Send + Sync + fmt::Debug {
     /// One attempt. `on_delta` is called as pieces arrive, when the provider streams; it must not block.
     /// Every wait inside has a deadline; `cancel` ends the attempt and drops the connection.
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>>;
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>>;
 
     /// One attempt at the vectors of these texts, by an embedding model of the same endpoint. `dimensions`: the length that is wanted,
     /// where the manifest says one; a server that answers another length has failed.
@@ -404,7 +404,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
         _dimensions: Option<u64>,
         _texts: &'a [String],
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Embedded, ProviderError>> {
+    ) -> BoxFuture<'a, Result<TextEmbeddings, ProviderError>> {
         Box::pin(std::future::ready(Err(ProviderError {
             kind: FaultKind::Rejected,
             message: format!("this provider serves no embeddings, and `{model}` is asked for"),
@@ -418,9 +418,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// One attempt at the words of a recording, by the provider's own model.
     fn transcribe<'a>(
         &'a self,
-        _audio: &'a Audio,
+        _audio: &'a AudioRecording,
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(std::future::ready(Err(no_speech())))
     }
 
@@ -430,17 +430,17 @@ pub trait Provider: Send + Sync + fmt::Debug {
         _voice: &'a str,
         _text: &'a str,
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Spoken, ProviderError>> {
+    ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(std::future::ready(Err(no_speech())))
     }
 
     /// Tokens that the model's window holds, where its server says so without anything that is paid for.
-    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+    fn window_tokens(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(std::future::ready(None))
     }
 
     /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
-    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

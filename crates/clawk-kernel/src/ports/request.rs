@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// How much a model may think before it answers. Adapters map it to their dialect's own setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Effort {
+pub enum ReasoningEffort {
     /// No thinking.
     None,
     /// The least that the model has.
@@ -22,7 +22,7 @@ pub enum Effort {
     Max,
 }
 
-impl Effort {
+impl ReasoningEffort {
     /// All levels, the least first.
     pub const ALL: [Self; 6] = [
         Self::None,

@@ -8,14 +8,14 @@ use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{AnswerKey, JournalError, Later};
+use super::{AnswerKey, BoxFuture, JournalError};
 use crate::event::kind;
-use crate::purse::{Amount, Unit};
+use crate::purse::{BudgetAmount, BudgetUnit};
 
 /// Conditions of a batch. They are looked at in the transaction that appends it, so they hold over all hosts; where one does not hold,
 /// nothing of the batch is written. A journal of one host ignores them: that host has looked already.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct BatchConditions {
     /// This request begins here: no other session has begun it.
     pub claim: Option<AnswerKey>,
     /// No emergency stop stands in the journal behind this row: up to there this host knows them.
@@ -27,9 +27,9 @@ pub struct Terms {
     /// One more request to this provider has a place in the present minute.
     pub request: Option<ProviderRate>,
     /// There is room under each of these limits.
-    pub room: Vec<Room>,
+    pub room: Vec<BudgetDemand>,
     /// Set aside under this id until a batch settles it.
-    pub aside: Option<Aside>,
+    pub aside: Option<BatchReservation>,
     /// What was set aside under this id is given back: the batch holds what was spent.
     pub settles: Option<Uuid>,
 }
@@ -45,13 +45,13 @@ pub struct ProviderRate {
 
 /// One limit, and what is wanted of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
+pub struct BudgetDemand {
     /// Whose: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
     pub purse: Arc<str>,
     /// The first hour of its window, hours since the epoch.
     pub since_hour: i64,
     /// What is counted.
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     /// How much there may be in the window.
     pub bound: u64,
     /// How much is wanted.
@@ -60,18 +60,18 @@ pub struct Room {
 
 /// What is set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aside {
+pub struct BatchReservation {
     /// Its id.
     pub id: Uuid,
     /// The purses that it is taken from.
     pub purses: Vec<Arc<str>>,
     /// How much of each.
-    pub amount: Amount,
+    pub amount: BudgetAmount,
 }
 
 /// Why a batch whose terms do not hold was not written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unmet {
+pub enum UnmetCondition {
     /// Another session has begun this request: its answer is this one's.
     Claimed,
     /// There is an emergency stop that this host does not know yet.
@@ -83,14 +83,14 @@ pub enum Unmet {
     },
     /// A limit has no room.
     Room {
-        /// Which of [`Terms::room`].
+        /// Which of [`BatchConditions::room`].
         at: usize,
         /// How much of it is used and set aside on all hosts.
         used: u64,
     },
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for UnmetCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Claimed => "another host works on the same request",
@@ -103,7 +103,7 @@ impl fmt::Display for Unmet {
 
 /// Who works on a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
+pub enum SessionHolder {
     /// This host.
     Here,
     /// This host, from now on. Another one had it before: what that one left has to be taken up first.
@@ -114,7 +114,7 @@ pub enum Holder {
 
 /// Something that only the host may do which holds a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct HostOrder {
     /// Its id: the same order is obeyed once.
     pub id: Uuid,
     /// The session.
@@ -125,19 +125,19 @@ pub struct Order {
 
 /// What came since a host looked last.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct HostNews {
     /// The journal's last row.
     pub last_row: u64,
     /// Another number than before: another server keeps the journal since a failover, and its last rows may be others.
     pub line: u32,
     /// Open orders for sessions that this host holds, oldest first.
-    pub orders: Vec<Order>,
-    /// [`Shared::take_over`] would find something.
+    pub orders: Vec<HostOrder>,
+    /// [`HostCluster::take_over`] would find something.
     pub due: bool,
 }
 
 /// The hosts of one agent, as one of them sees the others.
-pub trait Shared: Send + Sync + fmt::Debug {
+pub trait HostCluster: Send + Sync + fmt::Debug {
     /// The name of this host.
     fn host(&self) -> &str;
 
@@ -151,7 +151,7 @@ pub trait Shared: Send + Sync + fmt::Debug {
     fn holds(&self, session: SessionId) -> bool;
 
     /// Takes the session if no host holds it.
-    fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>>;
+    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>>;
 
     /// Gives the session up once all that was submitted before is durable.
     fn release(&self, session: SessionId);
@@ -164,32 +164,32 @@ pub trait Shared: Send + Sync + fmt::Debug {
 
     /// Looks for hosts that are gone and for work without a holder. Returns sessions that this host holds from now on and has to take
     /// up; at most some dozens at a time.
-    fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>>;
+    fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>>;
 
     /// What a lost host had set aside for these sessions is settled.
-    fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>>;
+    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>>;
 
     /// A secret that all hosts of the agent know. The first one that asks brings it: `fresh`.
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>>;
+    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>>;
 
     /// What came. `look`: also whether there is something to take over.
-    fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>>;
+    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>>;
 
     /// All that the last [`Self::news`] told of is known here. A host that has not heard of the others for long begins nothing.
     fn followed(&self);
 
     /// Completes once other hosts may have done something since the last time. It may never complete: whoever waits looks by itself,
     /// too.
-    fn woken(&self) -> Later<'_, ()>;
+    fn woken(&self) -> BoxFuture<'_, ()>;
 
     /// Gives an order, durably. The same id again changes nothing.
-    fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>>;
+    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>>;
 
     /// What became of an order that this host gave; `None`: nothing yet. Once told, it is forgotten.
-    fn outcome(&self, id: Uuid) -> Later<'_, Result<Option<Vec<u8>>, JournalError>>;
+    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
     /// Says what became of an order that this host obeyed.
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> Later<'_, Result<(), JournalError>>;
+    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>>;
 }
 
 /// Events about a session that any host may append: they are not part of its turns.

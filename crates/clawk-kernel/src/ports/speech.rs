@@ -8,7 +8,7 @@ use super::Usage;
 
 /// A recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Audio {
+pub struct AudioRecording {
     /// For example `audio/wav`, `audio/webm` or `audio/pcm;rate=16000` (16 bit, mono, little-endian).
     pub media_type: String,
     /// SHA-256 of its bytes. The record has this and never the bytes.
@@ -21,7 +21,7 @@ pub struct Audio {
 
 /// What was said in a recording. Untrusted text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transcribed {
+pub struct AudioTranscript {
     /// The words; empty where nothing was said.
     pub text: String,
     /// What it cost.
@@ -30,7 +30,7 @@ pub struct Transcribed {
 
 /// A text as a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spoken {
+pub struct SpokenAudio {
     /// For example `audio/mpeg`.
     pub media_type: &'static str,
     /// Its bytes.

@@ -5,24 +5,24 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_plan::{Obtained, Plan, Refusal};
-use clawk_policy::path::Places;
+use clawk_plan::{ObtainedEnforcement, Plan, SandboxRefusal};
+use clawk_policy::path::RealLocations;
 use clawk_proto::SessionId;
 use clawk_proto::content::ContentBlock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Later, Marked, MarkedContent};
+use super::{BoxFuture, MarkedContent, TaintedFiles};
 use crate::call::Permit;
-use crate::place::{self, Search};
-use crate::sampling::{Sample, Sampled};
-use crate::sheet::Preview;
-use crate::witness::Fact;
+use crate::place::{self, PathSearch};
+use crate::sampling::{SampleAnswer, SampleRequest};
+use crate::sheet::ExecutorPreview;
+use crate::witness::GrantPrecondition;
 
 /// The executor's description of a tool. Fields of the manifest take precedence.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Description {
+pub struct ToolDescription {
     /// For the model.
     pub description: String,
     /// JSON Schema of the arguments.
@@ -64,7 +64,7 @@ impl Executor {
 
 /// One call to examine before a person is asked about it.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+pub struct InspectedCall<'a> {
     /// The tool.
     pub tool: &'a str,
     /// What it would get.
@@ -85,7 +85,7 @@ pub struct RunOutcome {
     /// Facts beside the text (R20a).
     pub structured: Option<Value>,
     /// What really enclosed it.
-    pub obtained: Obtained,
+    pub obtained: ObtainedEnforcement,
 }
 
 /// A tool that did not run, or was cut short.
@@ -93,14 +93,14 @@ pub struct RunOutcome {
 pub enum RunError {
     /// The sandbox refused or can't be had; nothing ran.
     #[error("{0}")]
-    Sandbox(Refusal),
+    Sandbox(SandboxRefusal),
     /// It ran past its deadline and was ended with all its processes.
     #[error("ended after {timeout_ms} ms, its `timeout_ms`")]
     Timeout {
         /// The deadline, milliseconds.
         timeout_ms: u64,
         /// What enclosed it.
-        obtained: Obtained,
+        obtained: ObtainedEnforcement,
     },
     /// It could not be started or reached; surely nothing happened. Says what would mend it.
     #[error("{0}")]
@@ -121,7 +121,7 @@ pub enum RunError {
 
 /// How clawk finds out the outcome of a run that was cut off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Mend {
+pub enum ReconcileMethod {
     /// A person is asked.
     #[default]
     Person,
@@ -134,19 +134,21 @@ pub enum Mend {
 }
 
 /// Puts a server's question to a model, for the session whose call runs at the server.
-pub type Sampler = Arc<
-    dyn Fn(SessionId, Sample, CancellationToken) -> Later<'static, Result<Sampled, String>> + Send + Sync,
+pub type SamplingHandler = Arc<
+    dyn Fn(SessionId, SampleRequest, CancellationToken) -> BoxFuture<'static, Result<SampleAnswer, String>>
+        + Send
+        + Sync,
 >;
 
 /// Runs tools by the executor bound to their name.
 pub trait ToolRunner: Send + Sync + fmt::Debug {
     /// What the tool is. Local for built-ins; asks the server, started on first need, for MCP tools.
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>>;
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>>;
 
     /// The names under which all tools of a server are taken over for a declared tool that names a server and none of its
     /// tools; `None`: the declared tool is itself the one that is meant. [`ToolRunner::describe`] and the rest then know
     /// these names, too.
-    fn takes_over<'a>(&'a self, _tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, _tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -161,7 +163,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), SandboxRefusal>;
 
     /// The same for a call that may come later. The caller may ask again.
     ///
@@ -173,7 +175,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.preflight(tool, arguments, plan, workdir)
     }
 
@@ -182,42 +184,46 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>>;
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
 
     /// What a person should see before saying yes: a diff, a command with its program and folder, a host and body.
     /// The kernel adds every argument that this does not show whole.
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview>;
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview>;
 
     /// What the call would act through, beside its arguments and the files that they name: the programs that its names
     /// stand for, the place that a request goes to, with what is configured of them. An exact grant is bound to it.
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>>;
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>>;
 
     /// Of a past run that is played again: whether a person was asked about this call. `None`: this is no replay.
-    fn was_asked(&self, _look: Look<'_>) -> Option<bool> {
+    fn was_asked(&self, _look: InspectedCall<'_>) -> Option<bool> {
         None
     }
 
     /// Where the paths of a call and the roots of the rules really lead.
-    fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
+    fn places<'a>(&'a self, _look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
         Box::pin(place::look(search))
     }
 
     /// The origins of untrusted text in these contents, as far as calls of this agent brought it there. What holds none is left out.
-    fn marked<'a>(&'a self, _contents: Vec<MarkedContent>) -> Later<'a, Marked> {
-        Box::pin(std::future::ready(Marked::new()))
+    fn marked<'a>(&'a self, _contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
+        Box::pin(std::future::ready(TaintedFiles::new()))
     }
 
     /// Records that these bytes come from these origins. A file in which they are found later has these origins, too.
     ///
     /// # Errors
     /// The record could not be written.
-    fn mark<'a>(&'a self, _content: Vec<u8>, _origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+    fn mark<'a>(
+        &'a self,
+        _content: Vec<u8>,
+        _origins: BTreeSet<String>,
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
     /// How the tool's unknown outcomes are found out.
-    fn mend(&self, _tool: &str) -> Mend {
-        Mend::Person
+    fn mend(&self, _tool: &str) -> ReconcileMethod {
+        ReconcileMethod::Person
     }
 
     /// Runs the check that is configured for the permit's tool. It gets the call's `request_id`, `tool` and `arguments`, and
@@ -226,7 +232,7 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
         &'a self,
         permit: Permit,
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         let tool = permit.tool().to_owned();
         Box::pin(async move { Err(RunError::Unavailable(format!("`{tool}` has no check"))) })
     }
@@ -237,8 +243,8 @@ pub trait ToolRunner: Send + Sync + fmt::Debug {
     }
 
     /// Tells, once and before any call, how a server's question reaches the agent's models.
-    fn models(&self, _sampler: Sampler) {}
+    fn models(&self, _sampler: SamplingHandler) {}
 
     /// Ends servers and processes that outlive calls.
-    fn close(&self) -> Later<'_, ()>;
+    fn close(&self) -> BoxFuture<'_, ()>;
 }

@@ -1,6 +1,6 @@
 use super::{ContextFiles, MAX_CONTEXT_FILE_BYTES, context_file, result_text, share_of_each, system, texts};
 use crate::error::CallError;
-use crate::output::Shown;
+use crate::output::ResultExcerpt;
 
 #[test]
 fn only_plain_files_inside_the_folder_join_the_prompt() {
@@ -67,7 +67,7 @@ fn what_may_have_been_done_is_never_told_as_not_done() {
         },
     ];
     for error in begun {
-        let told = result_text(&Err(error.clone()), Shown::default());
+        let told = result_text(&Err(error.clone()), ResultExcerpt::default());
         let text = told.text;
         assert!(told.is_error && !text.contains("not done"), "{text}");
         assert!(
@@ -77,6 +77,6 @@ fn what_may_have_been_done_is_never_told_as_not_done() {
         // What every other surface shows: the terminal, the wire, the trace.
         assert!(error.to_string().contains("may have been done"), "{error}");
     }
-    let text = result_text(&Err(CallError::Cancelled { tool }), Shown::default()).text;
+    let text = result_text(&Err(CallError::Cancelled { tool }), ResultExcerpt::default()).text;
     assert!(text.starts_with("not done: "), "{text}");
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The unit of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum BudgetUnit {
     /// Input and output tokens of models.
     Tokens,
     /// Millionths of a US dollar.
@@ -18,7 +18,7 @@ pub enum Unit {
     BytesOut,
 }
 
-impl Unit {
+impl BudgetUnit {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Tokens,
@@ -44,20 +44,20 @@ impl Unit {
 /// So much of each unit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Amount {
-    /// See [`Unit::Tokens`].
+pub struct BudgetAmount {
+    /// See [`BudgetUnit::Tokens`].
     pub tokens: u64,
-    /// See [`Unit::CostMicrousd`].
+    /// See [`BudgetUnit::CostMicrousd`].
     pub cost_microusd: u64,
-    /// See [`Unit::BusyMs`].
+    /// See [`BudgetUnit::BusyMs`].
     pub busy_ms: u64,
-    /// See [`Unit::Calls`].
+    /// See [`BudgetUnit::Calls`].
     pub calls: u64,
-    /// See [`Unit::BytesOut`].
+    /// See [`BudgetUnit::BytesOut`].
     pub bytes_out: u64,
 }
 
-impl Amount {
+impl BudgetAmount {
     /// No bound at all, where amounts say what is left.
     pub(crate) const UNBOUNDED: Self = Self {
         tokens: u64::MAX,
@@ -69,23 +69,23 @@ impl Amount {
 
     /// So much of one unit.
     #[must_use]
-    pub const fn get(&self, unit: Unit) -> u64 {
+    pub const fn get(&self, unit: BudgetUnit) -> u64 {
         match unit {
-            Unit::Tokens => self.tokens,
-            Unit::CostMicrousd => self.cost_microusd,
-            Unit::BusyMs => self.busy_ms,
-            Unit::Calls => self.calls,
-            Unit::BytesOut => self.bytes_out,
+            BudgetUnit::Tokens => self.tokens,
+            BudgetUnit::CostMicrousd => self.cost_microusd,
+            BudgetUnit::BusyMs => self.busy_ms,
+            BudgetUnit::Calls => self.calls,
+            BudgetUnit::BytesOut => self.bytes_out,
         }
     }
 
-    pub(crate) const fn cap(&mut self, unit: Unit, at_most: u64) {
+    pub(crate) const fn cap(&mut self, unit: BudgetUnit, at_most: u64) {
         let own = match unit {
-            Unit::Tokens => &mut self.tokens,
-            Unit::CostMicrousd => &mut self.cost_microusd,
-            Unit::BusyMs => &mut self.busy_ms,
-            Unit::Calls => &mut self.calls,
-            Unit::BytesOut => &mut self.bytes_out,
+            BudgetUnit::Tokens => &mut self.tokens,
+            BudgetUnit::CostMicrousd => &mut self.cost_microusd,
+            BudgetUnit::BusyMs => &mut self.busy_ms,
+            BudgetUnit::Calls => &mut self.calls,
+            BudgetUnit::BytesOut => &mut self.bytes_out,
         };
         if *own > at_most {
             *own = at_most;

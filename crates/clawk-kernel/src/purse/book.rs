@@ -5,34 +5,34 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::amount::{Amount, Unit};
+use super::amount::{BudgetAmount, BudgetUnit};
 use super::limit::{Limit, Window, hour_of, hour_start};
 use crate::error::CallError;
-use crate::ports::{Aside, Room, Spent, Terms};
+use crate::ports::{BatchConditions, BatchReservation, BudgetDemand, SpentAmount};
 use crate::time::Timestamp;
 
 /// An account's number.
-pub(crate) type Id = u64;
+pub(crate) type BudgetAccountId = u64;
 
 /// All accounts of an agent.
 #[derive(Debug, Default)]
-pub(crate) struct Book(Mutex<Inner>);
+pub(crate) struct BudgetLedger(Mutex<BudgetLedgerState>);
 
 #[derive(Debug, Default)]
-pub(super) struct Inner {
-    pub(super) accounts: HashMap<Id, Account>,
-    next: Id,
+pub(super) struct BudgetLedgerState {
+    pub(super) accounts: HashMap<BudgetAccountId, LedgerAccount>,
+    next: BudgetAccountId,
     warn_at_percent: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Account {
-    pub(super) parent: Option<Id>,
+pub(super) struct LedgerAccount {
+    pub(super) parent: Option<BudgetAccountId>,
     pub(super) label: String,
-    pub(super) meters: Vec<Meter>,
+    pub(super) meters: Vec<BudgetMeter>,
     /// Since it was opened.
-    pub(super) spent: Amount,
-    pub(super) reserved: Amount,
+    pub(super) spent: BudgetAmount,
+    pub(super) reserved: BudgetAmount,
     /// The name under which spending is kept over restarts; sessions and turns are folded from their chains instead.
     kept: Option<Arc<str>>,
     /// Its windows bound more than models' use, so that every call's spending is kept, too.
@@ -41,7 +41,7 @@ pub(super) struct Account {
 
 /// A limit and what was spent in its present window.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct BudgetMeter {
     pub(super) limit: Limit,
     pub(super) from: Timestamp,
     pub(super) until: Timestamp,
@@ -49,7 +49,7 @@ pub(super) struct Meter {
     warned: bool,
 }
 
-impl Meter {
+impl BudgetMeter {
     fn new(limit: Limit, now: Timestamp) -> Self {
         let (from, until) = limit.window.around(now);
         Self {
@@ -87,7 +87,7 @@ impl Meter {
 
 /// A limit passed its mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Warning {
+pub(crate) struct BudgetWarning {
     pub(crate) scope: String,
     pub(crate) limit: String,
     pub(crate) bound: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Warning {
     pub(crate) resets_at: Option<String>,
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for BudgetWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             scope,
@@ -114,18 +114,18 @@ impl fmt::Display for Warning {
 
 /// What a settlement brings about.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct BudgetSettlement {
     /// To be kept in the same commit as the event that says so.
-    pub(crate) spent: Vec<Spent>,
+    pub(crate) spent: Vec<SpentAmount>,
     /// Those of purses that keep calls, time and bytes, too: the event tells of them.
-    pub(crate) told: Vec<Spent>,
-    pub(crate) warnings: Vec<Warning>,
+    pub(crate) told: Vec<SpentAmount>,
+    pub(crate) warnings: Vec<BudgetWarning>,
 }
 
 /// Why there is no room: the unit, and how much of it was wanted.
-pub(crate) type Lack = (Unit, u64);
+pub(crate) type BudgetShortfall = (BudgetUnit, u64);
 
-impl Account {
+impl LedgerAccount {
     fn scope(&self, limit: &Limit) -> String {
         if limit.scope.is_empty() {
             self.label.clone()
@@ -135,8 +135,8 @@ impl Account {
     }
 }
 
-impl Inner {
-    fn roll(&mut self, path: &[Id], now: Timestamp) {
+impl BudgetLedgerState {
+    fn roll(&mut self, path: &[BudgetAccountId], now: Timestamp) {
         for id in path {
             if let Some(account) = self.accounts.get_mut(id) {
                 account.meters.iter_mut().for_each(|meter| meter.roll(now));
@@ -145,8 +145,8 @@ impl Inner {
     }
 
     /// What is left in every purse of the path.
-    fn left(&self, path: &[Id]) -> Amount {
-        let mut left = Amount::UNBOUNDED;
+    fn left(&self, path: &[BudgetAccountId]) -> BudgetAmount {
+        let mut left = BudgetAmount::UNBOUNDED;
         for account in path.iter().filter_map(|id| self.accounts.get(id)) {
             for meter in account.meters.iter().filter(|meter| meter.bounded()) {
                 let unit = meter.limit.unit;
@@ -158,10 +158,10 @@ impl Inner {
     }
 
     /// The refusal by the tightest limit of this unit. `reserved`: what others have set aside counts as used.
-    fn short(&self, path: &[Id], (unit, wanted): Lack, reserved: bool) -> CallError {
+    fn short(&self, path: &[BudgetAccountId], (unit, wanted): BudgetShortfall, reserved: bool) -> CallError {
         let accounts = path.iter().filter_map(|id| self.accounts.get(id));
         let meters = accounts.flat_map(|account| account.meters.iter().map(move |meter| (account, meter)));
-        let used = |account: &Account, meter: &Meter| {
+        let used = |account: &LedgerAccount, meter: &BudgetMeter| {
             let aside = if reserved { account.reserved.get(unit) } else { 0 };
             meter.spent.saturating_add(aside)
         };
@@ -190,7 +190,7 @@ impl Inner {
         }
     }
 
-    fn set_aside(&mut self, path: &[Id], amount: Amount) {
+    fn set_aside(&mut self, path: &[BudgetAccountId], amount: BudgetAmount) {
         for id in path {
             if let Some(account) = self.accounts.get_mut(id) {
                 account.reserved = account.reserved.plus(amount);
@@ -198,7 +198,7 @@ impl Inner {
         }
     }
 
-    fn give_back(&mut self, path: &[Id], amount: Amount) {
+    fn give_back(&mut self, path: &[BudgetAccountId], amount: BudgetAmount) {
         for id in path {
             if let Some(account) = self.accounts.get_mut(id) {
                 account.reserved = account.reserved.minus(amount);
@@ -206,8 +206,8 @@ impl Inner {
         }
     }
 
-    fn spend(&mut self, path: &[Id], amount: Amount, now: Timestamp) -> Settled {
-        let mut settled = Settled::default();
+    fn spend(&mut self, path: &[BudgetAccountId], amount: BudgetAmount, now: Timestamp) -> BudgetSettlement {
+        let mut settled = BudgetSettlement::default();
         let by_model = amount.tokens > 0 || amount.cost_microusd > 0;
         for id in path {
             let Some(account) = self.accounts.get_mut(id) else {
@@ -215,7 +215,7 @@ impl Inner {
             };
             account.spent = account.spent.plus(amount);
             if let Some(purse) = account.kept.as_ref().filter(|_| by_model || account.keeps_calls) {
-                let spent = Spent {
+                let spent = SpentAmount {
                     hour: hour_of(now),
                     purse: Arc::clone(purse),
                     amount,
@@ -234,7 +234,7 @@ impl Inner {
                     } else {
                         &meter.limit.scope
                     };
-                    settled.warnings.push(Warning {
+                    settled.warnings.push(BudgetWarning {
                         scope: scope.clone(),
                         limit: meter.limit.name.clone(),
                         bound: meter.limit.bound,
@@ -248,47 +248,54 @@ impl Inner {
     }
 }
 
-impl Book {
+impl BudgetLedger {
     pub(crate) fn new(warn_at_percent: u8) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Inner {
+        Arc::new(Self(Mutex::new(BudgetLedgerState {
             warn_at_percent: u64::from(warn_at_percent),
-            ..Inner::default()
+            ..BudgetLedgerState::default()
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BudgetLedgerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens an account. `kept`: its name over restarts.
     pub(crate) fn open(
         &self,
-        parent: Option<Id>,
+        parent: Option<BudgetAccountId>,
         label: String,
         limits: Vec<Limit>,
         kept: Option<String>,
         now: Timestamp,
-    ) -> Id {
+    ) -> BudgetAccountId {
         let mut inner = self.lock();
         inner.next += 1;
         let id = inner.next;
         let windowed = |limit: &Limit| {
-            limit.window != Window::Whole && matches!(limit.unit, Unit::BusyMs | Unit::Calls | Unit::BytesOut)
+            limit.window != Window::Whole
+                && matches!(
+                    limit.unit,
+                    BudgetUnit::BusyMs | BudgetUnit::Calls | BudgetUnit::BytesOut
+                )
         };
-        let account = Account {
+        let account = LedgerAccount {
             parent,
             label,
             keeps_calls: limits.iter().any(windowed),
-            meters: limits.into_iter().map(|limit| Meter::new(limit, now)).collect(),
-            spent: Amount::default(),
-            reserved: Amount::default(),
+            meters: limits
+                .into_iter()
+                .map(|limit| BudgetMeter::new(limit, now))
+                .collect(),
+            spent: BudgetAmount::default(),
+            reserved: BudgetAmount::default(),
             kept: kept.map(Into::into),
         };
         inner.accounts.insert(id, account);
         id
     }
 
-    pub(super) fn close(&self, id: Id) {
+    pub(super) fn close(&self, id: BudgetAccountId) {
         self.lock().accounts.remove(&id);
     }
 
@@ -298,15 +305,15 @@ impl Book {
     /// -32021: which purse, which limit, what is used and wanted, when it begins anew.
     pub(crate) fn reserve(
         self: &Arc<Self>,
-        path: Arc<[Id]>,
+        path: Arc<[BudgetAccountId]>,
         now: Timestamp,
-        want: impl FnOnce(&Amount) -> Result<Amount, Lack>,
-    ) -> Result<Reservation, CallError> {
+        want: impl FnOnce(&BudgetAmount) -> Result<BudgetAmount, BudgetShortfall>,
+    ) -> Result<BudgetReservation, CallError> {
         let mut inner = self.lock();
         inner.roll(&path, now);
         let left = inner.left(&path);
         let amount = want(&left).map_err(|lack| inner.short(&path, lack, true))?;
-        let lacking = Unit::ALL
+        let lacking = BudgetUnit::ALL
             .into_iter()
             .find(|unit| amount.get(*unit) > left.get(*unit));
         if let Some(unit) = lacking {
@@ -314,7 +321,7 @@ impl Book {
         }
         inner.set_aside(&path, amount);
         drop(inner);
-        Ok(Reservation {
+        Ok(BudgetReservation {
             book: Arc::clone(self),
             path,
             amount,
@@ -326,13 +333,15 @@ impl Book {
     ///
     /// # Errors
     /// -32021.
-    pub(crate) fn not_used_up(&self, path: &[Id], now: Timestamp) -> Result<(), CallError> {
+    pub(crate) fn not_used_up(&self, path: &[BudgetAccountId], now: Timestamp) -> Result<(), CallError> {
         let mut inner = self.lock();
         inner.roll(path, now);
         for account in path.iter().filter_map(|id| inner.accounts.get(id)) {
             for meter in account.meters.iter().filter(|meter| meter.bounded()) {
                 let unit = meter.limit.unit;
-                if matches!(unit, Unit::Tokens | Unit::CostMicrousd) && meter.spent >= meter.limit.bound {
+                if matches!(unit, BudgetUnit::Tokens | BudgetUnit::CostMicrousd)
+                    && meter.spent >= meter.limit.bound
+                {
                     return Err(inner.short(path, (unit, 0), false));
                 }
             }
@@ -341,15 +350,15 @@ impl Book {
     }
 
     /// What this account has spent in all.
-    pub(super) fn total(&self, id: Id) -> Amount {
+    pub(super) fn total(&self, id: BudgetAccountId) -> BudgetAmount {
         self.lock()
             .accounts
             .get(&id)
-            .map_or_else(Amount::default, |account| account.spent)
+            .map_or_else(BudgetAmount::default, |account| account.spent)
     }
 
     /// Counts so much less, in every purse of the path that is not kept over restarts.
-    pub(crate) fn unspend(&self, path: &[Id], amount: Amount) {
+    pub(crate) fn unspend(&self, path: &[BudgetAccountId], amount: BudgetAmount) {
         let mut inner = self.lock();
         for id in path {
             let Some(account) = inner
@@ -367,7 +376,7 @@ impl Book {
     }
 
     /// Counts so much less in the accounts that are kept over restarts. What was counted in an earlier window counts for nothing now.
-    pub(crate) fn unspend_kept(&self, unspent: &[Spent], now: Timestamp) {
+    pub(crate) fn unspend_kept(&self, unspent: &[SpentAmount], now: Timestamp) {
         let mut inner = self.lock();
         for account in inner.accounts.values_mut() {
             let Some(name) = account.kept.clone() else {
@@ -386,7 +395,7 @@ impl Book {
     }
 
     /// Counts what was spent before this account was opened: in an earlier run, or earlier in this session.
-    pub(crate) fn recall(&self, id: Id, amount: Amount) {
+    pub(crate) fn recall(&self, id: BudgetAccountId, amount: BudgetAmount) {
         let mut inner = self.lock();
         let percent = inner.warn_at_percent;
         if let Some(account) = inner.accounts.get_mut(&id) {
@@ -399,7 +408,7 @@ impl Book {
     }
 
     /// Counts what earlier runs have kept. What is of an earlier window counts for nothing.
-    pub(crate) fn restore(&self, kept: &[Spent], now: Timestamp) {
+    pub(crate) fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
         let mut inner = self.lock();
         let percent = inner.warn_at_percent;
         for account in inner.accounts.values_mut() {
@@ -420,13 +429,13 @@ impl Book {
     }
 
     /// Counts what all hosts have spent, where it is more than is known here. It is never less than this host's own part of it.
-    pub(crate) fn catch_up(&self, kept: &[Spent], now: Timestamp) {
+    pub(crate) fn catch_up(&self, kept: &[SpentAmount], now: Timestamp) {
         let mut inner = self.lock();
         for account in inner.accounts.values_mut() {
             let Some(name) = account.kept.clone() else {
                 continue;
             };
-            let of: Vec<&Spent> = kept.iter().filter(|row| row.purse == name).collect();
+            let of: Vec<&SpentAmount> = kept.iter().filter(|row| row.purse == name).collect();
             for meter in &mut account.meters {
                 meter.roll(now);
                 let unit = meter.limit.unit;
@@ -438,7 +447,7 @@ impl Book {
     }
 
     /// Spent in the present window of this account's limit.
-    pub(crate) fn spent(&self, id: Id, unit: Unit, window: Window, now: Timestamp) -> u64 {
+    pub(crate) fn spent(&self, id: BudgetAccountId, unit: BudgetUnit, window: Window, now: Timestamp) -> u64 {
         let mut inner = self.lock();
         inner.roll(&[id], now);
         let meters = inner
@@ -450,7 +459,7 @@ impl Book {
         fitting.next().map_or(0, |meter| meter.spent)
     }
 
-    pub(super) fn rolled(&self, now: Timestamp) -> MutexGuard<'_, Inner> {
+    pub(super) fn rolled(&self, now: Timestamp) -> MutexGuard<'_, BudgetLedgerState> {
         let mut inner = self.lock();
         for account in inner.accounts.values_mut() {
             account.meters.iter_mut().for_each(|meter| meter.roll(now));
@@ -461,14 +470,14 @@ impl Book {
 
 /// Something set aside in every purse of a path. Dropped unsettled, it is given back.
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    book: Arc<Book>,
-    path: Arc<[Id]>,
-    pub(crate) amount: Amount,
+pub(crate) struct BudgetReservation {
+    book: Arc<BudgetLedger>,
+    path: Arc<[BudgetAccountId]>,
+    pub(crate) amount: BudgetAmount,
     open: bool,
 }
 
-impl Reservation {
+impl BudgetReservation {
     /// The purses on its path that are kept over restarts.
     pub(crate) fn kept(&self) -> Vec<Arc<str>> {
         let inner = self.book.lock();
@@ -477,15 +486,15 @@ impl Reservation {
     }
 
     /// What must hold over all hosts for it, under this id; nothing where no purse on its path that is kept has a limit.
-    pub(crate) fn terms(&self, id: uuid::Uuid) -> Terms {
+    pub(crate) fn terms(&self, id: uuid::Uuid) -> BatchConditions {
         let inner = self.book.lock();
-        let mut terms = Terms::default();
+        let mut terms = BatchConditions::default();
         let mut purses = Vec::new();
         for account in self.path.iter().filter_map(|id| inner.accounts.get(id)) {
             let Some(purse) = &account.kept else { continue };
             let before = terms.room.len();
             let bounded = account.meters.iter().filter(|meter| meter.bounded());
-            terms.room.extend(bounded.map(|meter| Room {
+            terms.room.extend(bounded.map(|meter| BudgetDemand {
                 purse: Arc::clone(purse),
                 since_hour: hour_of(meter.from),
                 unit: meter.limit.unit,
@@ -497,7 +506,7 @@ impl Reservation {
             }
         }
         if !purses.is_empty() {
-            terms.aside = Some(Aside {
+            terms.aside = Some(BatchReservation {
                 id,
                 purses,
                 amount: self.amount,
@@ -507,7 +516,7 @@ impl Reservation {
     }
 
     /// The refusal by a limit that other hosts have used up.
-    pub(crate) fn used_up(&self, room: &Room, used: u64) -> CallError {
+    pub(crate) fn used_up(&self, room: &BudgetDemand, used: u64) -> CallError {
         let inner = self.book.lock();
         let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
         let mut of = accounts.filter(|account| account.kept.as_ref() == Some(&room.purse));
@@ -535,7 +544,7 @@ impl Reservation {
     }
 
     /// Replaces what was set aside by what was spent.
-    pub(crate) fn settle(mut self, spent: Amount, now: Timestamp) -> Settled {
+    pub(crate) fn settle(mut self, spent: BudgetAmount, now: Timestamp) -> BudgetSettlement {
         self.open = false;
         let mut inner = self.book.lock();
         inner.give_back(&self.path, self.amount);
@@ -544,7 +553,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for BudgetReservation {
     fn drop(&mut self) {
         if self.open {
             self.book.lock().give_back(&self.path, self.amount);

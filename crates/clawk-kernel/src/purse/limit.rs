@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::amount::Unit;
+use super::amount::BudgetUnit;
 use crate::time::Timestamp;
 
 const HOUR_US: i64 = 3_600_000_000;
@@ -13,7 +13,7 @@ const DAY_US: i64 = 24 * HOUR_US;
 /// `[budgets]`: what this agent may use up, beside the manifest's own limits; the stricter one holds. Absent: no bound.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Budgets {
+pub struct BudgetSettings {
     /// A notice and an event once a limit is used up so far, per cent; 0: never.
     pub warn_at_percent: u8,
     /// Model answers in one turn; beyond, the turn ends with an explanation.
@@ -21,32 +21,32 @@ pub struct Budgets {
     /// The same call with the same answer so often in one turn ends it; 0: never.
     pub repeats_per_turn: u32,
     /// What holds for a model whose price is not known, where money is limited.
-    pub unpriced: Unpriced,
+    pub unpriced: UnpricedRule,
     /// The whole agent, in a UTC day.
-    pub day: Allowance,
+    pub day: BudgetAllowance,
     /// The whole agent, in a UTC month.
-    pub month: Allowance,
+    pub month: BudgetAllowance,
     /// One session with all that it delegates.
-    pub session: Allowance,
+    pub session: BudgetAllowance,
     /// One turn with all that it starts.
-    pub turn: Allowance,
+    pub turn: BudgetAllowance,
     /// By tool name.
-    pub tools: BTreeMap<String, Named>,
+    pub tools: BTreeMap<String, NamedBudget>,
     /// By skill name: as a composite tool, and from its invocation to the turn's end.
-    pub skills: BTreeMap<String, Named>,
+    pub skills: BTreeMap<String, NamedBudget>,
 }
 
-impl Default for Budgets {
+impl Default for BudgetSettings {
     fn default() -> Self {
         Self {
             warn_at_percent: 80,
             steps_per_turn: 48,
             repeats_per_turn: 5,
-            unpriced: Unpriced::default(),
-            day: Allowance::default(),
-            month: Allowance::default(),
-            session: Allowance::default(),
-            turn: Allowance::default(),
+            unpriced: UnpricedRule::default(),
+            day: BudgetAllowance::default(),
+            month: BudgetAllowance::default(),
+            session: BudgetAllowance::default(),
+            turn: BudgetAllowance::default(),
             tools: BTreeMap::new(),
             skills: BTreeMap::new(),
         }
@@ -56,7 +56,7 @@ impl Default for Budgets {
 /// `[budgets] unpriced`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unpriced {
+pub enum UnpricedRule {
     /// It is not asked.
     #[default]
     Refuse,
@@ -67,7 +67,7 @@ pub enum Unpriced {
 /// One bound per unit; absent: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Allowance {
+pub struct BudgetAllowance {
     /// Input and output tokens.
     pub tokens: Option<u64>,
     /// Millionths of a US dollar.
@@ -80,15 +80,15 @@ pub struct Allowance {
     pub bytes_out: Option<u64>,
 }
 
-impl Allowance {
+impl BudgetAllowance {
     /// Its bounds.
-    pub(crate) fn bounds(&self) -> impl Iterator<Item = (Unit, u64)> {
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = (BudgetUnit, u64)> {
         let given = [
-            (Unit::Tokens, self.tokens),
-            (Unit::CostMicrousd, self.cost_microusd),
-            (Unit::BusyMs, self.busy_ms),
-            (Unit::Calls, self.calls),
-            (Unit::BytesOut, self.bytes_out),
+            (BudgetUnit::Tokens, self.tokens),
+            (BudgetUnit::CostMicrousd, self.cost_microusd),
+            (BudgetUnit::BusyMs, self.busy_ms),
+            (BudgetUnit::Calls, self.calls),
+            (BudgetUnit::BytesOut, self.bytes_out),
         ];
         given
             .into_iter()
@@ -99,11 +99,11 @@ impl Allowance {
 /// `[budgets.tools.NAME]`, `[budgets.skills.NAME]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Named {
+pub struct NamedBudget {
     /// Each run by itself.
-    pub run: Allowance,
+    pub run: BudgetAllowance,
     /// All runs of a UTC day.
-    pub day: Allowance,
+    pub day: BudgetAllowance,
 }
 
 /// The period of a limit. All periods begin in UTC.
@@ -152,7 +152,7 @@ pub const fn hour_start(hour: i64) -> Timestamp {
 /// One bound, as it is enforced.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
-    pub(crate) unit: Unit,
+    pub(crate) unit: BudgetUnit,
     pub(crate) window: Window,
     /// `u64::MAX`: counted, and not bounded.
     pub(crate) bound: u64,
@@ -163,7 +163,7 @@ pub(crate) struct Limit {
 }
 
 /// The limits of an allowance.
-pub(crate) fn of(allowance: &Allowance, window: Window, prefix: &str) -> Vec<Limit> {
+pub(crate) fn of(allowance: &BudgetAllowance, window: Window, prefix: &str) -> Vec<Limit> {
     allowance
         .bounds()
         .map(|(unit, bound)| Limit {

@@ -17,50 +17,50 @@ use std::sync::Arc;
 
 use clawk_manifest::model::{Manifest, Policy, SwarmLimits};
 
-pub use amount::{Amount, Unit};
-pub(crate) use book::{Reservation, Warning};
-pub use limit::{Allowance, Budgets, Named, Unpriced, Window, hour_of, hour_start};
-pub(crate) use model::{NoRoom, Set};
-pub use price::{Price, Prices, Unknown, UnknownWord};
-pub use report::{Budget, LimitState, ModelPrice, PurseState};
+pub use amount::{BudgetAmount, BudgetUnit};
+pub(crate) use book::{BudgetReservation, BudgetWarning};
+pub use limit::{BudgetAllowance, BudgetSettings, NamedBudget, UnpricedRule, Window, hour_of, hour_start};
+pub(crate) use model::{AttemptReservation, NoRoom};
+pub use price::{PriceTable, TokenPrice, UnknownPriceRule, UnknownWord};
+pub use report::{BudgetAccountState, BudgetReport, LimitState, ModelPrice};
 
-use book::{Book, Id};
+use book::{BudgetAccountId, BudgetLedger};
 use limit::Limit;
-use model::ModelPurse;
+use model::ModelBudget;
 
 use crate::error::CallError;
-use crate::event::{BudgetWarned, Draft, Scribe, Thread, kind};
+use crate::event::{BudgetWarned, Draft, JournalWriter, Thread, kind};
 use crate::infer::patience::ModelOptions;
-use crate::ports::Spent;
+use crate::ports::SpentAmount;
 use crate::time::Timestamp;
 
 /// One account of the tree. Clones are cheap and share it; it is closed when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Purse(Arc<Account>);
+pub(crate) struct BudgetAccount(Arc<BudgetAccountInner>);
 
 #[derive(Debug)]
-struct Account {
-    book: Arc<Book>,
-    id: Id,
+struct BudgetAccountInner {
+    book: Arc<BudgetLedger>,
+    id: BudgetAccountId,
     /// This account, those beside it, and all above.
-    path: Arc<[Id]>,
-    parent: Option<Purse>,
+    path: Arc<[BudgetAccountId]>,
+    parent: Option<BudgetAccount>,
 }
 
-impl Drop for Account {
+impl Drop for BudgetAccountInner {
     fn drop(&mut self) {
         self.book.close(self.id);
     }
 }
 
-impl Purse {
+impl BudgetAccount {
     /// A slice of this purse. What it spends is counted in the accounts `beside` it, too.
-    fn child(&self, label: String, limits: Vec<Limit>, beside: &[Id], now: Timestamp) -> Self {
+    fn child(&self, label: String, limits: Vec<Limit>, beside: &[BudgetAccountId], now: Timestamp) -> Self {
         let book = &self.0.book;
         let id = book.open(Some(self.0.id), label, limits, None, now);
         let beside = beside.iter().filter(|side| !self.0.path.contains(side));
         let path = [id].iter().chain(beside).chain(&*self.0.path).copied().collect();
-        Self(Arc::new(Account {
+        Self(Arc::new(BudgetAccountInner {
             book: Arc::clone(book),
             id,
             path,
@@ -69,13 +69,13 @@ impl Purse {
     }
 
     /// What it has spent since it was opened.
-    pub(crate) fn spent(&self) -> Amount {
+    pub(crate) fn spent(&self) -> BudgetAmount {
         self.0.book.total(self.0.id)
     }
 
     /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Of purses that outlive a
-    /// restart (the agent's days and months), [`Purses::take_back`] takes it.
-    pub(crate) fn give_back(&self, amount: Amount) {
+    /// restart (the agent's days and months), [`BudgetTree::take_back`] takes it.
+    pub(crate) fn give_back(&self, amount: BudgetAmount) {
         self.0.book.unspend(&self.0.path, amount);
     }
 
@@ -85,37 +85,37 @@ impl Purse {
     }
 
     /// Counts what was spent from it before it was opened; the purses above know it already.
-    pub(crate) fn recall(&self, amount: Amount) {
+    pub(crate) fn recall(&self, amount: BudgetAmount) {
         self.0.book.recall(self.0.id, amount);
     }
 }
 
 /// The accounts of a tool or skill that has budgets of its own.
 #[derive(Debug)]
-struct Own {
-    day: Id,
-    run: Allowance,
+struct NamedBudgetAccounts {
+    day: BudgetAccountId,
+    run: BudgetAllowance,
 }
 
 /// What was set aside for a task that others work on; none: not limited.
 #[derive(Debug)]
-pub(crate) struct Share {
-    pub(crate) reservation: Reservation,
+pub(crate) struct BudgetShare {
+    pub(crate) reservation: BudgetReservation,
     pub(crate) tokens: Option<u64>,
     pub(crate) cost_microusd: Option<u64>,
 }
 
 /// All purses of an agent.
 #[derive(Debug)]
-pub(crate) struct Purses {
-    book: Arc<Book>,
-    root: Purse,
-    models: BTreeMap<String, ModelPurse>,
+pub(crate) struct BudgetTree {
+    book: Arc<BudgetLedger>,
+    root: BudgetAccount,
+    models: BTreeMap<String, ModelBudget>,
     /// What embedding models of stores cost, by model.
-    embedders: BTreeMap<String, price::Quote>,
-    tools: BTreeMap<String, Own>,
-    skills: BTreeMap<String, Own>,
-    budgets: Budgets,
+    embedders: BTreeMap<String, price::PriceQuote>,
+    tools: BTreeMap<String, NamedBudgetAccounts>,
+    skills: BTreeMap<String, NamedBudgetAccounts>,
+    budgets: BudgetSettings,
     /// When the catalogue of models was gathered.
     catalogue_date: String,
     /// A rule of a policy looks at money.
@@ -124,7 +124,7 @@ pub(crate) struct Purses {
 
 /// What a tool is to its purse.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct CallBudgetRequest<'a> {
     pub(crate) tool: &'a str,
     /// The skill of a composite tool, and what it is said to take.
     pub(crate) skill: Option<&'a str>,
@@ -137,41 +137,41 @@ pub(crate) struct Wanted<'a> {
 
 /// A call's place in the purse.
 #[derive(Debug)]
-pub(crate) struct Allotment {
-    pub(crate) reservation: Reservation,
+pub(crate) struct CallBudget {
+    pub(crate) reservation: BudgetReservation,
     /// What an inner turn draws from.
-    pub(crate) purse: Purse,
+    pub(crate) purse: BudgetAccount,
     /// How long it may take, milliseconds.
     pub(crate) timeout_ms: u64,
     pub(crate) composite: bool,
 }
 
-impl Allotment {
+impl CallBudget {
     /// What a call took that ran so long. An inner turn's own work has been counted where it was done.
-    pub(crate) fn took(&self, duration_ms: u64) -> Amount {
-        Amount {
+    pub(crate) fn took(&self, duration_ms: u64) -> BudgetAmount {
+        BudgetAmount {
             calls: 1,
             busy_ms: if self.composite { 0 } else { duration_ms },
             bytes_out: self.reservation.amount.bytes_out,
-            ..Amount::default()
+            ..BudgetAmount::default()
         }
     }
 }
 
-impl Purses {
+impl BudgetTree {
     /// `local`: what is local about asking a model, and what models cost.
     pub(crate) fn new(
         manifest: &Manifest,
-        budgets: &Budgets,
-        (prices, local): (&Prices, &BTreeMap<String, ModelOptions>),
+        budgets: &BudgetSettings,
+        (prices, local): (&PriceTable, &BTreeMap<String, ModelOptions>),
         now: Timestamp,
     ) -> Self {
-        let book = Book::new(budgets.warn_at_percent);
+        let book = BudgetLedger::new(budgets.warn_at_percent);
         let mut limits = limit::of(&budgets.day, Window::Day, "budgets.day");
         limits.extend(limit::of(&budgets.month, Window::Month, "budgets.month"));
         limits.extend(manifest.policies.iter().flat_map(of_policy));
         // Counted in any case: rules ask for them, and people.
-        for unit in [Unit::Tokens, Unit::CostMicrousd] {
+        for unit in [BudgetUnit::Tokens, BudgetUnit::CostMicrousd] {
             for window in [Window::Hour, Window::Day, Window::Month] {
                 limits.push(Limit {
                     unit,
@@ -183,7 +183,7 @@ impl Purses {
             }
         }
         let id = book.open(None, "agent".to_owned(), limits, Some("agent".to_owned()), now);
-        let root = Purse(Arc::new(Account {
+        let root = BudgetAccount(Arc::new(BudgetAccountInner {
             book: Arc::clone(&book),
             id,
             path: [id].into(),
@@ -193,17 +193,17 @@ impl Purses {
         let models = models.map(|spec| {
             (
                 spec.name.clone(),
-                ModelPurse::new(&book, spec, (prices, local, budgets.unpriced), now),
+                ModelBudget::new(&book, spec, (prices, local, budgets.unpriced), now),
             )
         });
-        let own = |what: &str, named: &BTreeMap<String, Named>| {
-            let open = |(name, given): (&String, &Named)| {
+        let own = |what: &str, named: &BTreeMap<String, NamedBudget>| {
+            let open = |(name, given): (&String, &NamedBudget)| {
                 let prefix = format!("budgets.{what}s.{name}.day");
                 let limits = limit::of(&given.day, Window::Day, &prefix);
                 let label = format!("{what} {name}");
                 let day = book.open(Some(id), label, limits, Some(format!("{what}:{name}")), now);
                 let run = given.run.clone();
-                (name.clone(), Own { day, run })
+                (name.clone(), NamedBudgetAccounts { day, run })
             };
             named.iter().map(open).collect()
         };
@@ -233,7 +233,7 @@ impl Purses {
     }
 
     /// What is wrong with the budgets of `clawk.toml`: names that the manifest does not know.
-    pub(crate) fn faults(manifest: &Manifest, budgets: &Budgets) -> Vec<String> {
+    pub(crate) fn faults(manifest: &Manifest, budgets: &BudgetSettings) -> Vec<String> {
         let tools = budgets.tools.keys().filter(|name| manifest.tool(name).is_none());
         let skills = budgets
             .skills
@@ -252,33 +252,39 @@ impl Purses {
     }
 
     /// The agent's own purse.
-    pub(crate) const fn root(&self) -> &Purse {
+    pub(crate) const fn root(&self) -> &BudgetAccount {
         &self.root
     }
 
-    pub(crate) const fn book(&self) -> &Arc<Book> {
+    pub(crate) const fn book(&self) -> &Arc<BudgetLedger> {
         &self.book
     }
 
-    pub(crate) const fn budgets(&self) -> &Budgets {
+    pub(crate) const fn budgets(&self) -> &BudgetSettings {
         &self.budgets
     }
 
     /// A session's purse; a delegated task's is a slice of its asker's.
-    pub(crate) fn session(&self, parent: &Purse, id: &str, now: Timestamp) -> Purse {
+    pub(crate) fn session(&self, parent: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
         let limits = limit::of(&self.budgets.session, Window::Whole, "budgets.session");
         parent.child(format!("session {id}"), limits, &[], now)
     }
 
     /// The purse of a swarm's run: everybody who works on it pays from it.
-    pub(crate) fn run(&self, parent: &Purse, id: &str, limits: &SwarmLimits, now: Timestamp) -> Purse {
+    pub(crate) fn run(
+        &self,
+        parent: &BudgetAccount,
+        id: &str,
+        limits: &SwarmLimits,
+        now: Timestamp,
+    ) -> BudgetAccount {
         let tokens = limits
             .max_total_tokens
-            .map(|bound| (Unit::Tokens, SWARM_TOKENS, bound));
+            .map(|bound| (BudgetUnit::Tokens, SWARM_TOKENS, bound));
         let money = limits.max_total_cost_usd.map(|usd| {
             // What can't be counted in millionths is no money at all.
             (
-                Unit::CostMicrousd,
+                BudgetUnit::CostMicrousd,
                 SWARM_COST,
                 clawk_policy::micro_usd(usd).unwrap_or(0),
             )
@@ -290,13 +296,13 @@ impl Purses {
     /// The purse of a task of a run: at most what who asked for it gives it.
     pub(crate) fn task(
         &self,
-        parent: &Purse,
+        parent: &BudgetAccount,
         id: &str,
         (tokens, cost): (Option<u64>, Option<u64>),
         now: Timestamp,
-    ) -> Purse {
-        let tokens = tokens.map(|bound| (Unit::Tokens, TASK_TOKENS, bound));
-        let money = cost.map(|bound| (Unit::CostMicrousd, TASK_COST, bound));
+    ) -> BudgetAccount {
+        let tokens = tokens.map(|bound| (BudgetUnit::Tokens, TASK_TOKENS, bound));
+        let money = cost.map(|bound| (BudgetUnit::CostMicrousd, TASK_COST, bound));
         let limits = limits_of(tokens.into_iter().chain(money));
         parent.child(format!("task {id}"), limits, &[], now)
     }
@@ -308,10 +314,10 @@ impl Purses {
     /// -32021: nothing is left.
     pub(crate) fn afar(
         &self,
-        purse: &Purse,
+        purse: &BudgetAccount,
         wanted: (Option<u64>, Option<u64>, u64),
         now: Timestamp,
-    ) -> Result<Share, CallError> {
+    ) -> Result<BudgetShare, CallError> {
         self.share(Arc::clone(&purse.0.path), wanted, now)
     }
 
@@ -320,18 +326,23 @@ impl Purses {
     ///
     /// # Errors
     /// -32021: nothing is left.
-    pub(crate) fn lent(&self, purse: &Purse, parts: u64, now: Timestamp) -> Result<Share, CallError> {
+    pub(crate) fn lent(
+        &self,
+        purse: &BudgetAccount,
+        parts: u64,
+        now: Timestamp,
+    ) -> Result<BudgetShare, CallError> {
         let path = purse.0.path.iter().filter(|id| **id != self.root.0.id).copied();
         self.share(path.collect(), (None, None, parts), now)
     }
 
     fn share(
         &self,
-        path: Arc<[Id]>,
+        path: Arc<[BudgetAccountId]>,
         (tokens, cost, parts): (Option<u64>, Option<u64>, u64),
         now: Timestamp,
-    ) -> Result<Share, CallError> {
-        let part = |left: u64, wish: Option<u64>, unit: Unit| match (left, wish) {
+    ) -> Result<BudgetShare, CallError> {
+        let part = |left: u64, wish: Option<u64>, unit: BudgetUnit| match (left, wish) {
             (0, _) => Err((unit, 1)),
             (u64::MAX, wish) => Ok(wish),
             (left, Some(wish)) => Ok(Some(wish.min(left))),
@@ -339,15 +350,15 @@ impl Purses {
         };
         let (mut of_tokens, mut of_cost) = (None, None);
         let reservation = self.book.reserve(path, now, |left| {
-            of_tokens = part(left.tokens, tokens, Unit::Tokens)?;
-            of_cost = part(left.cost_microusd, cost, Unit::CostMicrousd)?;
-            Ok(Amount {
+            of_tokens = part(left.tokens, tokens, BudgetUnit::Tokens)?;
+            of_cost = part(left.cost_microusd, cost, BudgetUnit::CostMicrousd)?;
+            Ok(BudgetAmount {
                 tokens: of_tokens.unwrap_or(0),
                 cost_microusd: of_cost.unwrap_or(0),
-                ..Amount::default()
+                ..BudgetAmount::default()
             })
         })?;
-        Ok(Share {
+        Ok(BudgetShare {
             reservation,
             tokens: of_tokens,
             cost_microusd: of_cost,
@@ -358,13 +369,17 @@ impl Purses {
     ///
     /// # Errors
     /// None that a caller can meet: nothing always fits.
-    pub(crate) fn nothing_aside(&self, purse: &Purse, now: Timestamp) -> Result<Reservation, CallError> {
+    pub(crate) fn nothing_aside(
+        &self,
+        purse: &BudgetAccount,
+        now: Timestamp,
+    ) -> Result<BudgetReservation, CallError> {
         let path = Arc::clone(&purse.0.path);
-        self.book.reserve(path, now, |_| Ok(Amount::default()))
+        self.book.reserve(path, now, |_| Ok(BudgetAmount::default()))
     }
 
     /// Takes this off the agent's days and months: it was assumed to be spent, and was not. The journal has done so, too.
-    pub(crate) fn take_back(&self, unspent: &[Spent], now: Timestamp) {
+    pub(crate) fn take_back(&self, unspent: &[SpentAmount], now: Timestamp) {
         self.book.unspend_kept(unspent, now);
     }
 
@@ -377,13 +392,13 @@ impl Purses {
     }
 
     /// A turn's purse.
-    pub(crate) fn turn(&self, session: &Purse, id: &str, now: Timestamp) -> Purse {
+    pub(crate) fn turn(&self, session: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
         let limits = limit::of(&self.budgets.turn, Window::Whole, "budgets.turn");
         session.child(format!("turn {id}"), limits, &[], now)
     }
 
     /// The purse of a turn from the invocation of a skill on.
-    pub(crate) fn skill(&self, turn: &Purse, name: &str, now: Timestamp) -> Purse {
+    pub(crate) fn skill(&self, turn: &BudgetAccount, name: &str, now: Timestamp) -> BudgetAccount {
         let Some(own) = self.skills.get(name) else {
             return turn.clone();
         };
@@ -398,22 +413,22 @@ impl Purses {
     /// -32021.
     pub(crate) fn call(
         &self,
-        purse: &Purse,
-        wanted: Wanted<'_>,
+        purse: &BudgetAccount,
+        wanted: CallBudgetRequest<'_>,
         now: Timestamp,
-    ) -> Result<Allotment, CallError> {
+    ) -> Result<CallBudget, CallError> {
         let purse = self.of_call(purse, wanted, now);
         let mut path = Arc::clone(&purse.0.path);
         // A model's purse bounds what a model asks for; the call itself takes nothing of it.
         let model = self.models.get(wanted.provider).map(|model| model.id);
-        let asked: Vec<Id> = model.into_iter().chain(path.iter().copied()).collect();
+        let asked: Vec<BudgetAccountId> = model.into_iter().chain(path.iter().copied()).collect();
         self.book.not_used_up(&asked, now)?;
         if wanted.tokens > 0 {
             let tokens = wanted.tokens;
             let room = self.book.reserve(asked.into(), now, |_| {
-                Ok(Amount {
+                Ok(BudgetAmount {
                     tokens,
-                    ..Amount::default()
+                    ..BudgetAmount::default()
                 })
             })?;
             drop(room);
@@ -424,16 +439,16 @@ impl Purses {
         let reservation = self.book.reserve(path, now, |left| {
             timeout_ms = timeout_ms.min(left.busy_ms);
             if timeout_ms == 0 && wanted.timeout_ms > 0 {
-                return Err((Unit::BusyMs, wanted.timeout_ms));
+                return Err((BudgetUnit::BusyMs, wanted.timeout_ms));
             }
-            Ok(Amount {
+            Ok(BudgetAmount {
                 calls: 1,
                 busy_ms: if composite { 0 } else { timeout_ms },
                 bytes_out: wanted.bytes_out,
-                ..Amount::default()
+                ..BudgetAmount::default()
             })
         })?;
-        Ok(Allotment {
+        Ok(CallBudget {
             reservation,
             purse,
             timeout_ms,
@@ -441,43 +456,43 @@ impl Purses {
         })
     }
 
-    fn of_call(&self, purse: &Purse, wanted: Wanted<'_>, now: Timestamp) -> Purse {
+    fn of_call(&self, purse: &BudgetAccount, wanted: CallBudgetRequest<'_>, now: Timestamp) -> BudgetAccount {
         let tool = self.tools.get(wanted.tool);
         let skill = wanted.skill.and_then(|name| self.skills.get(name));
         if tool.is_none() && skill.is_none() {
             return purse.clone();
         }
-        let limits = |own: Option<&Own>, what: &str, name: &str| {
+        let limits = |own: Option<&NamedBudgetAccounts>, what: &str, name: &str| {
             own.map_or_else(Vec::new, |own| {
                 limit::of(&own.run, Window::Whole, &format!("budgets.{what}s.{name}.run"))
             })
         };
         let mut all = limits(tool, "tool", wanted.tool);
         all.extend(limits(skill, "skill", wanted.skill.unwrap_or_default()));
-        let beside: Vec<Id> = tool.into_iter().chain(skill).map(|own| own.day).collect();
+        let beside: Vec<BudgetAccountId> = tool.into_iter().chain(skill).map(|own| own.day).collect();
         purse.child(format!("run of {}", wanted.tool), all, &beside, now)
     }
 
     /// Counts what all hosts have spent.
-    pub(crate) fn catch_up(&self, kept: &[Spent], now: Timestamp) {
+    pub(crate) fn catch_up(&self, kept: &[SpentAmount], now: Timestamp) {
         self.book.catch_up(kept, now);
     }
 
     /// Counts what earlier runs have kept.
-    pub(crate) fn restore(&self, kept: &[Spent], now: Timestamp) {
+    pub(crate) fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
         self.book.restore(kept, now);
     }
 
     /// Tokens and millionths of a dollar that the agent has spent in this UTC day.
     pub(crate) fn today(&self, now: Timestamp) -> (u64, u64) {
         let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
-        (spent(Unit::Tokens), spent(Unit::CostMicrousd))
+        (spent(BudgetUnit::Tokens), spent(BudgetUnit::CostMicrousd))
     }
 }
 
 /// The events of limits that passed their mark.
-pub(crate) fn warned(scribe: &Scribe, thread: &Thread, warnings: &[Warning]) -> Vec<Draft> {
-    let event = |warning: &Warning| {
+pub(crate) fn warned(scribe: &JournalWriter, thread: &Thread, warnings: &[BudgetWarning]) -> Vec<Draft> {
+    let event = |warning: &BudgetWarning| {
         let payload = BudgetWarned {
             bound: warning.bound,
             limit: &warning.limit,
@@ -496,7 +511,7 @@ pub(crate) const SWARM_COST: &str = "resource_limits.max_total_cost_microusd";
 const TASK_TOKENS: &str = "budget.tokens";
 const TASK_COST: &str = "budget.cost_microusd";
 
-fn limits_of(bounds: impl Iterator<Item = (Unit, &'static str, u64)>) -> Vec<Limit> {
+fn limits_of(bounds: impl Iterator<Item = (BudgetUnit, &'static str, u64)>) -> Vec<Limit> {
     bounds
         .map(|(unit, name, bound)| Limit {
             unit,
@@ -520,11 +535,16 @@ fn of_policy(policy: &Policy) -> Vec<Limit> {
     };
     let tokens = rates
         .tokens_per_hour
-        .map(|bound| limit(Unit::Tokens, Window::Hour, "tokens_per_hour", bound));
+        .map(|bound| limit(BudgetUnit::Tokens, Window::Hour, "tokens_per_hour", bound));
     let money = rates.cost_per_day_usd.map(|usd| {
         // What can't be counted in millionths is no money at all.
         let bound = clawk_policy::micro_usd(usd).unwrap_or(0);
-        limit(Unit::CostMicrousd, Window::Day, "cost_per_day_microusd", bound)
+        limit(
+            BudgetUnit::CostMicrousd,
+            Window::Day,
+            "cost_per_day_microusd",
+            bound,
+        )
     });
     tokens.into_iter().chain(money).collect()
 }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_manifest::model::{Provider, ProviderLimits, ProviderProtocol};
 
-use super::amount::{Amount, Unit};
-use super::book::{Book, Id, Reservation};
-use super::limit::{Limit, Unpriced, Window};
-use super::price::{Price, Prices, Quote};
+use super::amount::{BudgetAmount, BudgetUnit};
+use super::book::{BudgetAccountId, BudgetLedger, BudgetReservation};
+use super::limit::{Limit, UnpricedRule, Window};
+use super::price::{PriceQuote, PriceTable, TokenPrice};
 use super::report::ModelPrice;
-use super::{Purse, Purses};
+use super::{BudgetAccount, BudgetTree};
 use crate::error::CallError;
 use crate::infer::patience::ModelOptions;
-use crate::ports::{Told, Usage};
+use crate::ports::{TokenReport, Usage};
 use crate::time::Timestamp;
 
 /// Output tokens asked for where the model's maximum is not known, and no purse's share is cut below that.
@@ -32,11 +32,11 @@ const TELLING_BYTES: u64 = 2000;
 
 /// What is known and limited of one provider.
 #[derive(Debug)]
-pub(super) struct ModelPurse {
-    pub(super) id: Id,
+pub(super) struct ModelBudget {
+    pub(super) id: BudgetAccountId,
     model: String,
     limits: ProviderLimits,
-    quote: Quote,
+    quote: PriceQuote,
     shipped: bool,
     said_unknown: AtomicBool,
     /// Output tokens as the operator has said.
@@ -54,16 +54,16 @@ pub(super) struct ModelPurse {
     requests: Mutex<VecDeque<Timestamp>>,
 }
 
-impl ModelPurse {
+impl ModelBudget {
     pub(super) fn new(
-        book: &Book,
+        book: &BudgetLedger,
         spec: &Provider,
-        (prices, local, unpriced): (&Prices, &BTreeMap<String, ModelOptions>, Unpriced),
+        (prices, local, unpriced): (&PriceTable, &BTreeMap<String, ModelOptions>, UnpricedRule),
         now: Timestamp,
     ) -> Self {
         let scope = format!("provider {}", spec.name);
         let day = Limit {
-            unit: Unit::Tokens,
+            unit: BudgetUnit::Tokens,
             window: Window::Day,
             bound: spec.limits.tokens_per_day.unwrap_or(u64::MAX),
             scope: scope.clone(),
@@ -71,12 +71,14 @@ impl ModelPurse {
         };
         // A scripted model has no server, and no bill.
         let quote = match prices.quote(&spec.model) {
-            Quote::Unknown if spec.protocol == ProviderProtocol::Custom => Quote::Known(Price::FREE),
+            PriceQuote::Unknown if spec.protocol == ProviderProtocol::Custom => {
+                PriceQuote::Known(TokenPrice::FREE)
+            }
             quote => quote,
         };
         let highest = match (quote, unpriced) {
-            (Quote::Unknown, Unpriced::EstimateHighest) => prices.catalogue.highest_price(),
-            (Quote::Unknown, Unpriced::Refuse) | (Quote::Known(_), _) => None,
+            (PriceQuote::Unknown, UnpricedRule::EstimateHighest) => prices.catalogue.highest_price(),
+            (PriceQuote::Unknown, UnpricedRule::Refuse) | (PriceQuote::Known(_), _) => None,
         };
         let facts = prices.catalogue.find(&spec.model);
         Self {
@@ -89,7 +91,7 @@ impl ModelPurse {
             ),
             model: spec.model.clone(),
             limits: spec.limits.clone(),
-            quote: highest.map_or(quote, Quote::Known),
+            quote: highest.map_or(quote, PriceQuote::Known),
             guessed: highest.is_some(),
             shipped: prices.is_shipped(&spec.model),
             said_unknown: AtomicBool::new(false),
@@ -103,10 +105,10 @@ impl ModelPurse {
         }
     }
 
-    pub(super) const fn price(&self) -> Option<Price> {
+    pub(super) const fn price(&self) -> Option<TokenPrice> {
         match self.quote {
-            Quote::Known(price) => Some(price),
-            Quote::Unknown => None,
+            PriceQuote::Known(price) => Some(price),
+            PriceQuote::Unknown => None,
         }
     }
 
@@ -116,8 +118,8 @@ impl ModelPurse {
             provider: provider.to_owned(),
             model: self.model.clone(),
             price: match self.quote {
-                Quote::Known(price) => Some(price),
-                Quote::Unknown => None,
+                PriceQuote::Known(price) => Some(price),
+                PriceQuote::Unknown => None,
             },
             shipped: self.shipped,
             guessed: self.guessed,
@@ -190,14 +192,14 @@ pub(crate) enum NoRoom {
 
 /// What is set aside for one attempt at a model.
 #[derive(Debug)]
-pub(crate) struct Set {
-    pub(crate) reservation: Reservation,
+pub(crate) struct AttemptReservation {
+    pub(crate) reservation: BudgetReservation,
     pub(crate) input_tokens: u64,
     pub(crate) max_output_tokens: u64,
-    pub(crate) price: Option<Price>,
+    pub(crate) price: Option<TokenPrice>,
 }
 
-impl Set {
+impl AttemptReservation {
     /// Tokens as set aside.
     pub(crate) const fn estimate(&self) -> Usage {
         Usage {
@@ -238,7 +240,7 @@ impl Set {
                 usage.cache_write_tokens
             },
             estimated: usage.estimated || wild(usage.input_tokens) || wild(usage.output_tokens),
-            told: usage.told.map(|told| Told {
+            told: usage.told.map(|told| TokenReport {
                 input_tokens: told.input_tokens.min(Usage::TOKENS_MAX),
                 output_tokens: told.output_tokens.min(Usage::TOKENS_MAX),
             }),
@@ -252,8 +254,8 @@ impl Set {
     }
 
     /// What the attempt took.
-    pub(crate) fn took(&self, usage: &Usage, duration_ms: u64) -> Amount {
-        Amount {
+    pub(crate) fn took(&self, usage: &Usage, duration_ms: u64) -> BudgetAmount {
+        BudgetAmount {
             tokens: usage.total(),
             cost_microusd: self.cost(usage).unwrap_or(0),
             busy_ms: duration_ms,
@@ -263,18 +265,18 @@ impl Set {
     }
 }
 
-impl Purses {
+impl BudgetTree {
     /// Sets tokens, money and time aside for one attempt at a model whose request has so many bytes.
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
     pub(crate) fn infer(
         &self,
-        purse: &Purse,
+        purse: &BudgetAccount,
         provider: &str,
         bytes: u64,
         now: Timestamp,
-    ) -> Result<Set, NoRoom> {
+    ) -> Result<AttemptReservation, NoRoom> {
         let Some(model) = self.models.get(provider) else {
             return Err(NoRoom::Quota(CallError::Unavailable {
                 tool: provider.to_owned(),
@@ -284,8 +286,8 @@ impl Purses {
         let input = model.estimate(bytes);
         let most = output_by_request(provider, model, input).map_err(NoRoom::Quota)?;
         let price = match model.quote {
-            Quote::Known(price) => Some(price),
-            Quote::Unknown => {
+            PriceQuote::Known(price) => Some(price),
+            PriceQuote::Unknown => {
                 if !model.said_unknown.swap(true, Ordering::Relaxed) {
                     tracing::warn!(model = %model.model, "its price is not known; `[prices]` of clawk.toml can give it");
                 }
@@ -294,11 +296,11 @@ impl Purses {
         };
         let mut blind = self.rules_count_money && price.is_none();
         let mut output = most;
-        let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
+        let path: Arc<[BudgetAccountId]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
         let reserved = self.book.reserve(path, now, |left| {
             output = output.min(model.share(left.tokens.saturating_sub(input)));
             if output == 0 {
-                return Err((Unit::Tokens, input.max(1)));
+                return Err((BudgetUnit::Tokens, input.max(1)));
             }
             blind |= price.is_none() && left.cost_microusd != u64::MAX;
             let mut cost = 0;
@@ -306,14 +308,14 @@ impl Purses {
                 output = output.min(model.share(price.output_for(left.cost_microusd, input).unwrap_or(0)));
                 cost = price.at_most(input, output);
                 if output == 0 {
-                    return Err((Unit::CostMicrousd, price.at_most(input, 1)));
+                    return Err((BudgetUnit::CostMicrousd, price.at_most(input, 1)));
                 }
             }
             let busy_ms = left.busy_ms.min(ATTEMPT_MS);
             if busy_ms == 0 {
-                return Err((Unit::BusyMs, 1));
+                return Err((BudgetUnit::BusyMs, 1));
             }
-            Ok(Amount {
+            Ok(BudgetAmount {
                 tokens: input.saturating_add(output),
                 cost_microusd: cost,
                 busy_ms,
@@ -332,7 +334,7 @@ impl Purses {
         model
             .take_request(now)
             .map_err(|wait_ms| NoRoom::Later { wait_ms })?;
-        Ok(Set {
+        Ok(AttemptReservation {
             reservation,
             input_tokens: input,
             max_output_tokens: output,
@@ -346,19 +348,19 @@ impl Purses {
     /// A limit is reached, or money is limited and the price is not known.
     pub(crate) fn embed(
         &self,
-        purse: &Purse,
+        purse: &BudgetAccount,
         provider: &str,
         embedder: &str,
         bytes: u64,
         now: Timestamp,
-    ) -> Result<Set, NoRoom> {
+    ) -> Result<AttemptReservation, NoRoom> {
         let Some(model) = self.models.get(provider) else {
             return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
         };
         let input = model.estimate(bytes);
         let price = match self.embedders.get(embedder) {
-            Some(Quote::Known(price)) => Some(*price),
-            Some(Quote::Unknown) | None => None,
+            Some(PriceQuote::Known(price)) => Some(*price),
+            Some(PriceQuote::Unknown) | None => None,
         };
         self.beside(
             purse,
@@ -375,11 +377,11 @@ impl Purses {
     /// A limit is reached, or money is limited and the price is not known.
     pub(crate) fn speech(
         &self,
-        purse: &Purse,
+        purse: &BudgetAccount,
         provider: &str,
         (bytes, usage): (u64, Usage),
         now: Timestamp,
-    ) -> Result<Set, NoRoom> {
+    ) -> Result<AttemptReservation, NoRoom> {
         let Some(model) = self.models.get(provider) else {
             return Err(NoRoom::Unpriced(format!("no such provider: {provider}")));
         };
@@ -396,28 +398,28 @@ impl Purses {
     /// Sets aside what a request takes whose tokens are known before: `bytes`, tokens of input and of output.
     fn beside(
         &self,
-        purse: &Purse,
+        purse: &BudgetAccount,
         (provider, asked): (&str, &str),
-        (model, price): (&ModelPurse, Option<Price>),
+        (model, price): (&ModelBudget, Option<TokenPrice>),
         (bytes, input, output): (u64, u64, u64),
         now: Timestamp,
-    ) -> Result<Set, NoRoom> {
+    ) -> Result<AttemptReservation, NoRoom> {
         let mut blind = self.rules_count_money && price.is_none();
-        let path: Arc<[Id]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
+        let path: Arc<[BudgetAccountId]> = [model.id].iter().chain(&*purse.0.path).copied().collect();
         let reserved = self.book.reserve(path, now, |left| {
             if left.tokens < input.saturating_add(output) {
-                return Err((Unit::Tokens, input.saturating_add(output)));
+                return Err((BudgetUnit::Tokens, input.saturating_add(output)));
             }
             blind |= price.is_none() && left.cost_microusd != u64::MAX;
             let cost = price.map_or(0, |price| price.at_most(input, output));
             if left.cost_microusd < cost {
-                return Err((Unit::CostMicrousd, cost));
+                return Err((BudgetUnit::CostMicrousd, cost));
             }
             let busy_ms = left.busy_ms.min(ATTEMPT_MS);
             if busy_ms == 0 {
-                return Err((Unit::BusyMs, 1));
+                return Err((BudgetUnit::BusyMs, 1));
             }
-            Ok(Amount {
+            Ok(BudgetAmount {
                 tokens: input.saturating_add(output),
                 cost_microusd: cost,
                 busy_ms,
@@ -434,7 +436,7 @@ impl Purses {
         model
             .take_request(now)
             .map_err(|wait_ms| NoRoom::Later { wait_ms })?;
-        Ok(Set {
+        Ok(AttemptReservation {
             reservation,
             input_tokens: input,
             max_output_tokens: output,
@@ -468,7 +470,7 @@ impl Purses {
 }
 
 /// The most output tokens that one request may ask for.
-fn output_by_request(provider: &str, model: &ModelPurse, input: u64) -> Result<u64, CallError> {
+fn output_by_request(provider: &str, model: &ModelBudget, input: u64) -> Result<u64, CallError> {
     let wanted = model.wanted_output(input);
     let Some(limit) = model.limits.tokens_per_request else {
         return Ok(wanted);

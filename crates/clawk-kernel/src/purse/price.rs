@@ -11,7 +11,7 @@ use crate::ports::Usage;
 /// One model's price, in millionths of a US dollar per million tokens: 3 dollars per million tokens are 3,000,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Price {
+pub struct TokenPrice {
     /// Tokens read.
     pub input: u64,
     /// Tokens written.
@@ -26,7 +26,7 @@ pub struct Price {
 
 const MILLION: u128 = 1_000_000;
 
-impl Price {
+impl TokenPrice {
     /// Costs nothing.
     pub const FREE: Self = Self {
         input: 0,
@@ -95,14 +95,14 @@ fn microusd(sum: u128) -> u64 {
 /// The rule for a model whose price is not in any table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Unknown {
+pub enum UnknownPriceRule {
     /// A word.
     Word(UnknownWord),
     /// As if it cost this.
-    As(Price),
+    As(TokenPrice),
 }
 
-/// See [`Unknown`].
+/// See [`UnknownPriceRule`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownWord {
@@ -113,7 +113,7 @@ pub enum UnknownWord {
     Free,
 }
 
-impl Default for Unknown {
+impl Default for UnknownPriceRule {
     fn default() -> Self {
         Self::Word(UnknownWord::Refuse)
     }
@@ -122,21 +122,21 @@ impl Default for Unknown {
 /// `[prices]` of `clawk.toml`: prices by model name, in which `*` matches any text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Prices {
+pub struct PriceTable {
     /// What holds for a model that neither this nor the catalogue prices: `"refuse"`, `"free"`, or a price.
-    pub unknown: Unknown,
+    pub unknown: UnknownPriceRule,
     /// By model name.
     #[serde(flatten)]
-    pub models: BTreeMap<String, Price>,
+    pub models: BTreeMap<String, TokenPrice>,
     /// What vendors say of their models.
     #[serde(skip, default = "ModelCatalogue::shipped")]
     pub catalogue: Arc<ModelCatalogue>,
 }
 
-impl Default for Prices {
+impl Default for PriceTable {
     fn default() -> Self {
         Self {
-            unknown: Unknown::default(),
+            unknown: UnknownPriceRule::default(),
             models: BTreeMap::new(),
             catalogue: ModelCatalogue::shipped(),
         }
@@ -145,32 +145,32 @@ impl Default for Prices {
 
 /// What is known of a model's price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quote {
-    Known(Price),
+pub(crate) enum PriceQuote {
+    Known(TokenPrice),
     Unknown,
 }
 
-impl Prices {
+impl PriceTable {
     /// The catalogue alone knows this model's price.
     pub(crate) fn is_shipped(&self, model: &str) -> bool {
         let own = self.models.keys().any(|name| fits(name, model));
         !own && self.listed(model).is_some()
     }
 
-    fn listed(&self, model: &str) -> Option<Price> {
+    fn listed(&self, model: &str) -> Option<TokenPrice> {
         self.catalogue.find(model)?.price
     }
 
     /// The exact name first, then the longest pattern, then the catalogue, then `unknown`.
-    pub(crate) fn quote(&self, model: &str) -> Quote {
+    pub(crate) fn quote(&self, model: &str) -> PriceQuote {
         let own = self.models.get(model).or_else(|| {
             let fits = self.models.iter().filter(|(name, _)| fits(name, model));
             fits.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
         });
         match (own.copied().or_else(|| self.listed(model)), self.unknown) {
-            (Some(price), _) | (None, Unknown::As(price)) => Quote::Known(price),
-            (None, Unknown::Word(UnknownWord::Free)) => Quote::Known(Price::FREE),
-            (None, Unknown::Word(UnknownWord::Refuse)) => Quote::Unknown,
+            (Some(price), _) | (None, UnknownPriceRule::As(price)) => PriceQuote::Known(price),
+            (None, UnknownPriceRule::Word(UnknownWord::Free)) => PriceQuote::Known(TokenPrice::FREE),
+            (None, UnknownPriceRule::Word(UnknownWord::Refuse)) => PriceQuote::Unknown,
         }
     }
 }
@@ -200,33 +200,33 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Price, Prices, Quote, Unknown, UnknownWord, fits};
+    use super::{PriceQuote, PriceTable, TokenPrice, UnknownPriceRule, UnknownWord, fits};
     use crate::ports::Usage;
 
     #[test]
     fn the_nearest_name_wins_and_the_operators_come_first() {
-        let mut prices = Prices::default();
-        assert_eq!(prices.quote("house-model"), Quote::Unknown);
-        let Quote::Known(mini) = prices.quote("openai/gpt-4o-mini-2024-07-18") else {
+        let mut prices = PriceTable::default();
+        assert_eq!(prices.quote("house-model"), PriceQuote::Unknown);
+        let PriceQuote::Known(mini) = prices.quote("openai/gpt-4o-mini-2024-07-18") else {
             panic!("it is in the table")
         };
         assert_eq!((mini.input, mini.output), (150_000, 600_000));
-        let cheap = Price {
+        let cheap = TokenPrice {
             input: 1,
             output: 2,
             cached_input: None,
             cache_write: None,
         };
         prices.models.insert("gpt-*".to_owned(), cheap);
-        assert_eq!(prices.quote("gpt-4o-mini"), Quote::Known(cheap));
-        prices.unknown = Unknown::Word(UnknownWord::Free);
-        assert_eq!(prices.quote("house-model"), Quote::Known(Price::FREE));
+        assert_eq!(prices.quote("gpt-4o-mini"), PriceQuote::Known(cheap));
+        prices.unknown = UnknownPriceRule::Word(UnknownWord::Free);
+        assert_eq!(prices.quote("house-model"), PriceQuote::Known(TokenPrice::FREE));
         assert!(fits("a*b*c", "axxbyyc") && !fits("a*b*c", "axxbyy") && !fits("ab", "abc") && fits("*", ""));
     }
 
     #[test]
     fn a_newer_model_has_no_older_ones_price() {
-        let prices = Prices::default();
+        let prices = PriceTable::default();
         for known in [
             "gpt-5",
             "gpt-5-2025-08-07",
@@ -235,7 +235,7 @@ mod tests {
             "claude-3-5-haiku-latest",
             "models/gemini-2.5-pro",
         ] {
-            assert!(matches!(prices.quote(known), Quote::Known(_)), "{known}");
+            assert!(matches!(prices.quote(known), PriceQuote::Known(_)), "{known}");
         }
         for other in [
             "gpt-5.9",
@@ -246,13 +246,13 @@ mod tests {
             "o30",
             "o3-",
         ] {
-            assert_eq!(prices.quote(other), Quote::Unknown, "{other}");
+            assert_eq!(prices.quote(other), PriceQuote::Unknown, "{other}");
         }
     }
 
     #[test]
     fn cached_tokens_cost_what_the_cache_costs_and_nothing_is_rounded_down() {
-        let price = Price {
+        let price = TokenPrice {
             input: 3_000_000,
             output: 15_000_000,
             cached_input: Some(300_000),

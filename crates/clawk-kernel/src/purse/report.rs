@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Purses;
-use super::amount::{Amount, Unit};
-use super::book::{Account, Id, Inner, Meter};
+use super::BudgetTree;
+use super::amount::{BudgetAmount, BudgetUnit};
+use super::book::{BudgetAccountId, BudgetLedgerState, BudgetMeter, LedgerAccount};
 use super::limit::Window;
-use super::price::Price;
+use super::price::TokenPrice;
 use crate::time::Timestamp;
 
 /// Every purse, parents before children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Budget {
+pub struct BudgetReport {
     /// When this was so, RFC 3339.
     pub at: String,
     /// The purses.
-    pub purses: Vec<PurseState>,
+    pub purses: Vec<BudgetAccountState>,
     /// What the models cost, by provider.
     #[serde(default)]
     pub models: Vec<ModelPrice>,
@@ -32,7 +32,7 @@ pub struct ModelPrice {
     /// The model's.
     pub model: String,
     /// None: where money is limited, it is not asked.
-    pub price: Option<Price>,
+    pub price: Option<TokenPrice>,
     /// It is the catalogue's, and not of `[prices]`.
     pub shipped: bool,
     /// Nobody knows it: it is the dearest of the catalogue.
@@ -48,15 +48,15 @@ pub struct ModelPrice {
 
 /// One purse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PurseState {
+pub struct BudgetAccountState {
     /// `agent`, `session …`, `turn …`, `run of …`, `tool …`, `skill …`, `provider …`.
     pub name: String,
     /// How many purses are above it.
     pub depth: usize,
     /// Since the purse was opened; for the agent and its tools, skills and providers: in this UTC month.
-    pub spent: Amount,
+    pub spent: BudgetAmount,
     /// Set aside for what runs now.
-    pub reserved: Amount,
+    pub reserved: BudgetAmount,
     /// Its limits, and what the agent counts without one.
     pub limits: Vec<LimitState>,
 }
@@ -69,7 +69,7 @@ pub struct LimitState {
     /// Who set it, where it is not the purse's own.
     pub scope: String,
     /// What it bounds.
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     /// When it begins anew.
     pub window: Window,
     /// The bound; none: only counted.
@@ -84,9 +84,9 @@ pub struct LimitState {
     pub resets_at: Option<String>,
 }
 
-impl Purses {
+impl BudgetTree {
     /// The whole tree.
-    pub(crate) fn report(&self, now: Timestamp) -> Budget {
+    pub(crate) fn report(&self, now: Timestamp) -> BudgetReport {
         let inner = self.book().rolled(now);
         let mut purses = Vec::new();
         let mut roots = children(&inner, None);
@@ -95,7 +95,7 @@ impl Purses {
         for id in roots {
             walk(&inner, id, 0, &mut purses);
         }
-        Budget {
+        BudgetReport {
             at: now.to_string(),
             purses,
             models: self.prices(),
@@ -104,18 +104,18 @@ impl Purses {
     }
 }
 
-fn children(inner: &Inner, of: Option<Id>) -> Vec<Id> {
+fn children(inner: &BudgetLedgerState, of: Option<BudgetAccountId>) -> Vec<BudgetAccountId> {
     let own = inner.accounts.iter().filter(|(_, account)| account.parent == of);
-    let mut ids: Vec<Id> = own.map(|(id, _)| *id).collect();
+    let mut ids: Vec<BudgetAccountId> = own.map(|(id, _)| *id).collect();
     ids.sort_unstable();
     ids
 }
 
-fn walk(inner: &Inner, id: Id, depth: usize, into: &mut Vec<PurseState>) {
+fn walk(inner: &BudgetLedgerState, id: BudgetAccountId, depth: usize, into: &mut Vec<BudgetAccountState>) {
     let Some(account) = inner.accounts.get(&id) else {
         return;
     };
-    into.push(PurseState {
+    into.push(BudgetAccountState {
         name: account.label.clone(),
         depth,
         spent: account.spent,
@@ -127,7 +127,7 @@ fn walk(inner: &Inner, id: Id, depth: usize, into: &mut Vec<PurseState>) {
     }
 }
 
-fn state(account: &Account, meter: &Meter) -> LimitState {
+fn state(account: &LedgerAccount, meter: &BudgetMeter) -> LimitState {
     let unit = meter.limit.unit;
     let reserved = account.reserved.get(unit);
     let bound = meter.bounded().then_some(meter.limit.bound);

@@ -1,5 +1,5 @@
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::entry::Hit;
+use clawk_recall::entry::EntryHit;
 use serde_json::{Value, json};
 
 use super::*;
@@ -13,8 +13,8 @@ fn store(mut spec: Value) -> Store {
     serde_json::from_value(spec).unwrap()
 }
 
-fn hit(id: &str, score: f64, days: i64, origin: &str, untrusted: bool, whose: &str) -> Hit {
-    Hit {
+fn hit(id: &str, score: f64, days: i64, origin: &str, untrusted: bool, whose: &str) -> EntryHit {
+    EntryHit {
         entry: MemoryEntry {
             id: id.to_owned(),
             content: json!("x"),
@@ -23,24 +23,24 @@ fn hit(id: &str, score: f64, days: i64, origin: &str, untrusted: bool, whose: &s
             key: None,
             metadata: None,
         },
-        mark: Mark {
+        mark: EntryProvenance {
             origin: origin.to_owned(),
             untrusted,
             whose: whose.to_owned(),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     }
 }
 
 /// An old word of the user's, a fresh page, and something fresh that another conversation said.
-fn found() -> Found {
-    Found {
+fn found() -> EntrySearchResult {
+    EntrySearchResult {
         hits: vec![
             hit("old", 0.9, 60, "user", false, "me"),
             hit("page", 0.8, 0, "web https://x.test", true, "me"),
             hit("other", 0.7, 0, "agent", false, "you"),
         ],
-        ..Found::default()
+        ..EntrySearchResult::default()
     }
 }
 

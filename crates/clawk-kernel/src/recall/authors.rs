@@ -1,19 +1,23 @@
 //! Whose words a recalled entry is, for the person who asks (R50): the same entry is one person's own and a stranger's for another.
 
 use clawk_proto::SessionId;
-use clawk_recall::entry::{Found, Mark};
+use clawk_recall::entry::{EntryProvenance, EntrySearchResult};
 use serde::Deserialize;
 
 use super::foreign;
-use crate::author::Author;
-use crate::call::Calls;
-use crate::door::{Came, Origin};
+use crate::author::TextAuthor;
+use crate::call::CallGovernor;
+use crate::door::{Origin, RecordedOrigin};
 use crate::event::kind;
-use crate::ports::Scan;
+use crate::ports::JournalScan;
 use crate::taint;
 
 /// Decides for each entry whether the requester may take it as trusted. `place`: the requester's own conversation, as marks name it.
-pub(crate) async fn judge(calls: &Calls, found: &mut Found, (requester, place): (&Author, &str)) {
+pub(crate) async fn judge(
+    calls: &CallGovernor,
+    found: &mut EntrySearchResult,
+    (requester, place): (&TextAuthor, &str),
+) {
     for hit in &mut found.hits {
         let id = hit.entry.id.clone();
         if is_unjudged(&hit.mark)
@@ -28,7 +32,7 @@ pub(crate) async fn judge(calls: &Calls, found: &mut Found, (requester, place): 
 }
 
 /// An entry that is made from nothing but the requester's own words is trusted.
-fn settle(mark: &mut Mark, requester: &Author) {
+fn settle(mark: &mut EntryProvenance, requester: &TextAuthor) {
     // A summary is made from memory: what that was made from is listed.
     let origins: Vec<&str> = foreign(mark).filter(|origin| *origin != "memory").collect();
     let own = !origins.is_empty() && origins.iter().all(|origin| requester.wrote(origin));
@@ -36,7 +40,7 @@ fn settle(mark: &mut Mark, requester: &Author) {
 }
 
 /// An entry of an earlier version, which knew no authors.
-fn is_unjudged(mark: &Mark) -> bool {
+fn is_unjudged(mark: &EntryProvenance) -> bool {
     mark.author.is_empty() && !mark.untrusted && !mark.whose.is_empty()
 }
 
@@ -47,7 +51,7 @@ fn is_own_place(whose: &str, place: &str) -> bool {
 
 /// The origin of such an entry's author, by the record of the message that it was made in; by its conversation where that is not
 /// found. `None`: it was the owner.
-async fn author_of(calls: &Calls, mark: &Mark, id: &str) -> Option<String> {
+async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Option<String> {
     let message = mark
         .made_from
         .iter()
@@ -64,23 +68,23 @@ async fn author_of(calls: &Calls, mark: &Mark, id: &str) -> Option<String> {
 }
 
 /// The author of a message, by its record.
-async fn recorded(calls: &Calls, session: SessionId, message: &str) -> Option<Author> {
+async fn recorded(calls: &CallGovernor, session: SessionId, message: &str) -> Option<TextAuthor> {
     #[derive(Deserialize)]
-    struct Named {
+    struct AcceptedMessageId {
         message_id: String,
     }
     let mut found = None;
-    let scan = Scan {
+    let scan = JournalScan {
         session: Some(session),
         kinds: &[kind::MESSAGE_ACCEPTED],
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let looked = calls.scribe.each(scan, |event| {
-        let named: Result<Named, _> = serde_json::from_str(&event.payload);
+        let named: Result<AcceptedMessageId, _> = serde_json::from_str(&event.payload);
         if named.is_ok_and(|named| named.message_id == message)
-            && let Ok(came) = serde_json::from_str::<Came>(&event.payload)
+            && let Ok(came) = serde_json::from_str::<RecordedOrigin>(&event.payload)
         {
-            found = Some(Author::of(&Origin::recorded(came), &calls.manifest));
+            found = Some(TextAuthor::of(&Origin::recorded(came), &calls.manifest));
         }
     });
     looked.await.ok()?; // silent-ok: of what can't be read, the entry's conversation is the author

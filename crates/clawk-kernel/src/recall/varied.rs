@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use clawk_recall::entry::Hit;
+use clawk_recall::entry::EntryHit;
 use clawk_recall::words;
 use serde_json::Value;
 
@@ -27,27 +27,27 @@ pub(super) fn looked_at(top_k: usize) -> usize {
 
 /// What the stores before have brought into this prompt.
 #[derive(Debug, Default)]
-pub(super) struct Shown(HashSet<String>);
+pub(super) struct PromptTexts(HashSet<String>);
 
 /// Entries of which most words are the same.
-struct Group {
+struct SimilarEntries {
     words: HashSet<String>,
     size: usize,
     chosen: usize,
 }
 
 /// Where an entry stands.
-enum Place {
+enum GroupPosition {
     /// With others that say nearly the same: the number of its group.
     Among(usize),
     /// Behind all that say something: it only asks.
     Behind,
 }
 
-impl Shown {
+impl PromptTexts {
     /// Leaves at most `top_k` hits, the best first. No text comes twice. Of entries that say nearly the same, [`ALIKE`] come in their
     /// place, or one if there are more than [`OFTEN`]; the rest of them and entries that only ask come behind all others.
-    pub(super) fn choose(&mut self, hits: Vec<Hit>, top_k: usize) -> Vec<Hit> {
+    pub(super) fn choose(&mut self, hits: Vec<EntryHit>, top_k: usize) -> Vec<EntryHit> {
         let (placed, mut groups) = self.placed(hits, top_k);
         let (mut chosen, mut behind) = (Vec::new(), Vec::new());
         for (hit, place) in placed {
@@ -55,8 +55,8 @@ impl Shown {
                 break;
             }
             let group = match place {
-                Place::Among(number) => groups.get_mut(number),
-                Place::Behind => None,
+                GroupPosition::Among(number) => groups.get_mut(number),
+                GroupPosition::Behind => None,
             };
             let free = group.filter(|group| group.chosen < if group.size > OFTEN { 1 } else { ALIKE });
             match free {
@@ -74,8 +74,12 @@ impl Shown {
     }
 
     /// Where each hit stands, and the groups. The first `top_k` groups fill the room, so that what is in none of them is left out.
-    fn placed(&self, hits: Vec<Hit>, top_k: usize) -> (Vec<(Hit, Place)>, Vec<Group>) {
-        let (mut placed, mut groups) = (Vec::new(), Vec::<Group>::new());
+    fn placed(
+        &self,
+        hits: Vec<EntryHit>,
+        top_k: usize,
+    ) -> (Vec<(EntryHit, GroupPosition)>, Vec<SimilarEntries>) {
+        let (mut placed, mut groups) = (Vec::new(), Vec::<SimilarEntries>::new());
         let mut seen = HashSet::new();
         for hit in hits {
             let text = text(&hit);
@@ -84,7 +88,7 @@ impl Shown {
             }
             if only_asks(&text) {
                 if seen.insert(text) {
-                    placed.push((hit, Place::Behind));
+                    placed.push((hit, GroupPosition::Behind));
                 }
                 continue;
             }
@@ -94,7 +98,7 @@ impl Shown {
                 Some(number) => number,
                 None if groups.len() == top_k => continue,
                 None => {
-                    groups.push(Group {
+                    groups.push(SimilarEntries {
                         words,
                         size: 0,
                         chosen: 0,
@@ -106,7 +110,7 @@ impl Shown {
                 group.size += 1;
             }
             if seen.insert(text) {
-                placed.push((hit, Place::Among(number)));
+                placed.push((hit, GroupPosition::Among(number)));
             }
         }
         (placed, groups)
@@ -123,7 +127,7 @@ fn only_asks(text: &str) -> bool {
     ])
 }
 
-fn text(hit: &Hit) -> String {
+fn text(hit: &EntryHit) -> String {
     match &hit.entry.content {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -140,13 +144,13 @@ fn alike(a: &HashSet<String>, b: &HashSet<String>) -> bool {
 #[cfg(test)]
 mod tests {
     use clawk_proto::method::MemoryEntry;
-    use clawk_recall::entry::Mark;
+    use clawk_recall::entry::EntryProvenance;
     use serde_json::json;
 
     use super::*;
 
-    fn hits<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<Hit> {
-        let hit = |text: &str| Hit {
+    fn hits<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<EntryHit> {
+        let hit = |text: &str| EntryHit {
             entry: MemoryEntry {
                 id: text.to_owned(),
                 content: json!(text),
@@ -155,12 +159,12 @@ mod tests {
                 key: None,
                 metadata: None,
             },
-            mark: Mark::default(),
+            mark: EntryProvenance::default(),
         };
         texts.into_iter().map(hit).collect()
     }
 
-    fn ids(hits: &[Hit]) -> Vec<&str> {
+    fn ids(hits: &[EntryHit]) -> Vec<&str> {
         hits.iter().map(|hit| hit.entry.id.as_str()).collect()
     }
 
@@ -177,13 +181,13 @@ mod tests {
             .into_iter()
             .chain(["My physician is called Weber."])
             .collect();
-        let chosen = Shown::default().choose(hits(found.clone()), 3);
+        let chosen = PromptTexts::default().choose(hits(found.clone()), 3);
         assert_eq!(
             ids(&chosen),
             [TICKETS[0], TICKETS[1], "My physician is called Weber."]
         );
         // Where there is nothing else, they come.
-        let chosen = Shown::default().choose(hits(found), 10);
+        let chosen = PromptTexts::default().choose(hits(found), 10);
         assert_eq!(chosen.len(), 5);
         assert_eq!(
             ids(&chosen)[2..],
@@ -200,7 +204,7 @@ mod tests {
             .iter()
             .map(String::as_str)
             .chain(["The boat is moored at pier fourteen."]);
-        let chosen = Shown::default().choose(hits(found), 3);
+        let chosen = PromptTexts::default().choose(hits(found), 3);
         assert_eq!(
             ids(&chosen),
             [&forms[0], "The boat is moored at pier fourteen.", &forms[1]]
@@ -216,20 +220,20 @@ mod tests {
             "The boat is moored at pier fourteen.",
         ];
         let found = hits(asked.into_iter().chain(told));
-        assert_eq!(ids(&Shown::default().choose(found.clone(), 3)), told);
+        assert_eq!(ids(&PromptTexts::default().choose(found.clone(), 3)), told);
         // Where there is room, it comes.
-        assert_eq!(ids(&Shown::default().choose(found, 4))[3], asked[0]);
+        assert_eq!(ids(&PromptTexts::default().choose(found, 4))[3], asked[0]);
     }
 
     #[test]
     fn the_same_text_comes_once() {
-        let chosen = Shown::default().choose(hits(["Noted.", "Noted.", "e f", "Why?", "Why?"]), 5);
+        let chosen = PromptTexts::default().choose(hits(["Noted.", "Noted.", "e f", "Why?", "Why?"]), 5);
         assert_eq!(ids(&chosen), ["Noted.", "e f", "Why?"]);
     }
 
     #[test]
     fn a_text_comes_from_one_store_only() {
-        let mut shown = Shown::default();
+        let mut shown = PromptTexts::default();
         assert_eq!(shown.choose(hits(["a b", "c d"]), 2).len(), 2);
         assert_eq!(ids(&shown.choose(hits(["c d", "e f"]), 2)), ["e f"]);
         assert_eq!(shown.choose(hits(["g h"]), 0).len(), 0);
@@ -242,7 +246,7 @@ mod tests {
             "My favourite colour is green",
             "My favourite colour is red",
         ];
-        assert_eq!(Shown::default().choose(hits(texts), 3).len(), 3);
+        assert_eq!(PromptTexts::default().choose(hits(texts), 3).len(), 3);
         assert_eq!(looked_at(5), 200);
         assert_eq!(looked_at(50), 400);
     }

@@ -6,34 +6,36 @@ use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Fields, fields, unclean_since};
-use crate::catalog::Catalog;
-use crate::dedup::{Keyed, key};
+use super::{RecoveryFields, fields, unclean_since};
+use crate::catalog::ToolCatalog;
+use crate::dedup::{DedupMethod, key};
 use crate::error::CallError;
-use crate::event::{ActionFailed, ChainText, Draft, ProviderFailed, Scribe, Thread, canonical, digest, kind};
-use crate::ports::{EffectChange, JournalError, OpenEffect, Scan, Spent};
-use crate::purse::{Amount, hour_of};
+use crate::event::{
+    ActionFailed, ChainText, Draft, JournalWriter, ProviderFailed, Thread, canonical, digest, kind,
+};
+use crate::ports::{EffectChange, JournalError, JournalScan, OpenEffect, SpentAmount};
+use crate::purse::{BudgetAmount, hour_of};
 
 /// Where what was lost is looked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Within {
+pub(crate) enum LossSearchScope {
     /// Behind this row: the agent had one host.
     Behind(u64),
     /// In this session: its host is lost.
     Session(SessionId),
 }
 
-impl Within {
-    fn scan(self, kinds: &'static [&'static str]) -> Scan {
+impl LossSearchScope {
+    fn scan(self, kinds: &'static [&'static str]) -> JournalScan {
         let (after_row, session) = match self {
             Self::Behind(row) => (row, None),
             Self::Session(session) => (0, Some(session)),
         };
-        Scan {
+        JournalScan {
             kinds,
             after_row,
             session,
-            ..Scan::default()
+            ..JournalScan::default()
         }
     }
 }
@@ -42,16 +44,19 @@ impl Within {
 pub(crate) const LOST: &str = "lost";
 
 /// An inference that was under way when the last run died is settled at what was set aside for it, once.
-pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize, JournalError> {
+pub(crate) async fn settle_lost(
+    scribe: &JournalWriter,
+    within: LossSearchScope,
+) -> Result<usize, JournalError> {
     let kinds = &[
         kind::PROVIDER_REQUESTED,
         kind::PROVIDER_COMPLETED,
         kind::PROVIDER_FAILED,
     ];
-    let mut open: BTreeMap<Uuid, (SessionId, Inference)> = BTreeMap::new();
+    let mut open: BTreeMap<Uuid, (SessionId, OpenInference)> = BTreeMap::new();
     scribe
         .each(within.scan(kinds), |event| {
-            let Ok(asked) = serde_json::from_str::<Inference>(&event.payload) else {
+            let Ok(asked) = serde_json::from_str::<OpenInference>(&event.payload) else {
                 return; // silent-ok: a foreign payload set nothing aside
             };
             if event.kind == kind::PROVIDER_REQUESTED {
@@ -88,14 +93,14 @@ pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize
             span: scribe.clock().uuid(),
             parent: Some(session.0),
         };
-        let amount = Amount {
+        let amount = BudgetAmount {
             tokens: asked.input_tokens.saturating_add(asked.output_tokens),
             cost_microusd: asked.cost_microusd.unwrap_or(0),
             bytes_out: asked.bytes_out,
-            ..Amount::default()
+            ..BudgetAmount::default()
         };
         drafts.push(scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
-        spent.extend(asked.purses.iter().map(|purse| Spent {
+        spent.extend(asked.purses.iter().map(|purse| SpentAmount {
             hour: hour_of(scribe.now()),
             purse: purse.as_str().into(),
             amount,
@@ -110,7 +115,7 @@ pub(crate) async fn settle_lost(scribe: &Scribe, within: Within) -> Result<usize
 
 /// What was set aside for an inference.
 #[derive(Debug, Deserialize)]
-struct Inference {
+struct OpenInference {
     inference_id: Uuid,
     attempt: u32,
     provider: String,
@@ -128,13 +133,13 @@ struct Inference {
 /// A composite call of a turn that goes on and keeps checkpoints is not told unknown: it goes on with its turn, and has no effect but
 /// those of its inner calls. Its ids are the second part of the answer.
 pub(crate) async fn report_unknown(
-    scribe: &Scribe,
-    catalog: &Catalog,
-    within: Within,
+    scribe: &JournalWriter,
+    catalog: &ToolCatalog,
+    within: LossSearchScope,
     resumable: &(dyn Fn(&Uuid) -> bool + Sync),
 ) -> Result<(usize, Vec<String>), JournalError> {
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
-    let mut open: BTreeMap<(SessionId, String), (Fields, Uuid)> = BTreeMap::new();
+    let mut open: BTreeMap<(SessionId, String), (RecoveryFields, Uuid)> = BTreeMap::new();
     scribe
         .each(within.scan(kinds), |event| {
             let found = fields(event);
@@ -150,14 +155,14 @@ pub(crate) async fn report_unknown(
         })
         .await?;
     // What was asked of the swarm goes on with the swarm: its result comes when the call is taken up again.
-    let of_team = |found: &Fields| {
+    let of_team = |found: &RecoveryFields| {
         found
             .action_id
             .as_deref()
             .is_some_and(|name| catalog.of_team(name).is_some())
     };
     open.retain(|_, (found, _)| !of_team(found));
-    let goes_on = |found: &Fields| {
+    let goes_on = |found: &RecoveryFields| {
         let tool = found.action_id.as_deref().and_then(|name| catalog.get(name));
         tool.is_some_and(|tool| tool.skill.is_some()) && found.turn.as_ref().is_some_and(resumable)
     };
@@ -177,7 +182,7 @@ pub(crate) async fn report_unknown(
             parent: Some(session.0),
         };
         let draft = unknown(scribe, &thread, request_id, tool, found);
-        drafts.push(draft.answers(id.as_ref().map(|id| key(Keyed::Call, id))));
+        drafts.push(draft.answers(id.as_ref().map(|id| key(DedupMethod::Call, id))));
         if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
             effects.push(EffectChange::Unknown(OpenEffect {
                 request_id,
@@ -197,17 +202,28 @@ pub(crate) async fn report_unknown(
 }
 
 /// The same at an orderly end, for outcomes that the journal refused to take.
-pub(crate) async fn report_owed(scribe: &Scribe, catalog: &Catalog) -> Result<usize, JournalError> {
+pub(crate) async fn report_owed(
+    scribe: &JournalWriter,
+    catalog: &ToolCatalog,
+) -> Result<usize, JournalError> {
     match unclean_since(scribe).await? {
-        Some(row) => Ok(report_unknown(scribe, catalog, Within::Behind(row), &|_| false)
-            .await?
-            .0),
+        Some(row) => Ok(
+            report_unknown(scribe, catalog, LossSearchScope::Behind(row), &|_| false)
+                .await?
+                .0,
+        ),
         None => Ok(0),
     }
 }
 
 /// The event of a call whose outcome is unknown.
-fn unknown(scribe: &Scribe, thread: &Thread, request_id: &str, tool: &str, found: &Fields) -> Draft {
+fn unknown(
+    scribe: &JournalWriter,
+    thread: &Thread,
+    request_id: &str,
+    tool: &str,
+    found: &RecoveryFields,
+) -> Draft {
     let error = CallError::Unknown {
         tool: tool.to_owned(),
         reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
@@ -231,14 +247,14 @@ fn unknown(scribe: &Scribe, thread: &Thread, request_id: &str, tool: &str, found
 }
 
 /// A call of the last run whose outcome is unknown counts as one that took all its time.
-fn lost_call(scribe: &Scribe, catalog: &Catalog, tool: &str) -> [Spent; 2] {
-    let amount = Amount {
+fn lost_call(scribe: &JournalWriter, catalog: &ToolCatalog, tool: &str) -> [SpentAmount; 2] {
+    let amount = BudgetAmount {
         calls: 1,
         busy_ms: catalog.timeout_ms(tool).unwrap_or(0),
-        ..Amount::default()
+        ..BudgetAmount::default()
     };
     let hour = hour_of(scribe.now());
-    ["agent".to_owned(), format!("tool:{tool}")].map(|purse| Spent {
+    ["agent".to_owned(), format!("tool:{tool}")].map(|purse| SpentAmount {
         hour,
         purse: purse.into(),
         amount,

@@ -6,9 +6,9 @@ use clawk_proto::SessionId;
 use uuid::Uuid;
 
 use super::fields;
-use crate::event::{Scribe, kind};
-use crate::ports::{JournalError, Recorded, Scan};
-use crate::purse::Amount;
+use crate::event::{JournalWriter, kind};
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
+use crate::purse::BudgetAmount;
 
 /// The kinds of events that say what was spent or set aside.
 pub(crate) const SPENDING: &[&str] = &[
@@ -32,13 +32,13 @@ const GIVEN: &[&str] = &[
 
 /// Sums over such events. An inference without an end has spent what was set aside for it.
 #[derive(Debug, Default)]
-pub(crate) struct Spending {
-    by: HashMap<SessionId, Amount>,
-    under_way: HashMap<Uuid, (SessionId, Amount)>,
+pub(crate) struct SessionSpending {
+    by: HashMap<SessionId, BudgetAmount>,
+    under_way: HashMap<Uuid, (SessionId, BudgetAmount)>,
 }
 
-impl Spending {
-    pub(crate) fn see(&mut self, event: &Recorded) {
+impl SessionSpending {
+    pub(crate) fn see(&mut self, event: &RecordedEvent) {
         let found = fields(event);
         if let Some(inference) = found.inference_id {
             if event.kind == kind::PROVIDER_REQUESTED {
@@ -51,17 +51,20 @@ impl Spending {
         self.add(event.session, found.spent(&event.kind));
     }
 
-    fn add(&mut self, session: SessionId, amount: Amount) {
+    fn add(&mut self, session: SessionId, amount: BudgetAmount) {
         let sum = self.by.entry(session).or_default();
         *sum = sum.plus(amount);
     }
 
     /// What the session has spent itself, and what it has given others to spend and knows the end of.
-    pub(crate) async fn of_giver(scribe: &Scribe, session: SessionId) -> Result<Amount, JournalError> {
-        let scan = Scan {
+    pub(crate) async fn of_giver(
+        scribe: &JournalWriter,
+        session: SessionId,
+    ) -> Result<BudgetAmount, JournalError> {
+        let scan = JournalScan {
             session: Some(session),
             kinds: GIVEN,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let mut spending = Self::default();
         scribe.each(scan, |event| spending.see(event)).await?;
@@ -69,7 +72,7 @@ impl Spending {
     }
 
     /// What each session has spent.
-    pub(crate) fn end(mut self) -> HashMap<SessionId, Amount> {
+    pub(crate) fn end(mut self) -> HashMap<SessionId, BudgetAmount> {
         for (session, aside) in std::mem::take(&mut self.under_way).into_values() {
             self.add(session, aside);
         }

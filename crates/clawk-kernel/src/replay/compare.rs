@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Divergence, tape};
+use super::{ReplayDivergence, tape};
 use crate::carp;
 use crate::event::kind;
-use crate::ports::Recorded;
+use crate::ports::RecordedEvent;
 use crate::recover;
 
 /// What no replay brings again: endings from outside, what happened to the record itself, what other doors did.
@@ -77,11 +77,11 @@ const IGNORED: [&str; 24] = [
 ];
 
 /// Events that belong together, with their payloads as compared.
-type Span<'a> = Vec<(&'a Recorded, Value)>;
+type Span<'a> = Vec<(&'a RecordedEvent, Value)>;
 
 /// A side, reduced to what counts.
 #[derive(Default)]
-struct Side<'a> {
+struct ComparedSide<'a> {
     /// Per turn and per call from a door, in order of first appearance.
     spans: Vec<Span<'a>>,
     /// By goal: calls that come side by side resolve in any order.
@@ -91,7 +91,7 @@ struct Side<'a> {
 
 /// Where the next event goes.
 #[derive(Default)]
-struct Place {
+struct ComparePosition {
     /// The goal of the resolution that is under way: it is written in one piece.
     goal: Option<String>,
     /// It was made for a message that had been resolved before a crash.
@@ -103,12 +103,12 @@ struct Place {
     resumed: bool,
 }
 
-pub(super) fn compare(then: &[Recorded], now: &[Recorded]) -> (u64, u64, Option<Divergence>) {
+pub(super) fn compare(then: &[RecordedEvent], now: &[RecordedEvent]) -> (u64, u64, Option<ReplayDivergence>) {
     let judged = tape::first_judged(then).unwrap_or(u64::MAX);
-    let (then, now) = (Side::of(then), Side::of(now));
+    let (then, now) = (ComparedSide::of(then), ComparedSide::of(now));
     let resolved = then.resolutions.values().map(Vec::len).sum::<usize>();
     let compared = then.spans.iter().map(Vec::len).sum::<usize>() + resolved;
-    let mut found: Vec<Divergence> = Vec::new();
+    let mut found: Vec<ReplayDivergence> = Vec::new();
     let empty = Vec::new();
     for at in 0..then.spans.len().max(now.spans.len()) {
         let pair = (
@@ -129,11 +129,11 @@ pub(super) fn compare(then: &[Recorded], now: &[Recorded]) -> (u64, u64, Option<
     (u64::try_from(compared).unwrap_or(u64::MAX), then.skipped, first)
 }
 
-impl<'a> Side<'a> {
-    fn of(events: &'a [Recorded]) -> Self {
+impl<'a> ComparedSide<'a> {
+    fn of(events: &'a [RecordedEvent]) -> Self {
         let mut ids: HashMap<Uuid, u64> = HashMap::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        let mut place = Place::default();
+        let mut place = ComparePosition::default();
         let mut side = Self::default();
         let lost = lost(events);
         for event in events {
@@ -173,8 +173,8 @@ impl<'a> Side<'a> {
     }
 }
 
-impl Place {
-    fn look(&mut self, event: &Recorded, payload: &Value) {
+impl ComparePosition {
+    fn look(&mut self, event: &RecordedEvent, payload: &Value) {
         let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
@@ -201,7 +201,7 @@ impl Place {
         }
     }
 
-    fn behind(&mut self, event: &Recorded) {
+    fn behind(&mut self, event: &RecordedEvent) {
         if event.kind == kind::CARP_COMPLETED || event.kind == kind::ERROR_OCCURRED {
             self.goal = None;
             self.again = false;
@@ -210,7 +210,7 @@ impl Place {
 }
 
 /// The inference that an event of a provider is about.
-fn inference<'a>(event: &Recorded, payload: &'a Value) -> Option<&'a str> {
+fn inference<'a>(event: &RecordedEvent, payload: &'a Value) -> Option<&'a str> {
     let of_provider = event.kind.starts_with("ckp.provider.");
     payload
         .get("inference_id")
@@ -219,7 +219,7 @@ fn inference<'a>(event: &Recorded, payload: &'a Value) -> Option<&'a str> {
 }
 
 /// Inferences that a crash cut short: what was asked then is asked again by the turn that was taken up.
-fn lost(events: &[Recorded]) -> BTreeSet<String> {
+fn lost(events: &[RecordedEvent]) -> BTreeSet<String> {
     let failed = events.iter().filter(|event| event.kind == kind::PROVIDER_FAILED);
     let payloads = failed.map(|event| {
         (
@@ -242,7 +242,7 @@ fn group_of(payload: &Value) -> String {
 }
 
 /// How long a spent limit asks to wait depends on the moment of the question: a refusal is compared without it.
-fn without_wait(event: &Recorded, payload: &mut Value) {
+fn without_wait(event: &RecordedEvent, payload: &mut Value) {
     let content = event
         .content
         .as_ref()
@@ -288,10 +288,10 @@ fn reduce(value: &mut Value, ids: &mut HashMap<Uuid, u64>) {
 
 /// `judged`: from this place on, the record knows of authors.
 fn first_difference(
-    then: &[(&Recorded, Value)],
-    now: &[(&Recorded, Value)],
+    then: &[(&RecordedEvent, Value)],
+    now: &[(&RecordedEvent, Value)],
     judged: u64,
-) -> Option<Divergence> {
+) -> Option<ReplayDivergence> {
     for at in 0..then.len().max(now.len()) {
         let (was, is) = (then.get(at), now.get(at));
         let (event, detail) = match (was, is) {
@@ -300,7 +300,7 @@ fn first_difference(
             (None, Some((event, payload))) => {
                 let after = then.last().map_or(0, |(event, _)| event.sequence + 1);
                 let detail = format!("the replay goes on with `{}` {payload}", event.kind);
-                return Some(Divergence {
+                return Some(ReplayDivergence {
                     sequence: after,
                     event_type: event.kind.clone(),
                     detail: clipped(&detail),
@@ -317,7 +317,7 @@ fn first_difference(
                 }
             }
         };
-        return Some(Divergence {
+        return Some(ReplayDivergence {
             sequence: event.sequence,
             event_type: event.kind.clone(),
             detail: clipped(&detail),
@@ -328,8 +328,8 @@ fn first_difference(
 
 /// `lacks`: members that the record's version did not know; where it has none, the replay's are not compared.
 fn difference(
-    (event, payload): (&Recorded, &Value),
-    (other, again): (&Recorded, &Value),
+    (event, payload): (&RecordedEvent, &Value),
+    (other, again): (&RecordedEvent, &Value),
     lacks: &[&str],
 ) -> Option<String> {
     if event.kind != other.kind {

@@ -8,12 +8,12 @@ use clawk_plan::Plan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::carp::{Atlases, CarpFacts};
-use crate::catalog::Described;
+use crate::carp::{AtlasSettings, CarpFacts};
+use crate::catalog::DescribedTool;
 use crate::claims::Claims;
 use crate::infer::ModelOptions;
 use crate::options::Options;
-use crate::output::Shown;
+use crate::output::ResultExcerpt;
 use crate::ports::Executor;
 use crate::prompt;
 use crate::world_model::PlanLimits;
@@ -41,16 +41,16 @@ pub struct AgentFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planning: Option<PlanLimits>,
     /// What held where the manifest's sandbox is silent.
-    pub sandbox: clawk_plan::Defaults,
+    pub sandbox: clawk_plan::PlanDefaults,
     /// How much of a result a model read.
-    #[serde(default = "Shown::before")]
-    pub shown: Shown,
+    #[serde(default = "ResultExcerpt::before")]
+    pub shown: ResultExcerpt,
     /// Where relative paths began.
     pub workdir: PathBuf,
 }
 
 impl AgentFacts {
-    pub(crate) fn of(manifest: &Manifest, options: &Options, atlases: &Atlases) -> Self {
+    pub(crate) fn of(manifest: &Manifest, options: &Options, atlases: &AtlasSettings) -> Self {
         Self {
             carp: CarpFacts::of(atlases),
             claims: options.claims.clone(),
@@ -118,7 +118,7 @@ pub struct ToolFacts {
 }
 
 impl ToolFacts {
-    pub(crate) fn of(described: &Described, from: Option<&str>) -> Self {
+    pub(crate) fn of(described: &DescribedTool, from: Option<&str>) -> Self {
         Self {
             from: from.map(str::to_owned),
             annotations: described.annotations.clone(),

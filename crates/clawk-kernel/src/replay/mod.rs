@@ -1,6 +1,6 @@
 //! Replay: a recorded session run again by the same kernel, with the record in place of the world.
 //!
-//! Nothing here interprets a turn. Models, tools, people and time are ports made of a [`Tape`]; the messages and calls that came from
+//! Nothing here interprets a turn. Models, tools, people and time are ports made of a [`ReplayTape`]; the messages and calls that came from
 //! outside are handed in again; what the kernel then writes is compared with the record. No provider, runner or network exists.
 
 mod compare;
@@ -24,30 +24,34 @@ use serde_json::value::RawValue;
 
 pub use crate::carp::{AtlasRef, CarpFacts, atlas_of};
 pub use facts::{AgentFacts, ToolFacts};
-pub use shadow::{Check, Difference, Judged, Shadow, Shadowed, shadow};
-pub use tape::{Missing, Tape};
+pub use shadow::{
+    ComparedDecision, DecisionDifference, SessionShadowReport, ShadowAgent, StaticCheck, shadow,
+};
+pub use tape::{ReplayTape, TapeError};
 
-use clawk_secrets::Given;
+use clawk_secrets::ResolvedSecrets;
 
 use crate::ModelOptions;
-use crate::call::{Breadth, Reply};
-use crate::ports::{Batch, Entry, InferRequest, Journal as _, JournalError, Provider, Recorded};
-use crate::roles::Person;
-use crate::screen::Judge;
-use crate::sheet::Seen;
+use crate::call::{ApprovalReply, GrantScope};
+use crate::ports::{
+    Batch, InferRequest, Journal as _, JournalEntry, JournalError, ModelProvider, RecordedEvent,
+};
+use crate::roles::KnownPerson;
+use crate::screen::JudgeSettings;
+use crate::sheet::PreviewReceipt;
 use crate::testing::MemJournal;
 use crate::time::Timestamp;
-use crate::{Answer, Door, Kernel, Notice, Options, Parts, Session};
+use crate::{AgentDependencies, ApprovalAnswer, EntryPoint, Kernel, Options, SessionHandle, SessionNotice};
 use ports::{TapedClock, TapedMemory, TapedModel, TapedTools};
-use said::Answered;
-use tape::{Input, Tapes};
+use said::TapedReply;
+use tape::{TapePlayer, TapedInput};
 
 /// How long one message or call may take; a replay waits for nothing but itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// The session.
     pub session_id: SessionId,
     /// Events of the record that were compared.
@@ -57,12 +61,12 @@ pub struct Replayed {
     /// Messages and calls that were handed in again.
     pub inputs: u64,
     /// The first difference; `None`: the record is what the kernel does.
-    pub divergence: Option<Divergence>,
+    pub divergence: Option<ReplayDivergence>,
 }
 
 /// The first event that came out otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Divergence {
+pub struct ReplayDivergence {
     /// The recorded event; of a surplus one, the event before which it came.
     pub sequence: u64,
     /// Its type.
@@ -76,7 +80,7 @@ pub struct Divergence {
 pub enum ReplayError {
     /// The record lacks what it takes.
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] TapeError),
     /// The kernel does not start or take the session on these facts.
     #[error("the recorded agent can't be started: {0}")]
     Start(String),
@@ -92,8 +96,8 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// See [`ReplayError`]; a divergence is no error here but the answer.
-pub async fn replay(tape: Tape, context_dir: &Path) -> Result<Replayed, ReplayError> {
-    let Played {
+pub async fn replay(tape: ReplayTape, context_dir: &Path) -> Result<ReplayResult, ReplayError> {
+    let PlayedTape {
         session,
         events,
         again,
@@ -101,7 +105,7 @@ pub async fn replay(tape: Tape, context_dir: &Path) -> Result<Replayed, ReplayEr
         ..
     } = played(tape, context_dir).await?;
     let (compared, skipped, divergence) = compare::compare(&events, &again);
-    Ok(Replayed {
+    Ok(ReplayResult {
         session_id: session,
         compared,
         skipped,
@@ -115,7 +119,7 @@ pub async fn replay(tape: Tape, context_dir: &Path) -> Result<Replayed, ReplayEr
 ///
 /// # Errors
 /// See [`ReplayError`].
-pub async fn prompts(tape: Tape, context_dir: &Path) -> Result<Vec<Prompt>, ReplayError> {
+pub async fn prompts(tape: ReplayTape, context_dir: &Path) -> Result<Vec<Prompt>, ReplayError> {
     let asked = played(tape, context_dir).await?.asked;
     let prompt = |request: InferRequest| {
         let request = InferRequest {
@@ -142,30 +146,30 @@ pub struct Prompt {
 }
 
 /// What came of a tape.
-struct Played {
+struct PlayedTape {
     session: SessionId,
     /// The record.
-    events: Vec<Recorded>,
+    events: Vec<RecordedEvent>,
     /// What the kernel wrote.
-    again: Vec<Recorded>,
+    again: Vec<RecordedEvent>,
     /// Messages and calls that were handed in.
     inputs: u64,
     /// What models were asked.
     asked: Vec<InferRequest>,
 }
 
-async fn played(tape: Tape, context_dir: &Path) -> Result<Played, ReplayError> {
+async fn played(tape: ReplayTape, context_dir: &Path) -> Result<PlayedTape, ReplayError> {
     context_at_start(&tape, context_dir)?;
-    let tapes = Arc::new(Tapes::new(&tape)?);
+    let tapes = Arc::new(TapePlayer::new(&tape)?);
     let journal = Arc::new(MemJournal::default());
     let mut manifest = tape.facts.manifest.clone();
     manifest.dir = context_dir.to_owned();
-    let providers: BTreeMap<String, Arc<dyn Provider>> = manifest
+    let providers: BTreeMap<String, Arc<dyn ModelProvider>> = manifest
         .providers
         .iter()
         .map(|spec| {
             let model = TapedModel::new(spec.name.clone(), Arc::clone(&tapes));
-            (spec.name.clone(), Arc::new(model) as Arc<dyn Provider>)
+            (spec.name.clone(), Arc::new(model) as Arc<dyn ModelProvider>)
         })
         .collect();
     let parts = parts(&tape, &tapes, &journal, manifest, providers);
@@ -203,12 +207,12 @@ async fn played(tape: Tape, context_dir: &Path) -> Result<Played, ReplayError> {
         () = &mut people => 0,
     };
     kernel.shutdown("replayed", 1_000).await;
-    let again: Vec<Recorded> = journal
+    let again: Vec<RecordedEvent> = journal
         .events()
         .into_iter()
         .filter(|event| event.session == session.id)
         .collect();
-    Ok(Played {
+    Ok(PlayedTape {
         session: tape.session,
         events: tape.events,
         again,
@@ -218,7 +222,7 @@ async fn played(tape: Tape, context_dir: &Path) -> Result<Played, ReplayError> {
 }
 
 /// Lays the context files as the agent had them when it started: an earlier run of the same tape changed them.
-fn context_at_start(tape: &Tape, dir: &Path) -> Result<(), ReplayError> {
+fn context_at_start(tape: &ReplayTape, dir: &Path) -> Result<(), ReplayError> {
     for change in tape.changes() {
         let text = tape.facts.context_files.get(&change.file);
         lay(dir, &change.file, text.map(String::as_bytes))?;
@@ -227,7 +231,7 @@ fn context_at_start(tape: &Tape, dir: &Path) -> Result<(), ReplayError> {
 }
 
 /// Lays the context files as this turn found them.
-fn context_of(tape: &Tape, dir: &Path, turn: &str) -> Result<(), ReplayError> {
+fn context_of(tape: &ReplayTape, dir: &Path, turn: &str) -> Result<(), ReplayError> {
     for change in tape.changes().filter(|change| change.turn == turn) {
         lay(dir, &change.file, change.text.as_deref())?;
     }
@@ -255,14 +259,14 @@ fn lay(dir: &Path, file: &str, text: Option<&[u8]>) -> Result<(), ReplayError> {
 
 /// The agent again, with ports that play the tape.
 fn parts(
-    tape: &Tape,
-    tapes: &Arc<Tapes>,
+    tape: &ReplayTape,
+    tapes: &Arc<TapePlayer>,
     journal: &Arc<MemJournal>,
     manifest: Manifest,
-    providers: BTreeMap<String, Arc<dyn Provider>>,
-) -> Parts {
+    providers: BTreeMap<String, Arc<dyn ModelProvider>>,
+) -> AgentDependencies {
     let facts = tape.facts.carp.as_ref();
-    Parts {
+    AgentDependencies {
         manifest: Arc::new(manifest),
         providers,
         runner: Arc::new(TapedTools::new(tape, Arc::clone(tapes))),
@@ -274,7 +278,7 @@ fn parts(
             workdir: tape.facts.workdir.clone(),
             origin: String::new(),
             sandbox: tape.facts.sandbox,
-            own: clawk_plan::Own {
+            own: clawk_plan::RuntimeFiles {
                 state: None,
                 files: tape.facts.own.clone(),
             },
@@ -283,7 +287,7 @@ fn parts(
             budgets: Default::default(),
             prices: Default::default(),
             planning: tape.facts.planning,
-            judge: Judge::default(),
+            judge: JudgeSettings::default(),
             claims: tape.facts.claims.clone(),
             shown: tape.facts.shown,
             models: models(tape),
@@ -299,12 +303,12 @@ fn parts(
             },
         },
         // What was secret was taken out before it was recorded.
-        secrets: Given::default(),
+        secrets: ResolvedSecrets::default(),
     }
 }
 
 /// How long each provider is asked again: as then.
-fn models(tape: &Tape) -> BTreeMap<String, ModelOptions> {
+fn models(tape: &ReplayTape) -> BTreeMap<String, ModelOptions> {
     let providers = tape.facts.manifest.providers.iter();
     providers
         .map(|spec| {
@@ -321,8 +325,8 @@ fn models(tape: &Tape) -> BTreeMap<String, ModelOptions> {
 }
 
 /// What the agent knew from before: who may do what without being asked, what was spent that day.
-fn past(journal: &MemJournal, events: &[&Recorded]) -> Result<(), JournalError> {
-    let kinds = Tape::BEFORE.into_iter().chain(Tape::BESIDE);
+fn past(journal: &MemJournal, events: &[&RecordedEvent]) -> Result<(), JournalError> {
+    let kinds = ReplayTape::BEFORE.into_iter().chain(ReplayTape::BESIDE);
     for event in events {
         let Some(kind) = kinds.clone().find(|kind| *kind == event.kind) else {
             continue;
@@ -331,7 +335,7 @@ fn past(journal: &MemJournal, events: &[&Recorded]) -> Result<(), JournalError> 
             .map_err(|e| JournalError::Unreadable(e.to_string()))?;
         // An older record may hold larger events than are written now.
         let payload = clawk_trace::bounded(payload);
-        let entry = Entry {
+        let entry = JournalEntry {
             session: event.session,
             event_id: event.session.0,
             span: event.session.0,
@@ -350,22 +354,22 @@ fn past(journal: &MemJournal, events: &[&Recorded]) -> Result<(), JournalError> 
     Ok(())
 }
 
-async fn open(kernel: &Kernel, tape: &Tape) -> Result<Session, ReplayError> {
+async fn open(kernel: &Kernel, tape: &ReplayTape) -> Result<SessionHandle, ReplayError> {
     // Calls of a door have the rights of who opened the session; messages have their own.
     let door = if tape.door == "rpc" || tape.role != Role::Admin {
-        Door::Rpc {
+        EntryPoint::Rpc {
             client: "replay".to_owned(),
             role: tape.role,
         }
     } else {
-        Door::Cli
+        EntryPoint::Cli
     };
     let opened = kernel.open(door).await;
     opened.map_err(|e| ReplayError::Start(e.to_string()))
 }
 
 /// Answers every question as it was answered then; a question that lapsed then is left alone.
-async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
+async fn answering(kernel: Kernel, tapes: Arc<TapePlayer>) {
     let mut questions = kernel.questions();
     let mut seen = HashSet::new();
     while let Ok(question) = questions.recv().await {
@@ -380,38 +384,42 @@ async fn answering(kernel: Kernel, tapes: Arc<Tapes>) {
             }
             continue;
         };
-        let Answered {
+        let TapedReply {
             folder, by, reason, ..
         } = answered;
         let Some(answer) = answered.answer else {
             tapes.leave_alone(&question.request_id);
             continue;
         };
-        let reply = Reply {
+        let reply = ApprovalReply {
             answer,
-            breadth: if folder { Breadth::Folder } else { Breadth::Exact },
-            person: Person::admin("replay", &by),
+            breadth: if folder {
+                GrantScope::Folder
+            } else {
+                GrantScope::Exact
+            },
+            person: KnownPerson::admin("replay", &by),
             reason,
-            seen: Seen::Sent,
+            seen: PreviewReceipt::Sent,
         };
         kernel.reply(&question.request_id, reply).await;
     }
 }
 
-async fn hand_in(kernel: &Kernel, session: &Session, input: &Input) -> Result<(), ReplayError> {
+async fn hand_in(kernel: &Kernel, session: &SessionHandle, input: &TapedInput) -> Result<(), ReplayError> {
     match input {
-        Input::Message { said, origin } => {
+        TapedInput::Message { said, origin } => {
             if session.say(origin.clone(), said.clone()).await.is_err() {
                 // It was taken then; that it is not now shows in the comparison.
                 return Ok(());
             }
             while let Some(notice) = session.next_notice().await {
-                if let Notice::TurnEnded { .. } = notice {
+                if let SessionNotice::TurnEnded { .. } = notice {
                     break;
                 }
             }
         }
-        Input::Call {
+        TapedInput::Call {
             tool,
             arguments,
             request_id,
@@ -440,12 +448,12 @@ async fn hand_in(kernel: &Kernel, session: &Session, input: &Input) -> Result<()
 }
 
 /// What a person said, as the trace's word has it; `None`: nobody did in time.
-fn answer_of(word: &str) -> Option<Answer> {
+fn answer_of(word: &str) -> Option<ApprovalAnswer> {
     match word {
-        "approve" => Some(Answer::Approve),
-        "approve-for-session" => Some(Answer::ApproveForSession),
-        "always" => Some(Answer::Always),
-        "deny" => Some(Answer::Deny),
+        "approve" => Some(ApprovalAnswer::Approve),
+        "approve-for-session" => Some(ApprovalAnswer::ApproveForSession),
+        "always" => Some(ApprovalAnswer::Always),
+        "deny" => Some(ApprovalAnswer::Deny),
         _ => None,
     }
 }

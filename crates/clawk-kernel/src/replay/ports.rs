@@ -6,32 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_manifest::model::Store;
-use clawk_plan::{Level, Obtained, Plan, Refusal};
-use clawk_policy::path::Places;
+use clawk_plan::{Level, ObtainedEnforcement, Plan, SandboxRefusal};
+use clawk_policy::path::RealLocations;
 use clawk_proto::RequestId;
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Whose};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::said::{Ended, Said};
-use super::tape::{Tape, Tapes};
-use super::{Check, ToolFacts};
+use super::said::{TapedCallEnd, TapedModelAnswer};
+use super::tape::{ReplayTape, TapePlayer};
+use super::{StaticCheck, ToolFacts};
 use crate::call::Permit;
 use crate::error::CallError;
 use crate::event::{canonical, digest};
-use crate::place::Search;
+use crate::place::PathSearch;
 use crate::ports::{
-    Ask, Batch, Completion, Delta, Description, Executor, FaultKind, InferRequest, Lacking, Later, Look,
-    Marked, MarkedContent, Memory, MemoryError, Provider, ProviderError, RunError, RunOutcome, Scope,
-    StoreQuery, ToolRunner, Usage,
+    Batch, BoxFuture, CompletionDelta, Executor, FaultKind, InferRequest, InspectedCall, MarkedContent,
+    Memory, MemoryError, MemorySearch, ModelCompletion, ModelProvider, ProviderError, RunError, RunOutcome,
+    Scope, StoreQuery, TaintedFiles, ToolDescription, ToolRunner, UnembeddedEntry, Usage,
 };
-use crate::sheet::Preview;
+use crate::sheet::ExecutorPreview;
 use crate::time::{Clock, Timestamp};
-use crate::witness::{Fact, RECORDED};
+use crate::witness::{GrantPrecondition, RECORDED};
 
-fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
@@ -39,26 +39,26 @@ fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
 #[derive(Debug)]
 pub(super) struct TapedModel {
     name: String,
-    tapes: Arc<Tapes>,
+    tapes: Arc<TapePlayer>,
 }
 
 impl TapedModel {
-    pub(super) const fn new(name: String, tapes: Arc<Tapes>) -> Self {
+    pub(super) const fn new(name: String, tapes: Arc<TapePlayer>) -> Self {
         Self { name, tapes }
     }
 }
 
-impl Provider for TapedModel {
+impl ModelProvider for TapedModel {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        _on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         self.tapes.ask(request.clone());
         ready(match self.tapes.said(&self.name) {
-            Some(Said::Completion(completion)) => Ok(*completion),
-            Some(Said::Fault {
+            Some(TapedModelAnswer::Completion(completion)) => Ok(*completion),
+            Some(TapedModelAnswer::Fault {
                 kind,
                 reason,
                 status,
@@ -99,12 +99,12 @@ impl Provider for TapedModel {
 pub(super) struct TapedTools {
     facts: BTreeMap<String, ToolFacts>,
     /// Static checks that are made again, of these tools.
-    checks: Option<(Check, BTreeSet<String>)>,
-    tapes: Arc<Tapes>,
+    checks: Option<(StaticCheck, BTreeSet<String>)>,
+    tapes: Arc<TapePlayer>,
 }
 
 impl TapedTools {
-    pub(super) fn new(tape: &Tape, tapes: Arc<Tapes>) -> Self {
+    pub(super) fn new(tape: &ReplayTape, tapes: Arc<TapePlayer>) -> Self {
         Self {
             facts: tape.tools.clone(),
             checks: tape.shadow.as_ref().and_then(|shadow| shadow.checks.clone()),
@@ -119,19 +119,19 @@ impl TapedTools {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Option<Result<(), Refusal>> {
+    ) -> Option<Result<(), SandboxRefusal>> {
         let (check, _) = self.checks.as_ref().filter(|(_, tools)| tools.contains(tool))?;
         check(tool, arguments, plan, workdir)
     }
 }
 
 impl ToolRunner for TapedTools {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         ready(match self.facts.get(tool) {
             None => Err(RunError::Unavailable(
                 "the record does not describe it".to_owned(),
             )),
-            Some(facts) => Ok(Description {
+            Some(facts) => Ok(ToolDescription {
                 description: facts.description.clone(),
                 input_schema: facts.input_schema.clone(),
                 output_schema: facts.output_schema.clone(),
@@ -151,7 +151,7 @@ impl ToolRunner for TapedTools {
         })
     }
 
-    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         if self.facts.contains_key(tool) {
             return ready(Ok(None));
         }
@@ -168,7 +168,7 @@ impl ToolRunner for TapedTools {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         let refusal = self.tapes.refusal(tool, digest(&canonical(arguments)));
         let checked = self.checked(tool, arguments, plan, workdir);
         checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
@@ -180,7 +180,7 @@ impl ToolRunner for TapedTools {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         let refusal = self.tapes.foreseen(tool, digest(&canonical(arguments)));
         let checked = self.checked(tool, arguments, plan, workdir);
         checked.unwrap_or_else(|| refusal.map_or(Ok(()), Err))
@@ -190,7 +190,7 @@ impl ToolRunner for TapedTools {
         &'a self,
         permit: Permit,
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         ready(match self.tapes.ended(permit.tool(), permit.digest()) {
             None => Err(RunError::Unavailable(format!(
                 "the record has no such call of `{}`",
@@ -203,22 +203,22 @@ impl ToolRunner for TapedTools {
         })
     }
 
-    fn preview<'a>(&'a self, _look: Look<'a>) -> Later<'a, Preview> {
-        ready(Preview::default())
+    fn preview<'a>(&'a self, _look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
+        ready(ExecutorPreview::default())
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         let changed = self.tapes.changed(look.tool, digest(&canonical(look.arguments)));
-        let facts = changed.map(|words| Fact::new(words, RECORDED));
+        let facts = changed.map(|words| GrantPrecondition::new(words, RECORDED));
         ready(facts.into_iter().collect())
     }
 
-    fn was_asked(&self, look: Look<'_>) -> Option<bool> {
+    fn was_asked(&self, look: InspectedCall<'_>) -> Option<bool> {
         Some(self.tapes.asked(look.tool, digest(&canonical(look.arguments))))
     }
 
     /// What was found was recorded with its mark; context files are marked as they were then.
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
         let mut marked = self.tapes.marked();
         marked.retain(|file, _| {
             contents.iter().any(|content| match content {
@@ -230,16 +230,16 @@ impl ToolRunner for TapedTools {
     }
 
     /// The files are not those of then: words alone are judged.
-    fn places<'a>(&'a self, _look: Look<'a>, search: Search) -> Later<'a, Places> {
+    fn places<'a>(&'a self, _look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
         ready(search.unfollowed())
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         ready(())
     }
 }
 
-fn outcome(ended: Ended) -> Result<RunOutcome, RunError> {
+fn outcome(ended: TapedCallEnd) -> Result<RunOutcome, RunError> {
     let obtained = obtained(&ended.payload);
     match ended.outcome {
         Ok(result) => Ok(RunOutcome {
@@ -259,18 +259,18 @@ fn outcome(ended: Ended) -> Result<RunOutcome, RunError> {
 }
 
 /// As the payload tells it: the level's word, or where no level applies.
-fn obtained(payload: &Map<String, Value>) -> Obtained {
+fn obtained(payload: &Map<String, Value>) -> ObtainedEnforcement {
     let list = |key: &str| {
         let found = payload.get(key).cloned().unwrap_or_default();
         serde_json::from_value(found).unwrap_or_default() // silent-ok: shows in the comparison
     };
     let word = payload.get("level").cloned().unwrap_or_default();
     let place = match word.as_str() {
-        Some("built-in") => clawk_plan::Whose::BuiltIn,
-        Some("remote") => clawk_plan::Whose::Remote,
-        Some(_) | None => clawk_plan::Whose::Local,
+        Some("built-in") => clawk_plan::CodeOrigin::BuiltIn,
+        Some("remote") => clawk_plan::CodeOrigin::Remote,
+        Some(_) | None => clawk_plan::CodeOrigin::Local,
     };
-    Obtained {
+    ObtainedEnforcement {
         level: serde_json::from_value(word).unwrap_or(Level::None), // silent-ok: `place` says the rest
         place,
         mechanisms: list("mechanisms"),
@@ -281,11 +281,11 @@ fn obtained(payload: &Map<String, Value>) -> Obtained {
 /// The record's time, and ids of the replay's own.
 #[derive(Debug)]
 pub(super) struct TapedClock {
-    tapes: Arc<Tapes>,
+    tapes: Arc<TapePlayer>,
 }
 
 impl TapedClock {
-    pub(super) const fn new(tapes: Arc<Tapes>) -> Self {
+    pub(super) const fn new(tapes: Arc<TapePlayer>) -> Self {
         Self { tapes }
     }
 }
@@ -315,7 +315,7 @@ impl Clock for TapedClock {
     }
 
     /// But for an answer that is about to come.
-    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> Later<'a, ()> {
+    fn silence<'a>(&'a self, question: &'a RequestId, ms: u64) -> BoxFuture<'a, ()> {
         let longest = Duration::from_millis(ms);
         Box::pin(async move {
             let _ = tokio::time::timeout(longest, self.tapes.left_alone(question)).await; // silent-ok: either is silence
@@ -326,16 +326,16 @@ impl Clock for TapedClock {
 /// A memory that recalls what was recalled, and keeps nothing: its operations are inputs and outputs of their own.
 #[derive(Debug)]
 pub(super) struct TapedMemory {
-    tapes: Arc<Tapes>,
+    tapes: Arc<TapePlayer>,
 }
 
 impl TapedMemory {
-    pub(super) const fn new(tapes: Arc<Tapes>) -> Self {
+    pub(super) const fn new(tapes: Arc<TapePlayer>) -> Self {
         Self { tapes }
     }
 }
 
-fn nothing<'a, T: Send + 'a>() -> Later<'a, Result<T, MemoryError>> {
+fn nothing<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, MemoryError>> {
     ready(Err(MemoryError::Backend("a replay has no memory".to_owned())))
 }
 
@@ -349,8 +349,8 @@ impl Memory for TapedMemory {
         &'a self,
         store: &'a Store,
         _place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         let StoreQuery::Text(text) = &ask.query else {
             return nothing();
         };
@@ -362,14 +362,18 @@ impl Memory for TapedMemory {
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         _at: Timestamp,
         _record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         ready(Ok(entries.into_iter().map(|new| new.id).collect()))
     }
 
-    fn old<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        _store: &'a Store,
+        _place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         ready(Ok(Vec::new()))
     }
 
@@ -378,12 +382,12 @@ impl Memory for TapedMemory {
         _store: &'a Store,
         _place: &'a Scope,
         _at: Timestamp,
-        _summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        _summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         nothing()
     }
 
-    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, _store: &'a Store, _at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         ready(Ok(0))
     }
 
@@ -391,13 +395,13 @@ impl Memory for TapedMemory {
         &'a self,
         _store: &'a Store,
         _place: &'a Scope,
-        _whose: Whose,
+        _whose: ConversationFilter,
         _id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         nothing()
     }
 
-    fn count<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, _store: &'a Store, _place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         ready(Ok(0))
     }
 
@@ -406,7 +410,7 @@ impl Memory for TapedMemory {
         _store: &'a Store,
         _model: &'a str,
         _limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         ready(Ok(Vec::new()))
     }
 
@@ -415,7 +419,7 @@ impl Memory for TapedMemory {
         _store: &'a Store,
         _model: &'a str,
         _vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         ready(Ok(()))
     }
 }

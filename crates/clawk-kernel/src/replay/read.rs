@@ -3,10 +3,10 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::tape::Missing;
-use crate::ports::Recorded;
+use super::tape::TapeError;
+use crate::ports::RecordedEvent;
 
-pub(super) fn payload(event: &Recorded) -> Map<String, Value> {
+pub(super) fn payload(event: &RecordedEvent) -> Map<String, Value> {
     serde_json::from_str(&event.payload_with_words()).unwrap_or_default() // silent-ok: a payload that is no object says nothing
 }
 
@@ -24,18 +24,18 @@ pub(super) fn number(payload: &Map<String, Value>, key: &str) -> Option<u64> {
     payload.get(key).and_then(Value::as_u64)
 }
 
-pub(super) fn lacking(event: &Recorded) -> Missing {
-    Missing::Content {
+pub(super) fn lacking(event: &RecordedEvent) -> TapeError {
+    TapeError::Content {
         sequence: event.sequence,
         event_type: event.kind.clone(),
     }
 }
 
-pub(super) fn content(event: &Recorded) -> Result<&[u8], Missing> {
+pub(super) fn content(event: &RecordedEvent) -> Result<&[u8], TapeError> {
     let content = event.content.as_ref().ok_or_else(|| lacking(event))?;
     Ok(&content.bytes)
 }
 
-pub(super) fn read<T: DeserializeOwned>(event: &Recorded) -> Result<T, Missing> {
+pub(super) fn read<T: DeserializeOwned>(event: &RecordedEvent) -> Result<T, TapeError> {
     serde_json::from_slice(content(event)?).map_err(|_| lacking(event)) // silent-ok: not what was written
 }

@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 
 use super::read::{number, text};
 use crate::error::CallError;
-use crate::notice::Answer;
-use crate::ports::{Completion, FaultKind, Marked, RefusalCause, Told};
+use crate::notice::ApprovalAnswer;
+use crate::ports::{FaultKind, ModelCompletion, RefusalCause, TaintedFiles, TokenReport};
 use crate::time::Timestamp;
 
 /// What a model's attempt came to.
 #[derive(Debug, Clone)]
-pub(super) enum Said {
-    Completion(Box<Completion>),
+pub(super) enum TapedModelAnswer {
+    Completion(Box<ModelCompletion>),
     Fault {
         kind: FaultKind,
         reason: String,
@@ -22,15 +22,15 @@ pub(super) enum Said {
         output_tokens: u64,
         /// Nobody counted them.
         estimated: bool,
-        told: Option<Told>,
+        told: Option<TokenReport>,
         cause: Option<RefusalCause>,
     },
 }
 
 /// A failure, from its event.
-pub(super) fn fault(facts: &Map<String, Value>) -> Said {
+pub(super) fn fault(facts: &Map<String, Value>) -> TapedModelAnswer {
     let own = |key: &str| text(facts, key).unwrap_or_default();
-    Said::Fault {
+    TapedModelAnswer::Fault {
         kind: serde_json::from_value(Value::String(own("kind"))).unwrap_or(FaultKind::Rejected), // silent-ok: shows in the comparison
         reason: own("reason"),
         status: number(facts, "status").and_then(|status| u16::try_from(status).ok()), // silent-ok: as above
@@ -49,8 +49,8 @@ pub(super) fn fault(facts: &Map<String, Value>) -> Said {
 
 /// What a person said. No answer: the question lapsed, or was cancelled.
 #[derive(Debug, Clone)]
-pub(super) struct Answered {
-    pub(super) answer: Option<Answer>,
+pub(super) struct TapedReply {
+    pub(super) answer: Option<ApprovalAnswer>,
     /// Later calls in the same folder, too.
     pub(super) folder: bool,
     pub(super) by: String,
@@ -58,7 +58,7 @@ pub(super) struct Answered {
     pub(super) at: Timestamp,
 }
 
-impl Answered {
+impl TapedReply {
     /// Nobody has answered yet.
     pub(super) const fn nobody(at: Timestamp) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Answered {
 
 /// What a call came to, with the payload that says how it was enclosed.
 #[derive(Debug, Clone)]
-pub(super) struct Ended {
+pub(super) struct TapedCallEnd {
     pub(super) outcome: Result<ToolCallResult, CallError>,
     pub(super) payload: Map<String, Value>,
     /// It ended before anything ran.
@@ -81,5 +81,5 @@ pub(super) struct Ended {
     /// A person was asked about it.
     pub(super) asked: bool,
     /// The untrusted files that it could read.
-    pub(super) read: Marked,
+    pub(super) read: TaintedFiles,
 }

@@ -7,34 +7,34 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::Path;
 
 use clawk_manifest::model::Manifest;
-use clawk_plan::{Plan, Refusal};
+use clawk_plan::{Plan, SandboxRefusal};
 use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::read::{payload, text};
-use super::{Played, ReplayError, Tape, ToolFacts, played};
+use super::{PlayedTape, ReplayError, ReplayTape, ToolFacts, played};
 use crate::SAMPLING;
 use crate::event::kind;
-use crate::ports::Recorded;
+use crate::ports::RecordedEvent;
 
 /// The static checks of a built-in tool, by its name; `None`: there is no such built-in.
-pub type Check = fn(&str, &Map<String, Value>, &Plan, &Path) -> Option<Result<(), Refusal>>;
+pub type StaticCheck = fn(&str, &Map<String, Value>, &Plan, &Path) -> Option<Result<(), SandboxRefusal>>;
 
 /// What takes the place of the recorded agent.
 #[derive(Debug, Clone, Default)]
-pub struct Shadow {
+pub struct ShadowAgent {
     /// Another manifest; `None`: the recorded one.
     pub manifest: Option<Box<Manifest>>,
     /// Descriptions of tools that take the place of the recorded ones, or that the record does not have.
     pub tools: BTreeMap<String, ToolFacts>,
     /// Static checks of the built-ins among these tools, where the sandboxes are not those of the record.
-    pub checks: Option<(Check, BTreeSet<String>)>,
+    pub checks: Option<(StaticCheck, BTreeSet<String>)>,
 }
 
 /// What a shadow run of one session found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shadowed {
+pub struct SessionShadowReport {
     /// The session.
     pub session_id: SessionId,
     /// Decisions of the record: calls that were decided, and messages that ended.
@@ -42,12 +42,12 @@ pub struct Shadowed {
     /// Questions to models that would have another text: the answers of the record stand for them all the same.
     pub prompts_differ: usize,
     /// Decisions that would be others.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<DecisionDifference>,
 }
 
 /// A decision that would be another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct DecisionDifference {
     /// The session.
     pub session_id: SessionId,
     /// `call` or `message`.
@@ -71,14 +71,14 @@ pub struct Difference {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments_hash: Option<Digest>,
     /// In the record.
-    pub was: Judged,
+    pub was: ComparedDecision,
     /// In the shadow run.
-    pub would_be: Judged,
+    pub would_be: ComparedDecision,
 }
 
 /// One decision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct ComparedDecision {
     /// Of a call: `allow`, `audit`, `ask`, `deny`, `not_reached` (it does not come). Of a message: `answered`, `refused`,
     /// `cancelled`, `stopped`, `failed`, `open` (it has no end).
     pub verdict: String,
@@ -96,7 +96,7 @@ pub struct Judged {
     pub reason: Option<String>,
 }
 
-impl Difference {
+impl DecisionDifference {
     /// Both are about the same decision and come to the same verdict.
     #[must_use]
     pub fn same_as(&self, other: &Self) -> bool {
@@ -118,7 +118,11 @@ impl Difference {
 ///
 /// # Errors
 /// See [`ReplayError`]; a difference is the answer, not an error.
-pub async fn shadow(mut tape: Tape, context_dir: &Path, shadow: Shadow) -> Result<Shadowed, ReplayError> {
+pub async fn shadow(
+    mut tape: ReplayTape,
+    context_dir: &Path,
+    shadow: ShadowAgent,
+) -> Result<SessionShadowReport, ReplayError> {
     if let Some(manifest) = &shadow.manifest {
         undeclare(&mut tape);
         tape.facts.manifest = (**manifest).clone();
@@ -126,9 +130,9 @@ pub async fn shadow(mut tape: Tape, context_dir: &Path, shadow: Shadow) -> Resul
     tape.tools.extend(shadow.tools.clone());
     tape.shadow = Some(shadow);
     let session = tape.session;
-    let Played { again, events, .. } = played(tape, context_dir).await?;
+    let PlayedTape { again, events, .. } = played(tape, context_dir).await?;
     let (then, now) = (decisions(&events), decisions(&again));
-    Ok(Shadowed {
+    Ok(SessionShadowReport {
         session_id: session,
         decisions: then.len(),
         prompts_differ: prompts_differ(&events, &again),
@@ -137,7 +141,7 @@ pub async fn shadow(mut tape: Tape, context_dir: &Path, shadow: Shadow) -> Resul
 }
 
 /// What the old manifest said of a tool stands in its description, too: it is the new manifest's turn to say it.
-fn undeclare(tape: &mut Tape) {
+fn undeclare(tape: &mut ReplayTape) {
     for old in &tape.facts.manifest.tools {
         let Some(facts) = tape.tools.get_mut(&old.name) else {
             continue;
@@ -160,7 +164,7 @@ struct Decision {
     request_id: Option<String>,
     tool: Option<String>,
     arguments: Option<Digest>,
-    judged: Option<Judged>,
+    judged: Option<ComparedDecision>,
 }
 
 impl Decision {
@@ -172,7 +176,7 @@ impl Decision {
 
 /// Every decision of a session, in order. A call that ended before it was decided is none.
 #[expect(clippy::too_many_lines, reason = "one arm for each type of event")]
-fn decisions(events: &[Recorded]) -> Vec<Decision> {
+fn decisions(events: &[RecordedEvent]) -> Vec<Decision> {
     let mut found: Vec<Decision> = Vec::new();
     let mut messages: HashMap<String, usize> = HashMap::new();
     let mut calls: HashMap<String, usize> = HashMap::new();
@@ -189,7 +193,7 @@ fn decisions(events: &[Recorded]) -> Vec<Decision> {
             arguments: None,
             judged: None,
         };
-        let judged = |verdict: &str| Judged {
+        let judged = |verdict: &str| ComparedDecision {
             verdict: verdict.to_owned(),
             by: text(&facts, "by"),
             policy: text(&facts, "policy_id"),
@@ -229,7 +233,7 @@ fn decisions(events: &[Recorded]) -> Vec<Decision> {
                 end(
                     &mut found,
                     ordinal,
-                    Judged {
+                    ComparedDecision {
                         by: text(&facts, "guard"),
                         ..judged("stopped")
                     },
@@ -260,9 +264,9 @@ fn decisions(events: &[Recorded]) -> Vec<Decision> {
     }
     for decision in &mut found {
         if decision.what == "message" && decision.judged.is_none() {
-            decision.judged = Some(Judged {
+            decision.judged = Some(ComparedDecision {
                 verdict: "open".to_owned(),
-                ..Judged::default()
+                ..ComparedDecision::default()
             });
         }
     }
@@ -271,7 +275,7 @@ fn decisions(events: &[Recorded]) -> Vec<Decision> {
 }
 
 /// The end of a message; what stopped its turn stays the end.
-fn end(found: &mut [Decision], ordinal: Option<usize>, judged: Judged) {
+fn end(found: &mut [Decision], ordinal: Option<usize>, judged: ComparedDecision) {
     let message = found
         .iter_mut()
         .find(|one| one.what == "message" && one.message == ordinal && ordinal.is_some());
@@ -281,23 +285,23 @@ fn end(found: &mut [Decision], ordinal: Option<usize>, judged: Judged) {
 }
 
 /// Pairs the decisions of both sides, in order among those about the same thing.
-fn differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> Vec<Difference> {
+fn differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> Vec<DecisionDifference> {
     let mut waiting: BTreeMap<_, VecDeque<&Decision>> = BTreeMap::new();
     for decision in &now {
         waiting.entry(decision.key()).or_default().push_back(decision);
     }
     let mut found = Vec::new();
     let mut take = |was: Option<&Decision>, is: Option<&Decision>| {
-        let absent = || Judged {
+        let absent = || ComparedDecision {
             verdict: "not_reached".to_owned(),
-            ..Judged::default()
+            ..ComparedDecision::default()
         };
         let judged = |side: Option<&Decision>| side.and_then(|one| one.judged.clone()).unwrap_or_else(absent);
         let (before, after) = (judged(was), judged(is));
         let Some(about) = was.or(is).filter(|_| before.verdict != after.verdict) else {
             return;
         };
-        found.push(Difference {
+        found.push(DecisionDifference {
             session_id: session,
             what: about.what.to_owned(),
             message: about.message,
@@ -321,8 +325,8 @@ fn differences(session: SessionId, then: Vec<Decision>, now: Vec<Decision>) -> V
 }
 
 /// Questions to models whose text would not be the same, of those that are asked on both sides.
-fn prompts_differ(then: &[Recorded], now: &[Recorded]) -> usize {
-    let asked = |events: &[Recorded]| -> Vec<Option<String>> {
+fn prompts_differ(then: &[RecordedEvent], now: &[RecordedEvent]) -> usize {
+    let asked = |events: &[RecordedEvent]| -> Vec<Option<String>> {
         let asked = events
             .iter()
             .filter(|event| event.kind == kind::PROVIDER_REQUESTED);

@@ -9,22 +9,22 @@ use clawk_carp::Atlas;
 use clawk_carp::atlas::Executor;
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, RequestId, SessionId};
-use clawk_recall::entry::Found;
+use clawk_recall::entry::EntrySearchResult;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use super::read::{content, lacking, payload, read, strings, text};
-use super::said::{Answered, Ended, Said, fault};
-use super::{AgentFacts, Shadow, ToolFacts, answer_of};
-use crate::attach::{Attached, Incoming, Setting};
+use super::said::{TapedCallEnd, TapedModelAnswer, TapedReply, fault};
+use super::{AgentFacts, ShadowAgent, ToolFacts, answer_of};
+use crate::attach::{AttachedPicture, FrameSource, IncomingMessage};
 use crate::carp;
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{canonical, digest, kind};
 use crate::infer::{KnownForm, LearntForm};
 use crate::message_frame::MessageFrame;
-use crate::notice::Question;
-use crate::ports::{InferRequest, Marked, Recorded};
+use crate::notice::ApprovalQuestion;
+use crate::ports::{InferRequest, RecordedEvent, TaintedFiles};
 use crate::recall;
 use crate::recover;
 use crate::team;
@@ -32,7 +32,7 @@ use crate::time::Timestamp;
 
 /// A reason why a record cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Missing {
+pub enum TapeError {
     /// Content was erased, or lies elsewhere.
     #[error(
         "the content of event {sequence} (`{event_type}`) is erased or not at hand; without it there is no replay"
@@ -50,11 +50,11 @@ pub enum Missing {
 
 /// Everything that a replay takes.
 #[derive(Debug, Clone)]
-pub struct Tape {
+pub struct ReplayTape {
     /// The session.
     pub session: SessionId,
     /// Its events with their contents, in order.
-    pub events: Vec<Recorded>,
+    pub events: Vec<RecordedEvent>,
     /// The agent that it ran in.
     pub facts: AgentFacts,
     /// The agent's tools, by name, as described in that run.
@@ -63,18 +63,18 @@ pub struct Tape {
     pub team: BTreeMap<String, Timestamp>,
     /// Events of other sessions: of the types in [`Self::BEFORE`] those of before this one, of the types in
     /// [`Self::BESIDE`] those while it lasted, too; with the contents of Atlases.
-    pub past: Vec<Recorded>,
+    pub past: Vec<RecordedEvent>,
     /// The configuration's Atlases, in its order.
     pub atlases: Vec<Arc<Atlas>>,
     pub(super) door: String,
     pub(super) role: Role,
-    pub(super) inputs: Vec<Given>,
+    pub(super) inputs: Vec<TimedInput>,
     /// Context files that changed before a turn.
     pub(super) context: Vec<ContextChange>,
     /// What was known of providers before a turn.
     pub(super) forms: Vec<KnownForm>,
     /// What takes the place of the recorded agent.
-    pub(super) shadow: Option<Shadow>,
+    pub(super) shadow: Option<ShadowAgent>,
 }
 
 /// A context file that was not what it had been, by the turn that found it so.
@@ -88,12 +88,12 @@ pub(super) struct ContextChange {
 
 /// An input, and when the kernel turned to it.
 #[derive(Debug, Clone)]
-pub(super) struct Given {
+pub(super) struct TimedInput {
     pub(super) sequence: u64,
     /// The message's id; empty for a call.
     pub(super) turn: String,
     pub(super) at: Timestamp,
-    pub(super) input: Input,
+    pub(super) input: TapedInput,
 }
 
 /// What came from outside.
@@ -102,9 +102,9 @@ pub(super) struct Given {
     clippy::large_enum_variant,
     reason = "nearly all inputs of a tape are messages, and a tape holds each once"
 )]
-pub(super) enum Input {
+pub(super) enum TapedInput {
     Message {
-        said: Incoming,
+        said: IncomingMessage,
         origin: Origin,
     },
     Call {
@@ -118,14 +118,14 @@ pub(super) enum Input {
 }
 
 /// The place of the first message whose kind of author is recorded; earlier versions recorded none.
-pub(super) fn first_judged(events: &[Recorded]) -> Option<u64> {
-    let judged = |event: &&Recorded| {
+pub(super) fn first_judged(events: &[RecordedEvent]) -> Option<u64> {
+    let judged = |event: &&RecordedEvent| {
         event.kind == kind::MESSAGE_ACCEPTED && text(&payload(event), "author_kind").is_some()
     };
     events.iter().find(judged).map(|event| event.sequence)
 }
 
-impl Tape {
+impl ReplayTape {
     /// What of earlier sessions bears on this one: standing grants, tokens spent on the same day.
     pub const BEFORE: [&str; 4] = [
         kind::APPROVAL_GRANTED,
@@ -151,17 +151,17 @@ impl Tape {
     )]
     pub fn new(
         session: SessionId,
-        events: Vec<Recorded>,
+        events: Vec<RecordedEvent>,
         facts: AgentFacts,
         tools: BTreeMap<String, ToolFacts>,
-    ) -> Result<Self, Missing> {
-        let first = events.first().ok_or(Missing::Session)?;
+    ) -> Result<Self, TapeError> {
+        let first = events.first().ok_or(TapeError::Session)?;
         let door = text(&payload(first), "door").unwrap_or_default();
         // A version that recorded no role of a session gave it an admin's.
         let role = text(&payload(first), "role")
             .map_or(Role::Admin, |role| Role::parse(&role).unwrap_or(Role::Viewer));
         let judged = first_judged(&events).is_some();
-        let mut inputs: Vec<Given> = Vec::new();
+        let mut inputs: Vec<TimedInput> = Vec::new();
         let mut turns = 0;
         let mut attached = Vec::new();
         let mut frame = MessageFrame::default();
@@ -169,7 +169,7 @@ impl Tape {
         let mut forms = Vec::new();
         for event in &events {
             let facts = payload(event);
-            let given = |input| Given {
+            let given = |input| TimedInput {
                 sequence: event.sequence,
                 turn: text(&facts, "message_id").unwrap_or_default(),
                 at: event.at,
@@ -185,7 +185,7 @@ impl Tape {
                     });
                 }
                 kind::PROVIDER_ADAPTED => forms.extend(LearntForm::known_before(event)),
-                kind::MESSAGE_ATTACHED => attached.push(Attached {
+                kind::MESSAGE_ATTACHED => attached.push(AttachedPicture {
                     mime_type: text(&facts, "mime_type").unwrap_or_default(),
                     name: text(&facts, "name"),
                     data: content(event)?.to_vec(),
@@ -203,16 +203,16 @@ impl Tape {
                     // silent-ok: a payload of ours always reads
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
                     let origin = Origin::replayed(came, judged);
-                    let said = Incoming {
+                    let said = IncomingMessage {
                         text: said,
                         images: std::mem::take(&mut attached),
-                        setting: Setting::Recorded(std::mem::take(&mut frame)),
+                        setting: FrameSource::Recorded(std::mem::take(&mut frame)),
                     };
-                    inputs.push(given(Input::Message { said, origin }));
+                    inputs.push(given(TapedInput::Message { said, origin }));
                 }
                 kind::MESSAGE_TOOLS => {
                     let tools = read(event)?;
-                    if let Some(Input::Message { origin, .. }) =
+                    if let Some(TapedInput::Message { origin, .. }) =
                         inputs.last_mut().map(|given| &mut given.input)
                     {
                         origin.tools = tools;
@@ -229,7 +229,7 @@ impl Tape {
                 }
                 // A call that a model asked for comes again by itself.
                 kind::ACTION_REQUESTED if text(&facts, "turn").is_none() => {
-                    let call = Input::Call {
+                    let call = TapedInput::Call {
                         tool: text(&facts, "action_id").unwrap_or_default(),
                         arguments: read(event)?,
                         request_id: text(&facts, "request_id").unwrap_or_default(),
@@ -289,59 +289,59 @@ impl Tape {
     }
 }
 
-impl Given {
+impl TimedInput {
     /// It is the message that a resolution was made for.
     fn means(&self, goal: &str) -> bool {
         match &self.input {
-            Input::Message { said, .. } => carp::goal_of(&said.text) == goal,
-            Input::Call { .. } => false,
+            TapedInput::Message { said, .. } => carp::goal_of(&said.text) == goal,
+            TapedInput::Call { .. } => false,
         }
     }
 }
 
-type Key = (String, Digest);
+type TapeKey = (String, Digest);
 
 /// The tapes that the ports play from; each answer is given once.
 #[derive(Debug)]
-pub(super) struct Tapes {
-    inner: Mutex<Inner>,
+pub(super) struct TapePlayer {
+    inner: Mutex<TapePlayerState>,
     /// A question is left alone.
     left: Notify,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct TapePlayerState {
     /// Another agent plays: what is asked for is found by what it is about, not by its turn.
     shadow: bool,
     /// What each call that a person was asked about is, in a shadow run.
-    questions: HashMap<String, Key>,
-    models: HashMap<String, VecDeque<(Timestamp, Said)>>,
-    calls: HashMap<Key, VecDeque<(Timestamp, Ended)>>,
+    questions: HashMap<String, TapeKey>,
+    models: HashMap<String, VecDeque<(Timestamp, TapedModelAnswer)>>,
+    calls: HashMap<TapeKey, VecDeque<(Timestamp, TapedCallEnd)>>,
     /// In the order of the questions, by the call that each asks about.
-    replies: VecDeque<(String, Answered)>,
+    replies: VecDeque<(String, TapedReply)>,
     /// Questions of this replay that nobody will answer.
     left_alone: HashSet<RequestId>,
     /// What had changed when an approval was void, by the call that it was for.
-    voids: HashMap<String, (Key, String)>,
+    voids: HashMap<String, (TapeKey, String)>,
     /// The same, once the answer has been given: from then on the world is another one.
-    changed: HashMap<Key, String>,
+    changed: HashMap<TapeKey, String>,
     /// What models were asked in this replay.
     asked: Vec<InferRequest>,
     /// What was recalled before turns, by store and question.
-    recalled: HashMap<Key, VecDeque<Found>>,
+    recalled: HashMap<TapeKey, VecDeque<EntrySearchResult>>,
     /// The untrusted files that calls could read, by the call's id, until its end is read.
-    read: HashMap<String, Marked>,
+    read: HashMap<String, TaintedFiles>,
     /// Context files with untrusted text.
-    marked: Marked,
+    marked: TaintedFiles,
     now: Timestamp,
     ids: u128,
 }
 
-impl Tapes {
+impl TapePlayer {
     /// # Errors
     /// The content of an answer is not there.
-    pub(super) fn new(tape: &Tape) -> Result<Self, Missing> {
-        let mut inner = Inner {
+    pub(super) fn new(tape: &ReplayTape) -> Result<Self, TapeError> {
+        let mut inner = TapePlayerState {
             shadow: tape.shadow.is_some(),
             questions: HashMap::new(),
             models: HashMap::new(),
@@ -353,11 +353,11 @@ impl Tapes {
             asked: Vec::new(),
             recalled: HashMap::new(),
             read: HashMap::new(),
-            marked: Marked::new(),
+            marked: TaintedFiles::new(),
             now: tape.events.first().map_or(Timestamp(0), |event| event.at),
             ids: 1,
         };
-        let mut asked: HashMap<String, Key> = HashMap::new();
+        let mut asked: HashMap<String, TapeKey> = HashMap::new();
         let runners = tape.runners();
         for event in &tape.events {
             inner.take(event, &mut asked, &runners)?;
@@ -368,7 +368,7 @@ impl Tapes {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, TapePlayerState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -381,12 +381,12 @@ impl Tapes {
     }
 
     /// What the next such question found.
-    pub(super) fn recalled(&self, store: &str, question: Digest) -> Option<Found> {
+    pub(super) fn recalled(&self, store: &str, question: Digest) -> Option<EntrySearchResult> {
         let mut inner = self.lock();
         inner.recalled.get_mut(&(store.to_owned(), question))?.pop_front()
     }
 
-    pub(super) fn said(&self, provider: &str) -> Option<Said> {
+    pub(super) fn said(&self, provider: &str) -> Option<TapedModelAnswer> {
         let mut inner = self.lock();
         let provider = if inner.shadow { "" } else { provider };
         let (at, said) = inner.models.get_mut(provider)?.pop_front()?;
@@ -395,12 +395,12 @@ impl Tapes {
     }
 
     /// The session's context files with untrusted text, as recorded.
-    pub(super) fn marked(&self) -> Marked {
+    pub(super) fn marked(&self) -> TaintedFiles {
         self.lock().marked.clone()
     }
 
     /// What the next such call that ran came to.
-    pub(super) fn ended(&self, tool: &str, arguments: Digest) -> Option<Ended> {
+    pub(super) fn ended(&self, tool: &str, arguments: Digest) -> Option<TapedCallEnd> {
         let mut inner = self.lock();
         let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
         while queue.front()?.1.refused {
@@ -412,7 +412,7 @@ impl Tapes {
     }
 
     /// The sandbox's refusal before anybody was asked, if the next such call met one.
-    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::Refusal> {
+    pub(super) fn refusal(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
         let mut inner = self.lock();
         let queue = inner.calls.get_mut(&(tool.to_owned(), arguments))?;
         // Refusals of other layers come from those layers again.
@@ -427,7 +427,7 @@ impl Tapes {
     }
 
     /// The same for who only looks ahead: nothing is used up.
-    pub(super) fn foreseen(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::Refusal> {
+    pub(super) fn foreseen(&self, tool: &str, arguments: Digest) -> Option<clawk_plan::SandboxRefusal> {
         let inner = self.lock();
         let queue = inner.calls.get(&(tool.to_owned(), arguments))?;
         let mut refused = queue.iter().take_while(|(_, ended)| ended.refused);
@@ -456,7 +456,7 @@ impl Tapes {
     }
 
     /// What a person said to the next question; in a shadow run, to this one.
-    pub(super) fn answered(&self, question: &Question) -> Option<Answered> {
+    pub(super) fn answered(&self, question: &ApprovalQuestion) -> Option<TapedReply> {
         let mut inner = self.lock();
         if inner.shadow {
             return inner.answer_to(question);
@@ -504,15 +504,15 @@ impl Tapes {
     }
 }
 
-impl Inner {
+impl TapePlayerState {
     /// The models' queue of this provider: in a shadow run they all speak from one.
-    fn models_of(&mut self, provider: String) -> &mut VecDeque<(Timestamp, Said)> {
+    fn models_of(&mut self, provider: String) -> &mut VecDeque<(Timestamp, TapedModelAnswer)> {
         let name = if self.shadow { String::new() } else { provider };
         self.models.entry(name).or_default()
     }
 
     /// The answer to the first question about this very call that is not yet answered.
-    fn answer_to(&mut self, question: &Question) -> Option<Answered> {
+    fn answer_to(&mut self, question: &ApprovalQuestion) -> Option<TapedReply> {
         let about = (question.tool.clone(), digest(&canonical(&question.arguments)));
         let mut replies = self.replies.iter();
         let at = replies.position(|(id, _)| self.questions.get(id) == Some(&about))?;
@@ -522,7 +522,7 @@ impl Inner {
     }
 
     /// The latest answer about this call.
-    fn reply(&mut self, request_id: &str) -> Option<&mut Answered> {
+    fn reply(&mut self, request_id: &str) -> Option<&mut TapedReply> {
         let found = self.replies.iter_mut().rev().find(|(id, _)| id == request_id);
         found.map(|(_, reply)| reply)
     }
@@ -533,20 +533,20 @@ impl Inner {
     )]
     fn take(
         &mut self,
-        event: &Recorded,
-        asked: &mut HashMap<String, Key>,
+        event: &RecordedEvent,
+        asked: &mut HashMap<String, TapeKey>,
         runners: &HashMap<String, String>,
-    ) -> Result<(), Missing> {
+    ) -> Result<(), TapeError> {
         let facts = payload(event);
         let own = |key: &str| text(&facts, key).unwrap_or_default();
         match event.kind.as_str() {
             kind::PROVIDER_COMPLETED => {
-                let said = Said::Completion(Box::new(read(event)?));
+                let said = TapedModelAnswer::Completion(Box::new(read(event)?));
                 self.models_of(own("provider")).push_back((event.at, said));
             }
             kind::MEMORY_RECALLED => {
                 let question = text(&facts, "query_hash").and_then(|hex| Digest::from_hex(&hex));
-                let searches: Vec<recall::Search> = read(event)?;
+                let searches: Vec<recall::RecallSearch> = read(event)?;
                 for search in searches {
                     let Some(question) = question else { continue };
                     let found = self.recalled.entry((search.store, question)).or_default();
@@ -555,7 +555,7 @@ impl Inner {
             }
             kind::CONTEXT_TAINTED => {
                 let files = facts.get("files").cloned().unwrap_or_default();
-                let files: Marked = serde_json::from_value(files).unwrap_or_default(); // silent-ok: a payload of ours always reads
+                let files: TaintedFiles = serde_json::from_value(files).unwrap_or_default(); // silent-ok: a payload of ours always reads
                 match text(&facts, "request_id") {
                     Some(request_id) => {
                         self.read.entry(request_id).or_default().extend(files);
@@ -588,7 +588,7 @@ impl Inner {
                 };
                 let request_id = own("request_id");
                 if let Some(key) = asked.remove(&request_id) {
-                    let ended = Ended {
+                    let ended = TapedCallEnd {
                         asked: self.reply(&request_id).is_some(),
                         outcome,
                         payload: facts,
@@ -600,7 +600,7 @@ impl Inner {
             }
             // Steps of a plan are asked about together and may be answered in any order.
             kind::APPROVAL_REQUESTED => {
-                let asked = (own("request_id"), Answered::nobody(event.at));
+                let asked = (own("request_id"), TapedReply::nobody(event.at));
                 self.replies.push_back(asked);
             }
             kind::APPROVAL_ANSWERED => {

@@ -4,35 +4,35 @@
 use std::sync::{Mutex, PoisonError};
 
 use clawk_manifest::model::ScanAction;
-use clawk_policy::leak::{Scanner, Stream, Tally};
+use clawk_policy::leak::{LeakRedactingStream, LeakTally, Scanner};
 use serde_json::Value;
 
-use super::{Look, Screens, Spot, holds, word};
+use super::{AgentScreening, ScreenedTextKind, ScreeningPass, holds, word};
 use crate::event::{Draft, Thread};
-use crate::ports::{Completion, InferRequest, Message, ProviderError, ProviderState, StatePart};
+use crate::ports::{InferRequest, ModelCompletion, ModelMessage, ProviderError, ProviderState, StatePart};
 use crate::turn::WITHHELD;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// Bytes that are gathered before they are looked at: models speak in pieces of a few bytes, and every look is at all that is held.
 const GATHERED: usize = 64;
 
 /// Pieces on their way out.
-pub(crate) struct Words {
+pub(crate) struct StreamScreen {
     /// `None`: nothing is looked for.
     held: Option<Mutex<Buffer>>,
     blocks: bool,
 }
 
 struct Buffer {
-    stream: Stream,
+    stream: LeakRedactingStream,
     /// Not looked at yet.
     waiting: String,
     /// The first bytes of a character that is not whole.
     part: Vec<u8>,
 }
 
-impl Words {
-    pub(crate) fn new(screens: &Screens) -> Self {
+impl StreamScreen {
+    pub(crate) fn new(screens: &AgentScreening) -> Self {
         let (scanner, action) = screens.outbound();
         let scanner = match action {
             ScanAction::Redact | ScanAction::Block => scanner,
@@ -81,13 +81,13 @@ impl Words {
 
 /// The answer as it may be kept and told; what is to be recorded of it.
 pub(crate) async fn completion(
-    screens: &Screens,
+    screens: &AgentScreening,
     thread: Thread,
     provider: &str,
-    notices: &Notices,
-    completion: &mut Completion,
+    notices: &NoticeSender,
+    completion: &mut ModelCompletion,
 ) -> Vec<Draft> {
-    let mut look = Look::new(screens, thread, Spot::Answer, provider, notices);
+    let mut look = ScreeningPass::new(screens, thread, ScreenedTextKind::Answer, provider, notices);
     let (scanner, action) = screens.outbound();
     if let Some((clean, tally)) = scanner.redact(&completion.text) {
         look.secrets(&tally, word(action)).await;
@@ -115,7 +115,7 @@ pub(crate) async fn completion(
     }
     screens.without_known(&mut completion.model);
     let (tally, action) = arguments(screens, completion);
-    let mut given = Look::new(screens, thread, Spot::Arguments, provider, notices);
+    let mut given = ScreeningPass::new(screens, thread, ScreenedTextKind::Arguments, provider, notices);
     if !tally.is_empty() {
         given.secrets(&tally, word(action)).await;
     }
@@ -125,8 +125,8 @@ pub(crate) async fn completion(
 
 /// What a server handed over for safe keeping, without secrets. A plain text loses the secret alone; a part that is sealed or signed
 /// is worth nothing once it is changed, and leaves as a whole. Of sealed bytes only known values can be told: they have no shape.
-fn clean_state(scanner: &Scanner, state: &mut ProviderState) -> Tally {
-    let mut all = Tally::default();
+fn clean_state(scanner: &Scanner, state: &mut ProviderState) -> LeakTally {
+    let mut all = LeakTally::default();
     let known = scanner.without_shapes();
     let mut found = |json: &mut String| {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
@@ -185,8 +185,8 @@ fn each_thought(value: &mut Value, take: &mut dyn FnMut(&mut String)) {
 /// The calls that the model asks for, by what policies want of input: the conversation and the record keep them as the call gets
 /// them. Where such a call is blocked, there are no arguments to call with. A warning is the call's own to give; known values are
 /// taken out all the same.
-fn arguments(screens: &Screens, completion: &mut Completion) -> (Tally, ScanAction) {
-    let mut all = Tally::default();
+fn arguments(screens: &AgentScreening, completion: &mut ModelCompletion) -> (LeakTally, ScanAction) {
+    let mut all = LeakTally::default();
     let (scanner, action) = screens.entering();
     let (scanner, action) = match action {
         ScanAction::Redact | ScanAction::Block => (scanner, action),
@@ -229,7 +229,7 @@ fn arguments(screens: &Screens, completion: &mut Completion) -> (Tally, ScanActi
 }
 
 /// A provider's own words for a failure, without secrets.
-pub(crate) fn failure(screens: &Screens, error: &mut ProviderError) {
+pub(crate) fn failure(screens: &AgentScreening, error: &mut ProviderError) {
     if let Some((clean, _)) = screens.outbound().0.redact(&error.message) {
         error.message = clean;
     }
@@ -237,7 +237,7 @@ pub(crate) fn failure(screens: &Screens, error: &mut ProviderError) {
 
 /// What a model is about to be told, without the values that are known here: context files join a prompt unread, and a
 /// conversation may be older than what is known.
-pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
+pub(crate) fn prompt(screens: &AgentScreening, request: &mut InferRequest) {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
         return;
@@ -251,13 +251,13 @@ pub(crate) fn prompt(screens: &Screens, request: &mut InferRequest) {
     clean(&mut request.volatile);
     for message in &mut request.messages {
         match message {
-            Message::User { text, frame, .. } => {
+            ModelMessage::User { text, frame, .. } => {
                 clean(text);
                 clean(frame);
             }
-            Message::ToolResult { text, .. } => clean(text),
+            ModelMessage::ToolResult { text, .. } => clean(text),
             // Its calls were looked at when they were asked for, and the provider knows them by their ids.
-            Message::Assistant { text, state, .. } => {
+            ModelMessage::Assistant { text, state, .. } => {
                 clean(text);
                 if let Some(state) = state {
                     clean_state(&scanner, state);

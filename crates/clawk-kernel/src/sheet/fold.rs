@@ -1,6 +1,6 @@
 //! The short text: long lines and long values folded to head and tail.
 
-use super::{Kind, Line};
+use super::{Kind, PreviewLine};
 
 /// Longest line that is shown whole, characters; of a longer one, head and tail.
 const LINE_CHARS: usize = 400;
@@ -28,13 +28,13 @@ struct Limit {
 }
 
 /// The lines to show, and how much they hide.
-pub(super) struct Short {
+pub(super) struct ShortPreview {
     pub(super) lines: Vec<String>,
     pub(super) hidden_bytes: usize,
 }
 
 /// A line to show and what it stands for.
-struct Item {
+struct FoldedLine {
     text: String,
     /// Lines of the whole text.
     lines: usize,
@@ -44,9 +44,9 @@ struct Item {
     hidden: usize,
 }
 
-pub(super) fn short(all: &[Line]) -> Short {
+pub(super) fn short(all: &[PreviewLine]) -> ShortPreview {
     let mut items = Vec::with_capacity(all.len());
-    let in_value = |line: &Line| line.kind != Kind::Fact;
+    let in_value = |line: &PreviewLine| line.kind != Kind::Fact;
     for part in all.chunk_by(|a, b| in_value(a) == in_value(b)) {
         if part.first().is_some_and(in_value) {
             items.extend(middle_out(value(part), &VALUE));
@@ -55,16 +55,16 @@ pub(super) fn short(all: &[Line]) -> Short {
         }
     }
     let items = middle_out(items, &ALL);
-    Short {
+    ShortPreview {
         hidden_bytes: items.iter().map(|item| item.hidden).sum(),
         lines: items.into_iter().map(|item| item.text).collect(),
     }
 }
 
 /// A value's lines without those that stay as they are and have no change beside them.
-fn value(part: &[Line]) -> Vec<Item> {
+fn value(part: &[PreviewLine]) -> Vec<FoldedLine> {
     let mut items = Vec::new();
-    let runs: Vec<&[Line]> = part.chunk_by(|a, b| a.kind == b.kind).collect();
+    let runs: Vec<&[PreviewLine]> = part.chunk_by(|a, b| a.kind == b.kind).collect();
     let last = runs.len().saturating_sub(1);
     for (at, run) in runs.into_iter().enumerate() {
         if run.first().is_none_or(|line| line.kind != Kind::Same) {
@@ -79,7 +79,7 @@ fn value(part: &[Line]) -> Vec<Item> {
             continue;
         }
         items.extend(run.iter().take(before).map(item));
-        items.push(Item {
+        items.push(FoldedLine {
             text: format!("⟨{left_out} lines stay as they are⟩"),
             lines: left_out,
             bytes: run.iter().skip(before).take(left_out).map(size).sum(),
@@ -91,11 +91,11 @@ fn value(part: &[Line]) -> Vec<Item> {
 }
 
 /// One line, its middle folded away where it is long.
-fn item(line: &Line) -> Item {
+fn item(line: &PreviewLine) -> FoldedLine {
     let count = line.text.chars().count();
     let (bytes, lines) = (size(line), 1);
     if count <= LINE_CHARS {
-        return Item {
+        return FoldedLine {
             text: line.text.clone(),
             lines,
             bytes,
@@ -105,7 +105,7 @@ fn item(line: &Line) -> Item {
     let head: String = line.text.chars().take(LINE_HEAD_CHARS).collect();
     let tail: String = line.text.chars().skip(count - LINE_TAIL_CHARS).collect();
     let hidden = line.text.len() - head.len() - tail.len();
-    Item {
+    FoldedLine {
         text: format!("{head} ⟨… {hidden} bytes hidden …⟩ {tail}"),
         lines,
         bytes,
@@ -114,7 +114,7 @@ fn item(line: &Line) -> Item {
 }
 
 /// Folds the middle away where there are too many.
-fn middle_out(mut items: Vec<Item>, limit: &Limit) -> Vec<Item> {
+fn middle_out(mut items: Vec<FoldedLine>, limit: &Limit) -> Vec<FoldedLine> {
     if items.len() <= limit.most {
         return items;
     }
@@ -122,7 +122,7 @@ fn middle_out(mut items: Vec<Item>, limit: &Limit) -> Vec<Item> {
     let middle = items.split_off(limit.head);
     let lines: usize = middle.iter().map(|item| item.lines).sum();
     let bytes: usize = middle.iter().map(|item| item.bytes).sum();
-    items.push(Item {
+    items.push(FoldedLine {
         text: format!("⟨… {lines} lines, {bytes} bytes hidden …⟩"),
         lines,
         bytes,
@@ -133,6 +133,6 @@ fn middle_out(mut items: Vec<Item>, limit: &Limit) -> Vec<Item> {
 }
 
 /// With its line end.
-fn size(line: &Line) -> usize {
+fn size(line: &PreviewLine) -> usize {
     line.text.len() + 1
 }

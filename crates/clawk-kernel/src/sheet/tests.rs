@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Line, Offer, Preview, Seen, Sheet, visible};
+use super::{CallPreview, ExecutorPreview, PreviewDisplay, PreviewLine, PreviewReceipt, visible};
 
-fn sheet(arguments: Value) -> Sheet {
+fn sheet(arguments: Value) -> CallPreview {
     let Value::Object(arguments) = arguments else {
         panic!("an object")
     };
-    Sheet::of(&arguments, Preview::default(), Vec::new())
+    CallPreview::of(&arguments, ExecutorPreview::default(), Vec::new())
 }
 
 /// What [`visible`] made visible, as it was. Knows nothing of how it was made.
@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn every_argument_can_be_read_back(arguments in proptest::collection::vec((text(), value()), 0..4)) {
         let arguments: Map<String, Value> = arguments.into_iter().collect();
-        let whole = Sheet::of(&arguments, Preview::default(), Vec::new()).whole();
+        let whole = CallPreview::of(&arguments, ExecutorPreview::default(), Vec::new()).whole();
         prop_assert_eq!(read_back(&whole), arguments, "{}", whole);
         for c in whole.chars().filter(|c| *c != '\n') {
             prop_assert!(c == ' ' || visible(&c.to_string()) == c.to_string() || "⟨⇥".contains(c), "{:?}", c);
@@ -174,12 +174,12 @@ proptest! {
     #[test]
     fn a_short_text_without_hidden_bytes_is_whole(arguments in proptest::collection::vec((text(), value()), 0..4)) {
         let arguments: Map<String, Value> = arguments.into_iter().collect();
-        let sheet = Sheet::of(&arguments, Preview::default(), Vec::new());
+        let sheet = CallPreview::of(&arguments, ExecutorPreview::default(), Vec::new());
         prop_assert_eq!(sheet.is_folded(), sheet.short().join("\n") != sheet.whole());
-        prop_assert_eq!(sheet.admits(&Seen::Short), !sheet.is_folded());
-        prop_assert!(sheet.admits(&Seen::Whole(vec![sheet.digest()])));
+        prop_assert_eq!(sheet.admits(&PreviewReceipt::Short), !sheet.is_folded());
+        prop_assert!(sheet.admits(&PreviewReceipt::Whole(vec![sheet.digest()])));
         prop_assert!(sheet.short().len() <= 120);
-        let again: Sheet = serde_json::from_str(&serde_json::to_string(&sheet).unwrap()).unwrap();
+        let again: CallPreview = serde_json::from_str(&serde_json::to_string(&sheet).unwrap()).unwrap();
         prop_assert_eq!(again, sheet);
     }
 
@@ -187,10 +187,10 @@ proptest! {
     #[test]
     fn no_executor_can_leave_an_argument_out(text in text(), other in text()) {
         let arguments: Map<String, Value> = [("t".to_owned(), text.clone().into())].into_iter().collect();
-        let mut lines = vec![Line::fact("head")];
-        lines.extend(Line::all("+ ", &other));
-        let own = Sheet::from(lines.clone()).whole();
-        let whole = Sheet::of(&arguments, Preview { lines, covers: &["t"] }, Vec::new()).whole();
+        let mut lines = vec![PreviewLine::fact("head")];
+        lines.extend(PreviewLine::all("+ ", &other));
+        let own = CallPreview::from(lines.clone()).whole();
+        let whole = CallPreview::of(&arguments, ExecutorPreview { lines, covers: &["t"] }, Vec::new()).whole();
         if whole == own {
             for line in text.split('\n') {
                 prop_assert!(own.contains(&visible(line)), "{:?} in {}", text, own);
@@ -245,12 +245,12 @@ fn long_lines_and_long_values_show_head_and_tail_and_how_much_is_hidden() {
 
 #[test]
 fn lines_that_stay_as_they_are_are_no_secret() {
-    let same = |n: usize| (0..n).map(|n| Line::same("  ", &format!("same {n}")));
-    let lines: Vec<Line> = same(20)
-        .chain([Line::value("+ ", "new")])
+    let same = |n: usize| (0..n).map(|n| PreviewLine::same("  ", &format!("same {n}")));
+    let lines: Vec<PreviewLine> = same(20)
+        .chain([PreviewLine::value("+ ", "new")])
         .chain(same(20))
         .collect();
-    let sheet = Sheet::from(lines);
+    let sheet = CallPreview::from(lines);
     assert_eq!(
         sheet.short(),
         [
@@ -272,8 +272,8 @@ fn lines_that_stay_as_they_are_are_no_secret() {
 #[test]
 fn a_surface_without_room_sends_a_file_or_says_where() {
     let long = sheet(json!({"text": "x".repeat(5000)}));
-    assert_eq!(long.offer(10_000, false, ""), Offer::Whole(long.whole()));
-    let file = Offer::File {
+    assert_eq!(long.offer(10_000, false, ""), PreviewDisplay::Whole(long.whole()));
+    let file = PreviewDisplay::File {
         short: long.short().join("\n"),
         whole: long.whole(),
     };
@@ -281,7 +281,7 @@ fn a_surface_without_room_sends_a_file_or_says_where() {
     for (limit, files) in [(1000, false), (100, true)] {
         let offer = long.offer(limit, files, "clawk approve 7");
         assert!(
-            matches!(&offer, Offer::Elsewhere(why) if why.contains("`clawk approve 7`")),
+            matches!(&offer, PreviewDisplay::Elsewhere(why) if why.contains("`clawk approve 7`")),
             "{offer:?}"
         );
     }

@@ -8,11 +8,11 @@ use clawk_proto::{MessageId, RequestId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Shown, UNDECLARED};
-use crate::claims::Judged;
+use super::{TurnCallSummary, UNDECLARED};
+use crate::claims::ClaimsJudgement;
 use crate::effect::is_unknown;
 use crate::event::kind;
-use crate::ports::Recorded;
+use crate::ports::RecordedEvent;
 use crate::time::Timestamp;
 
 /// Events that say what calls came to, whose turn it was, and where a turn ends.
@@ -39,7 +39,7 @@ const MAX_SENDERS: usize = 10_000;
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It ran and said that it did its work.
     Done,
     /// The same, and the tool has no side effects.
@@ -52,7 +52,7 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// The word for people and programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -68,7 +68,7 @@ impl Outcome {
 
 /// One call of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Call {
+pub struct RecordedCall {
     /// When it was asked for.
     #[serde(serialize_with = "as_text")]
     pub at: Timestamp,
@@ -80,7 +80,7 @@ pub struct Call {
     #[serde(skip)]
     pub declared: bool,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// Why it was denied or failed, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -111,12 +111,12 @@ pub struct TurnRecord {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if")]
     pub ended: Option<Timestamp>,
     /// Its calls, in the order in which they were asked for.
-    pub calls: Vec<Call>,
+    pub calls: Vec<RecordedCall>,
     /// The model was offered tools with side effects.
     pub could_act: bool,
     /// What the judge found in the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub judged: Option<Judged>,
+    pub judged: Option<ClaimsJudgement>,
 }
 
 fn as_text_if<S: serde::Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
@@ -141,19 +141,19 @@ impl TurnRecord {
 
     /// What the line is made of.
     #[must_use]
-    pub fn shown(&self) -> Shown {
-        let mut shown = Shown {
+    pub fn shown(&self) -> TurnCallSummary {
+        let mut shown = TurnCallSummary {
             could_act: self.could_act,
             judged: self.judged.clone(),
-            ..Shown::default()
+            ..TurnCallSummary::default()
         };
         for call in &self.calls {
             let list = match call.outcome {
-                Outcome::Done => &mut shown.done,
-                Outcome::Read => &mut shown.read,
-                Outcome::Denied => &mut shown.denied,
-                Outcome::Failed => &mut shown.failed,
-                Outcome::Unknown => &mut shown.unknown,
+                CallOutcome::Done => &mut shown.done,
+                CallOutcome::Read => &mut shown.read,
+                CallOutcome::Denied => &mut shown.denied,
+                CallOutcome::Failed => &mut shown.failed,
+                CallOutcome::Unknown => &mut shown.unknown,
             };
             list.push(match call.declared {
                 true => call.tool.clone(),
@@ -165,7 +165,7 @@ impl TurnRecord {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Fields {
+struct TurnCallFields {
     request_id: Option<RequestId>,
     action_id: Option<String>,
     side_effects: Option<bool>,
@@ -189,7 +189,7 @@ struct Fields {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallFate {
     /// Asked for or begun, and without an end: nobody knows.
     Open {
         begun: bool,
@@ -201,40 +201,40 @@ enum Fate {
 }
 
 #[derive(Debug)]
-struct Seen {
-    call: Call,
+struct FoldedCall {
+    call: RecordedCall,
     pure: bool,
-    fate: Fate,
+    fate: CallFate,
 }
 
-impl Seen {
-    fn told(self) -> Call {
+impl FoldedCall {
+    fn told(self) -> RecordedCall {
         let outcome = match (self.fate, self.pure) {
-            (Fate::Denied, _) => Outcome::Denied,
-            (Fate::Done, true) => Outcome::Read,
-            (Fate::Done, false) => Outcome::Done,
-            (Fate::Failed | Fate::Open { begun: false }, _) => Outcome::Failed,
+            (CallFate::Denied, _) => CallOutcome::Denied,
+            (CallFate::Done, true) => CallOutcome::Read,
+            (CallFate::Done, false) => CallOutcome::Done,
+            (CallFate::Failed | CallFate::Open { begun: false }, _) => CallOutcome::Failed,
             // What only reads and was cut short has read nothing.
-            (Fate::Unknown | Fate::Open { begun: true }, true) => Outcome::Failed,
-            (Fate::Unknown | Fate::Open { begun: true }, false) => Outcome::Unknown,
+            (CallFate::Unknown | CallFate::Open { begun: true }, true) => CallOutcome::Failed,
+            (CallFate::Unknown | CallFate::Open { begun: true }, false) => CallOutcome::Unknown,
         };
-        Call { outcome, ..self.call }
+        RecordedCall { outcome, ..self.call }
     }
 }
 
 /// Folds a session's events, in their order, into the records of its turns.
 #[derive(Debug, Default)]
-pub struct Fold {
-    calls: Vec<Seen>,
+pub struct TurnRecordFold {
+    calls: Vec<FoldedCall>,
     senders: BTreeMap<Uuid, String>,
-    judged: Option<(Uuid, Judged)>,
+    judged: Option<(Uuid, ClaimsJudgement)>,
 }
 
-impl Fold {
+impl TurnRecordFold {
     /// Takes the next event of the session; one that ends a turn gives its record.
-    pub fn see(&mut self, event: &Recorded) -> Option<TurnRecord> {
+    pub fn see(&mut self, event: &RecordedEvent) -> Option<TurnRecord> {
         // silent-ok: a foreign payload is no call of ours
-        let fields: Fields = serde_json::from_str(&event.payload_with_words()).ok()?;
+        let fields: TurnCallFields = serde_json::from_str(&event.payload_with_words()).ok()?;
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
                 if let (Some(id), Some(sender)) = (fields.message_id, fields.sender)
@@ -246,7 +246,7 @@ impl Fold {
             }
             kind::CLAIMS_JUDGED => {
                 self.judged = fields.message_id.map(|message| {
-                    let judged = Judged {
+                    let judged = ClaimsJudgement {
                         by: fields.provider.unwrap_or_default(),
                         sentences: fields.sentences,
                         marks: fields.marks,
@@ -280,13 +280,13 @@ impl Fold {
         let judged = self.judged.take().filter(|(of, _)| *of == message.0);
         TurnRecord {
             sender: self.senders.get(&message.0).cloned(),
-            calls: self.calls.drain(..).map(Seen::told).collect(),
+            calls: self.calls.drain(..).map(FoldedCall::told).collect(),
             judged: judged.map(|(_, judged)| judged),
             ..TurnRecord::open(message)
         }
     }
 
-    fn call(&mut self, event: &Recorded, fields: Fields) {
+    fn call(&mut self, event: &RecordedEvent, fields: TurnCallFields) {
         let Some(request_id) = fields.request_id else {
             return;
         };
@@ -294,22 +294,23 @@ impl Fold {
         let known = known.find(|seen| seen.call.request_id == request_id);
         let content = event.content.as_ref().map(|content| content.bytes.as_slice());
         if event.kind == kind::ACTION_REQUESTED {
-            let goes_on = known.is_some_and(|seen| matches!(seen.fate, Fate::Open { .. } | Fate::Unknown));
+            let goes_on =
+                known.is_some_and(|seen| matches!(seen.fate, CallFate::Open { .. } | CallFate::Unknown));
             if !goes_on && self.calls.len() < MAX_CALLS {
-                self.calls.push(Seen {
-                    call: Call {
+                self.calls.push(FoldedCall {
+                    call: RecordedCall {
                         at: event.at,
                         request_id,
                         tool: fields.action_id.unwrap_or_default(),
                         declared: true,
-                        outcome: Outcome::Unknown,
+                        outcome: CallOutcome::Unknown,
                         reason: None,
                         rule_id: None,
                         arguments: content.map(|bytes| excerpt(&String::from_utf8_lossy(bytes))),
                         result: None,
                     },
                     pure: false,
-                    fate: Fate::Open { begun: false },
+                    fate: CallFate::Open { begun: false },
                 });
             }
             return;
@@ -319,26 +320,26 @@ impl Fold {
             kind::ACTION_APPROVED => {
                 seen.pure = fields.side_effects == Some(false);
                 seen.call.rule_id = fields.rule_id;
-                Fate::Open { begun: true }
+                CallFate::Open { begun: true }
             }
             kind::ACTION_DENIED => {
                 seen.call.declared = fields.by.as_deref() != Some(UNKNOWN_TOOL);
                 seen.call.reason = fields.reason;
                 seen.call.rule_id = fields.rule_id;
-                Fate::Denied
+                CallFate::Denied
             }
             kind::ACTION_EXECUTED => {
                 seen.call.result = content.and_then(said);
                 match fields.is_error {
-                    true => Fate::Failed,
-                    false => Fate::Done,
+                    true => CallFate::Failed,
+                    false => CallFate::Done,
                 }
             }
             kind::ACTION_FAILED => {
                 seen.call.reason = fields.error_message;
                 match fields.error_code.as_deref().is_some_and(is_unknown) {
-                    true => Fate::Unknown,
-                    false => Fate::Failed,
+                    true => CallFate::Unknown,
+                    false => CallFate::Failed,
                 }
             }
             _ => return,

@@ -5,28 +5,31 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use clawk_manifest::model::{Autonomy, Role};
-use clawk_proto::method::{Acknowledged, ReportParams, TaskLimits};
+use clawk_manifest::model::{AutonomyLevel, Role};
+use clawk_proto::method::{AcknowledgedResult, ReportParams, TaskLimits};
 use clawk_proto::{RequestId, SessionId};
-use clawk_swarm::coord::{Kind, Lost, Start, TaskId, TryEnd, Used, Wish, derived};
+use clawk_swarm::coord::{Kind, RetryReason, TaskConstraints, TaskId, TryEnd, TryStart, TryUsage, derived};
 use clawk_swarm::plan::identity_name;
-use clawk_swarm::{Fault, Who};
+use clawk_swarm::{SwarmFault, SwarmWorkerId};
 use clawk_trace::proof;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::tries::Try;
-use super::{Peers, lock, slices, thread};
+use super::tries::RunningTry;
+use super::{SwarmServices, lock, slices, thread};
 use crate::error::{CallError, KernelError};
 use crate::event::{Draft, SwarmEvent, Thread, kind};
 use crate::judge;
-use crate::ports::{Elsewhere, Errand, JournalError, Known, Later, Place, Reports, Spent, Worked};
-use crate::purse::{Amount, Reservation, SWARM_COST, SWARM_TOKENS, Share};
+use crate::ports::{
+    BoxFuture, JournalError, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver,
+    ReportedTryState, SpentAmount,
+};
+use crate::purse::{BudgetAmount, BudgetReservation, BudgetShare, SWARM_COST, SWARM_TOKENS};
 use crate::recover::ASSUMED;
-use crate::screen::{Look, Spot};
+use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::team::Origin;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// The longest text that a member may answer, bytes.
 const MAX_TEXT: usize = 1 << 20;
@@ -44,7 +47,7 @@ pub(super) const LEARNED: &str = "learned";
 
 /// A try that another process works on, or has finished.
 #[derive(Debug, Clone)]
-pub(super) struct Sent {
+pub(super) struct SentTry {
     /// The task here.
     pub(super) task: TaskId,
     pub(super) attempt: u32,
@@ -58,29 +61,29 @@ pub(super) struct Sent {
     share: (Option<u64>, Option<u64>),
     /// A report counted, or the try is over.
     taken: CancellationToken,
-    used: Arc<Mutex<Option<Used>>>,
+    used: Arc<Mutex<Option<TryUsage>>>,
     /// What is counted for the try, whose end is not known, until its report comes.
-    assumed: Arc<Mutex<Option<Assumed>>>,
+    assumed: Arc<Mutex<Option<AssumedUsage>>>,
     refused: Arc<AtomicU32>,
 }
 
 /// What is counted for a try that may have used less.
 #[derive(Debug, Clone)]
-struct Assumed {
-    used: Used,
+struct AssumedUsage {
+    used: TryUsage,
     /// Of it, what the agent's days and months have counted.
-    kept: Vec<Spent>,
+    kept: Vec<SpentAmount>,
 }
 
 /// Tries by the ids under which others know them.
 #[derive(Debug, Default)]
 pub(super) struct SentTries {
-    by_id: HashMap<RequestId, Sent>,
+    by_id: HashMap<RequestId, SentTry>,
     order: VecDeque<RequestId>,
 }
 
 impl SentTries {
-    fn put(&mut self, id: RequestId, sent: Sent) {
+    fn put(&mut self, id: RequestId, sent: SentTry) {
         if self.by_id.insert(id.clone(), sent).is_none() {
             self.order.push_back(id);
         }
@@ -92,7 +95,7 @@ impl SentTries {
     }
 
     /// Whose report this is: the try, and whether who sends it may report it.
-    pub(super) fn of(&self, params: &ReportParams, bound: Option<&str>) -> Option<(Sent, bool)> {
+    pub(super) fn of(&self, params: &ReportParams, bound: Option<&str>) -> Option<(SentTry, bool)> {
         let sent = self.by_id.get(&params.task_id)?;
         let shown = params
             .report_token
@@ -105,9 +108,9 @@ impl SentTries {
     }
 }
 
-impl Sent {
+impl SentTry {
     /// What a report says that the try used: at most what was set aside for it, and all of that where it says nothing.
-    pub(super) fn said(&self, params: &ReportParams) -> Used {
+    pub(super) fn said(&self, params: &ReportParams) -> TryUsage {
         within(self.share, (params.token_usage, params.cost_microusd))
     }
 
@@ -128,12 +131,12 @@ impl Sent {
     }
 }
 
-fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option<u64>)) -> Used {
+fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option<u64>)) -> TryUsage {
     let of = |said: Option<u64>, most: Option<u64>| match (said, most) {
         (Some(said), Some(most)) => said.min(most),
         (said, most) => said.or(most).unwrap_or(0).min(MOST_SAID),
     };
-    Used {
+    TryUsage {
         tokens: of(said.0, tokens),
         cost_microusd: of(said.1, cost),
     }
@@ -158,10 +161,10 @@ fn same(a: &str, b: &str) -> bool {
 
 /// Where a try's member is, if that is not here.
 pub(super) fn of<'a>(
-    peers: &'a Peers,
-    start: &Start,
+    peers: &'a SwarmServices,
+    start: &TryStart,
     origin: Origin,
-) -> Option<(&'a Arc<dyn Elsewhere>, String, Place)> {
+) -> Option<(&'a Arc<dyn RemoteWorkers>, String, MemberRoute)> {
     let there = peers.elsewhere.as_ref()?;
     let team = peers.calls.team.as_ref()?;
     let identity = team.look(|coord| {
@@ -174,14 +177,14 @@ pub(super) fn of<'a>(
     // Who gives work to others, asks or judges does so where its run is; what came by a bus is worked on where it arrived.
     let plain = start.kind == Kind::Work && start.below.is_empty() && start.askable.is_empty();
     let crosses = match place {
-        Place::Peer => start.who != Who::Claw,
-        Place::Bus => plain && !origin.from_afar,
+        MemberRoute::Peer => start.who != SwarmWorkerId::Claw,
+        MemberRoute::Bus => plain && !origin.from_afar,
     };
     crosses.then_some((there, identity, place))
 }
 
 /// The token of a try. Only a holder of the key can make it; none: this host does not coordinate the swarm.
-fn token(peers: &Peers, id: &RequestId) -> Option<String> {
+fn token(peers: &SwarmServices, id: &RequestId) -> Option<String> {
     let mut hash = Sha256::new();
     hash.update(b"clawk report token\0");
     hash.update(peers.token_key.get()?.0);
@@ -190,7 +193,7 @@ fn token(peers: &Peers, id: &RequestId) -> Option<String> {
     Some(bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn lost(why: Lost, message: impl Into<String>) -> TryEnd {
+fn lost(why: RetryReason, message: impl Into<String>) -> TryEnd {
     TryEnd::Lost {
         why,
         message: message.into(),
@@ -199,22 +202,25 @@ fn lost(why: Lost, message: impl Into<String>) -> TryEnd {
 
 /// Works on a try by sending it there; none: it was cancelled, or the agent ended first.
 pub(super) async fn attempt(
-    peers: &Arc<Peers>,
-    (start, running): (&Start, &Try),
+    peers: &Arc<SwarmServices>,
+    (start, running): (&TryStart, &RunningTry),
     origin: Origin,
-    (there, identity, place): (&Arc<dyn Elsewhere>, String, Place),
-) -> Option<(TryEnd, Used)> {
-    if origin.from_afar && place == Place::Peer {
+    (there, identity, place): (&Arc<dyn RemoteWorkers>, String, MemberRoute),
+) -> Option<(TryEnd, TryUsage)> {
+    if origin.from_afar && place == MemberRoute::Peer {
         let message = "a task that came from another host is not passed on to a third one";
-        return Some((lost(Lost::Unreached, message), Used::default()));
+        return Some((lost(RetryReason::Unreached, message), TryUsage::default()));
     }
-    if place == Place::Peer && there.lives_here(&identity) && lock(&peers.moved).contains(&running.session) {
+    if place == MemberRoute::Peer
+        && there.lives_here(&identity)
+        && lock(&peers.moved).contains(&running.session)
+    {
         // What it did for the task only its own record says, and that is with the lost host.
-        let fault = Fault::failed(
+        let fault = SwarmFault::failed(
             "effects_unknown",
             "another host coordinated the swarm when this member began the task; what it did there is not known here",
         );
-        return Some((TryEnd::Over { fault, run: false }, Used::default()));
+        return Some((TryEnd::Over { fault, run: false }, TryUsage::default()));
     }
     let spoken = peers
         .calls
@@ -237,7 +243,7 @@ pub(super) async fn attempt(
         .afar(&purse, wanted(peers, start), peers.scribe.now())
     {
         Ok(share) => share,
-        Err(error) => return Some((no_room(&error), Used::default())),
+        Err(error) => return Some((no_room(&error), TryUsage::default())),
     };
     let (errand, sent) = prepared(peers, start, origin, (there, identity), &share)?;
     lock(&peers.sent).put(errand.id.clone(), sent.clone());
@@ -246,7 +252,7 @@ pub(super) async fn attempt(
             Ok::<_, std::convert::Infallible>(coord.crosses(&start.task, now_ms))
         });
     }
-    let reports: Arc<dyn Reports> = Arc::new(Desk(Arc::downgrade(peers)));
+    let reports: Arc<dyn ReportReceiver> = Arc::new(SwarmReportReceiver(Arc::downgrade(peers)));
     let worked = tokio::select! {
         biased;
         () = sent.taken.cancelled() => None,
@@ -263,42 +269,46 @@ pub(super) async fn attempt(
     let unused = |tokens: Option<u64>| tokens.filter(|tokens| *tokens > 0 || !start.resumed);
     let (tokens, cost) = match &worked {
         None => lock(&sent.used).map_or((None, None), |used| (Some(used.tokens), Some(used.cost_microusd))),
-        Some(Worked::Answered { tokens, .. }) => (*tokens, None),
-        Some(Worked::Lost { tokens, .. } | Worked::Refused { tokens, .. }) => {
+        Some(RemoteResult::Answered { tokens, .. }) => (*tokens, None),
+        Some(RemoteResult::Lost { tokens, .. } | RemoteResult::Refused { tokens, .. }) => {
             let tokens = unused(*tokens);
             (tokens, tokens.filter(|tokens| *tokens == 0))
         }
     };
     let counted = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
     let used = counted.used;
-    if matches!(&worked, Some(Worked::Lost { .. } | Worked::Refused { .. })) && tokens.is_none() {
+    if matches!(
+        &worked,
+        Some(RemoteResult::Lost { .. } | RemoteResult::Refused { .. })
+    ) && tokens.is_none()
+    {
         *lock(&sent.assumed) = Some(counted);
     }
     Some((ended(peers, origin, worked).await, used))
 }
 
 /// How the try ended; none: by its report.
-async fn ended(peers: &Peers, origin: Origin, worked: Option<Worked>) -> TryEnd {
+async fn ended(peers: &SwarmServices, origin: Origin, worked: Option<RemoteResult>) -> TryEnd {
     match worked {
         // The report is the task's word; its text is known from there.
         None => TryEnd::Said { text: String::new() },
-        Some(Worked::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
-            Lost::Garbage,
+        Some(RemoteResult::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
+            RetryReason::Garbage,
             format!("its answer has more than {MAX_TEXT} bytes"),
         ),
-        Some(Worked::Answered { text, .. }) => TryEnd::Said {
+        Some(RemoteResult::Answered { text, .. }) => TryEnd::Said {
             text: screened(peers, origin, text).await,
         },
-        Some(Worked::Lost { why, message, .. }) => lost(why, message),
-        Some(Worked::Refused { reason, message, .. }) => TryEnd::Over {
-            fault: Fault::failed(&word(&reason), message),
+        Some(RemoteResult::Lost { why, message, .. }) => lost(why, message),
+        Some(RemoteResult::Refused { reason, message, .. }) => TryEnd::Over {
+            fault: SwarmFault::failed(&word(&reason), message),
             run: false,
         },
     }
 }
 
 /// What is set aside of a limited purse: a task with a wish gets that, another one its part.
-fn wanted(peers: &Peers, start: &Start) -> (Option<u64>, Option<u64>, u64) {
+fn wanted(peers: &SwarmServices, start: &TryStart) -> (Option<u64>, Option<u64>, u64) {
     let parallel = peers
         .calls
         .team
@@ -319,18 +329,18 @@ fn no_room(error: &CallError) -> TryEnd {
         _ => ("quota", false),
     };
     TryEnd::Over {
-        fault: Fault::spent(reason, error.to_string()),
+        fault: SwarmFault::spent(reason, error.to_string()),
         run,
     }
 }
 
 fn prepared(
-    peers: &Peers,
-    start: &Start,
+    peers: &SwarmServices,
+    start: &TryStart,
     origin: Origin,
-    (there, identity): (&Arc<dyn Elsewhere>, String),
-    share: &Share,
-) -> Option<(Errand, Sent)> {
+    (there, identity): (&Arc<dyn RemoteWorkers>, String),
+    share: &BudgetShare,
+) -> Option<(RemoteTask, SentTry)> {
     let id = derived(&start.task, &format!("try/{}", start.attempt));
     let token = token(peers, &id)?;
     let swarm = peers
@@ -339,7 +349,7 @@ fn prepared(
         .as_ref()
         .map(|team| team.look(|coord| coord.plan().swarm.clone()))
         .unwrap_or_default();
-    let mut errand = Errand {
+    let mut errand = RemoteTask {
         swarm,
         member: start.member.clone(),
         request_id: derived(&id, "request"),
@@ -362,7 +372,7 @@ fn prepared(
         let at_ms = peers.scribe.now().as_millis();
         proof::sign_task(&errand.params(), &errand.identity, at_ms, signer)
     });
-    let sent = Sent {
+    let sent = SentTry {
         task: start.task.clone(),
         attempt: start.attempt,
         member: start.member.clone(),
@@ -380,7 +390,7 @@ fn prepared(
 }
 
 /// The narrower of what the asker gives and what this host gives the peer; a judge gets none.
-fn tools(start: &Start, own: Option<Vec<String>>) -> Option<Vec<String>> {
+fn tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
     if matches!(start.kind, Kind::Judge { .. }) {
         return Some(Vec::new());
     }
@@ -393,23 +403,23 @@ fn tools(start: &Start, own: Option<Vec<String>>) -> Option<Vec<String>> {
 /// Counts what the other side says it used, at most what was set aside; who says nothing has used all of it. `before` was counted
 /// already. Returns what is counted in all.
 fn settle(
-    peers: &Peers,
-    (start, origin, state): (&Start, Origin, &'static str),
-    (share, before): (Share, Option<Used>),
+    peers: &SwarmServices,
+    (start, origin, state): (&TryStart, Origin, &'static str),
+    (share, before): (BudgetShare, Option<TryUsage>),
     said: (Option<u64>, Option<u64>),
-) -> Assumed {
+) -> AssumedUsage {
     let used = within((share.tokens, share.cost_microusd), said);
     let before = before.unwrap_or_default(); // silent-ok: nothing was counted yet
-    let all = Used {
+    let all = TryUsage {
         tokens: used.tokens.max(before.tokens),
         cost_microusd: used.cost_microusd.max(before.cost_microusd),
     };
     let kept = count(peers, (start, origin, state), share.reservation, (before, all));
-    Assumed { used: all, kept }
+    AssumedUsage { used: all, kept }
 }
 
 /// Counts what the report says that was taken before a restart, which came before it was counted.
-fn settle_said(peers: &Peers, start: &Start, origin: Origin) -> Used {
+fn settle_said(peers: &SwarmServices, start: &TryStart, origin: Origin) -> TryUsage {
     let team = peers.calls.team.as_ref();
     let said = team.and_then(|team| team.look(|coord| coord.word_used(&start.task)));
     let used = said.unwrap_or_default(); // silent-ok: a report of an earlier version does not say
@@ -420,7 +430,7 @@ fn settle_said(peers: &Peers, start: &Start, origin: Origin) -> Used {
             peers,
             (start, origin, SETTLED),
             aside,
-            (Used::default(), used),
+            (TryUsage::default(), used),
         )),
         Err(error) => tracing::error!(%error, "what a peer used can't be counted"),
     }
@@ -429,11 +439,11 @@ fn settle_said(peers: &Peers, start: &Start, origin: Origin) -> Used {
 
 /// Counts in the purses what `all` is more than `before`, and records it. Returns what the agent's days and months have counted.
 fn count(
-    peers: &Peers,
-    (start, origin, state): (&Start, Origin, &'static str),
-    aside: Reservation,
-    (before, all): (Used, Used),
-) -> Vec<Spent> {
+    peers: &SwarmServices,
+    (start, origin, state): (&TryStart, Origin, &'static str),
+    aside: BudgetReservation,
+    (before, all): (TryUsage, TryUsage),
+) -> Vec<SpentAmount> {
     let took = amount(all).minus(amount(before));
     let settled = aside.settle(took, peers.scribe.now());
     if settled.spent.is_empty() {
@@ -449,20 +459,20 @@ fn count(
     kept
 }
 
-pub(super) fn amount(used: Used) -> Amount {
-    Amount {
+pub(super) fn amount(used: TryUsage) -> BudgetAmount {
+    BudgetAmount {
         tokens: used.tokens,
         cost_microusd: used.cost_microusd,
-        ..Amount::default()
+        ..BudgetAmount::default()
     }
 }
 
 /// What is counted for a try, as an event.
 fn entry(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     (run, task, attempt, member): (&TaskId, &TaskId, u32, &str),
-    (state, used): (&'static str, Used),
+    (state, used): (&'static str, TryUsage),
 ) -> Draft {
     let swarm = peers.calls.manifest.swarm.as_ref();
     let payload = SwarmEvent {
@@ -482,7 +492,11 @@ fn entry(
 
 /// The report of a try has come that was given up: what was counted for it is what it says, and its run and the agent have the rest
 /// again.
-pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> Result<(), JournalError> {
+pub(super) async fn learn(
+    peers: &SwarmServices,
+    sent: &SentTry,
+    params: &ReportParams,
+) -> Result<(), JournalError> {
     let Some(assumed) = lock(&sent.assumed).take() else {
         return Ok(());
     };
@@ -494,11 +508,11 @@ pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> 
     let about = (&sent.run, &sent.task, sent.attempt, sent.member.as_str());
     let draft = entry(peers, sent.session, about, (LEARNED, used));
     // At most what was counted then: a part may have been counted before a restart.
-    let unspent = assumed.kept.into_iter().map(|row| Spent {
+    let unspent = assumed.kept.into_iter().map(|row| SpentAmount {
         amount: row.amount.least(less),
         ..row
     });
-    let unspent: Vec<Spent> = unspent.collect();
+    let unspent: Vec<SpentAmount> = unspent.collect();
     peers
         .scribe
         .take_back(vec![draft], unspent.clone())?
@@ -510,13 +524,13 @@ pub(super) async fn learn(peers: &Peers, sent: &Sent, params: &ReportParams) -> 
 }
 
 /// A peer's text without the secrets that the policies take out of what comes in.
-async fn screened(peers: &Peers, origin: Origin, text: String) -> String {
-    let mut look = Look::new(
+async fn screened(peers: &SwarmServices, origin: Origin, text: String) -> String {
+    let mut look = ScreeningPass::new(
         &peers.calls.screens,
         thread(peers, peers.chain_of(origin.session)),
-        Spot::Peer,
+        ScreenedTextKind::Peer,
         "report",
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     let mut value = Value::String(text);
     judge::peer_value(&mut look, &mut value).await;
@@ -533,19 +547,21 @@ async fn screened(peers: &Peers, origin: Origin, text: String) -> String {
 
 /// Takes reports for as long as the agent lives.
 #[derive(Debug)]
-struct Desk(Weak<Peers>);
+struct SwarmReportReceiver(Weak<SwarmServices>);
 
-impl Reports for Desk {
-    fn knows(&self, task: &RequestId, shown: Option<&str>) -> Known {
+impl ReportReceiver for SwarmReportReceiver {
+    fn knows(&self, task: &RequestId, shown: Option<&str>) -> ReportedTryState {
         let Some(peers) = self.0.upgrade() else {
-            return Known::Given; // nobody is here any more who could say
+            return ReportedTryState::Given; // nobody is here any more who could say
         };
         if lock(&peers.sent).by_id.contains_key(task) {
-            return Known::Sent;
+            return ReportedTryState::Sent;
         }
         match shown {
-            Some(shown) if token(&peers, task).is_some_and(|own| same(shown, &own)) => Known::Given,
-            Some(_) | None => Known::Foreign,
+            Some(shown) if token(&peers, task).is_some_and(|own| same(shown, &own)) => {
+                ReportedTryState::Given
+            }
+            Some(_) | None => ReportedTryState::Foreign,
         }
     }
 
@@ -553,7 +569,7 @@ impl Reports for Desk {
         &'a self,
         bound: Option<&'a str>,
         params: ReportParams,
-    ) -> Later<'a, Result<Acknowledged, KernelError>> {
+    ) -> BoxFuture<'a, Result<AcknowledgedResult, KernelError>> {
         Box::pin(async move {
             let gone = || JournalError::Unwritable("the agent has ended".to_owned());
             let peers = self.0.upgrade().ok_or_else(gone)?;
@@ -564,8 +580,8 @@ impl Reports for Desk {
 }
 
 /// The desk at which reports are taken that come in beside any try of this process.
-pub(crate) fn desk(peers: &Arc<Peers>) -> Arc<dyn Reports> {
-    Arc::new(Desk(Arc::downgrade(peers)))
+pub(crate) fn desk(peers: &Arc<SwarmServices>) -> Arc<dyn ReportReceiver> {
+    Arc::new(SwarmReportReceiver(Arc::downgrade(peers)))
 }
 
 /// A task from another host has at most the rights that this host names.
@@ -576,14 +592,14 @@ pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
 }
 
 /// The autonomy that it names; a word that is not known is the least.
-pub(super) fn autonomy(limits: &TaskLimits) -> Option<Autonomy> {
+pub(super) fn autonomy(limits: &TaskLimits) -> Option<AutonomyLevel> {
     let word = limits.autonomy.as_deref()?;
-    Some(Autonomy::parse(word).unwrap_or(Autonomy::Observer))
+    Some(AutonomyLevel::parse(word).unwrap_or(AutonomyLevel::Observer))
 }
 
 /// What is left of the task's own wishes.
-pub(super) fn wish(limits: &TaskLimits) -> Wish {
-    Wish {
+pub(super) fn wish(limits: &TaskLimits) -> TaskConstraints {
+    TaskConstraints {
         tools: limits.tools.clone(),
         timeout_ms: limits.timeout_ms,
         tokens: limits.tokens,

@@ -8,13 +8,13 @@ use clawk_manifest::model::Role;
 use clawk_proto::SessionId;
 use tokio::time::Instant;
 
-use super::{Peers, go_on, restore};
+use super::{SwarmServices, go_on, restore};
 use crate::error::StartError;
 use crate::event::{SessionStarted, SwarmEvent, Thread, canonical, digest, kind};
-use crate::hosts::Hosts;
-use crate::ports::{Holder, Scan, TokenKey};
+use crate::hosts::PeerHosts;
+use crate::ports::{JournalScan, SessionHolder, TokenKey};
 use crate::start;
-use crate::team::Team;
+use crate::team::SwarmTeam;
 
 /// How often a host looks whether it was given the swarm's chain with the sessions of a lost host.
 const LOOK: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(crate) fn home(agent: &str, swarm: &str) -> SessionId {
 }
 
 /// Looks until this host coordinates the swarm, or is lost.
-pub(crate) fn steer(peers: &Arc<Peers>, hosts: &Arc<Hosts>) {
+pub(crate) fn steer(peers: &Arc<SwarmServices>, hosts: &Arc<PeerHosts>) {
     let Some((team, home)) = peers
         .calls
         .team
@@ -63,10 +63,14 @@ pub(crate) fn steer(peers: &Arc<Peers>, hosts: &Arc<Hosts>) {
     });
 }
 
-async fn look(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId)) -> Result<(), StartError> {
+async fn look(
+    peers: &Arc<SwarmServices>,
+    hosts: &PeerHosts,
+    (team, home): (&SwarmTeam, SessionId),
+) -> Result<(), StartError> {
     match hosts.shared.hold(home).await {
-        Ok(Holder::Here | Holder::Taken) => lead(peers, hosts, (team, home)).await,
-        Ok(Holder::There(_)) => Ok(()),
+        Ok(SessionHolder::Here | SessionHolder::Taken) => lead(peers, hosts, (team, home)).await,
+        Ok(SessionHolder::There(_)) => Ok(()),
         Err(error) => {
             tracing::debug!(%error, "who coordinates the swarm can't be seen");
             Ok(())
@@ -75,12 +79,16 @@ async fn look(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId
 }
 
 /// Takes up what the record has of the swarm, and coordinates from now on.
-async fn lead(peers: &Arc<Peers>, hosts: &Hosts, (team, home): (&Team, SessionId)) -> Result<(), StartError> {
-    let begun = Scan {
+async fn lead(
+    peers: &Arc<SwarmServices>,
+    hosts: &PeerHosts,
+    (team, home): (&SwarmTeam, SessionId),
+) -> Result<(), StartError> {
+    let begun = JournalScan {
         session: Some(home),
         kinds: &[kind::SESSION_STARTED],
         limit: 1,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let is_new = peers.scribe.journal().scan(begun).await?.is_empty();
     let host = hosts.shared.host();

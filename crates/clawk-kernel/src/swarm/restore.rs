@@ -4,26 +4,26 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use clawk_proto::SessionId;
-use clawk_swarm::coord::{Phase, Task, TaskId, Used};
-use clawk_swarm::{Coord, Fact};
+use clawk_swarm::coord::{SwarmTask, SwarmTaskPhase, TaskId, TryUsage};
+use clawk_swarm::{SwarmCoordinator, SwarmFact};
 use serde::Deserialize;
 
 use super::elsewhere::{LEARNED, SETTLED, amount};
-use super::slices::Before;
-use super::{Peers, lock, work_off};
+use super::slices::EarlierRunSpending;
+use super::{SwarmServices, lock, work_off};
 use crate::error::StartError;
 use crate::event::{SwarmReported, Thread, digest, kind};
-use crate::ports::{JournalError, Recorded, Scan};
-use crate::purse::Amount;
-use crate::recover::{ASSUMED, SPENDING, Spending};
-use crate::team::{Origin, SWARM_KINDS, Team, fact_of, session_of};
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
+use crate::purse::BudgetAmount;
+use crate::recover::{ASSUMED, SPENDING, SessionSpending};
+use crate::team::{Origin, SWARM_KINDS, SwarmTeam, fact_of, session_of};
 
 /// Tasks of tasks; the coordinator allows far fewer.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Fields {
+struct SwarmTaskFields {
     task_id: String,
     swarm: String,
     host: String,
@@ -34,18 +34,18 @@ struct Fields {
 }
 
 /// Folds the record. Returns the sessions that go on with their tasks, and whose turns nobody else may take up.
-pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalError> {
-    let scan = Scan {
+pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, JournalError> {
+    let scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     // Tasks of versions in which a task was a peer's turn and nothing else.
     let mut old: BTreeMap<String, SessionId> = BTreeMap::new();
     let Some(team) = &peers.calls.team else {
         return Ok(Vec::new());
     };
-    let (mut told, mut began) = (Told::default(), Began::default());
+    let (mut told, mut began) = (SwarmSpending::default(), TryCoordinators::default());
     peers
         .scribe
         .each(scan, |event| {
@@ -55,7 +55,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
             }
             match fact_of(event) {
                 Some(fact) => {
-                    if let Fact::Began { task, who, .. } = &fact {
+                    if let SwarmFact::Began { task, who, .. } = &fact {
                         let member = team.look(|coord| coord.plan().member(*who).to_owned());
                         let told = team.inbox(&member);
                         if !told.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
                     team.restore(&fact);
                 }
                 None => {
-                    let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+                    let found: SwarmTaskFields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
                     told.see_settled(&found);
                     if event.kind == kind::SWARM_LED {
                         began.host = Some(found.host.into());
@@ -95,19 +95,19 @@ pub(crate) async fn restore(peers: &Peers) -> Result<Vec<SessionId>, JournalErro
 
 /// Which host coordinated the swarm when each open try began, where hosts share the agent.
 #[derive(Debug, Default)]
-struct Began {
+struct TryCoordinators {
     /// The one that coordinates at this place of the record.
     host: Option<Arc<str>>,
     by: HashMap<TaskId, Option<Arc<str>>>,
 }
 
-impl Began {
-    fn see(&mut self, fact: &Fact) {
+impl TryCoordinators {
+    fn see(&mut self, fact: &SwarmFact) {
         match fact {
-            Fact::Began { task, .. } => {
+            SwarmFact::Began { task, .. } => {
                 self.by.insert(task.clone(), self.host.clone());
             }
-            Fact::TryEnded { task, .. } => {
+            SwarmFact::TryEnded { task, .. } => {
                 self.by.remove(task);
             }
             _ => {}
@@ -122,20 +122,20 @@ impl Began {
 
 /// What the facts tell of spending.
 #[derive(Debug, Default)]
-struct Told {
+struct SwarmSpending {
     /// The row of each run's acceptance: nothing was spent on it before.
     since: HashMap<TaskId, u64>,
     /// What tries that have ended are reported to have used.
-    used: HashMap<(TaskId, u32), Amount>,
+    used: HashMap<(TaskId, u32), BudgetAmount>,
     /// What was counted last for tries that others work on, and whether only this says so.
-    settled: HashMap<(TaskId, u32), (Used, bool)>,
+    settled: HashMap<(TaskId, u32), (TryUsage, bool)>,
     /// Which sessions gave the runs that go on.
     givers: HashMap<TaskId, SessionId>,
 }
 
-impl Told {
+impl SwarmSpending {
     /// Reads an event that says what was counted for a try on another host. The coordinator does not keep it.
-    fn see_settled(&mut self, found: &Fields) {
+    fn see_settled(&mut self, found: &SwarmTaskFields) {
         let assumed = found.state == ASSUMED;
         let Ok(task) = TaskId::parse(&found.task_id) else {
             return; // silent-ok: it is about no task
@@ -143,7 +143,7 @@ impl Told {
         if !assumed && found.state != SETTLED && found.state != LEARNED {
             return;
         }
-        let used = Used {
+        let used = TryUsage {
             tokens: found.token_usage,
             cost_microusd: found.cost_microusd,
         };
@@ -151,19 +151,19 @@ impl Told {
         *known = (used, known.1 || assumed);
     }
 
-    fn see(&mut self, fact: &Fact, row: u64) {
+    fn see(&mut self, fact: &SwarmFact, row: u64) {
         match fact {
-            Fact::Run { run, origin, .. } => {
+            SwarmFact::Run { run, origin, .. } => {
                 self.since.insert(run.clone(), row);
                 self.givers.insert(run.clone(), Origin::read(origin).session);
             }
-            Fact::TryEnded {
+            SwarmFact::TryEnded {
                 task, attempt, used, ..
             } => {
                 let sum = self.used.entry((task.clone(), *attempt)).or_default();
                 *sum = sum.plus(amount(*used));
             }
-            Fact::Ended { result } => {
+            SwarmFact::Ended { result } => {
                 self.since.remove(&result.task_id);
                 self.givers.remove(&result.task_id);
             }
@@ -173,15 +173,15 @@ impl Told {
 }
 
 /// Counts what the runs that go on, and their tasks, have spent: the slices of which it was spent are opened anew.
-async fn recall(peers: &Peers, team: &Team, told: &Told) -> Result<(), JournalError> {
+async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -> Result<(), JournalError> {
     let Some(since) = told.since.values().min() else {
         return Ok(());
     };
-    let mut spending = Spending::default();
-    let scan = Scan {
+    let mut spending = SessionSpending::default();
+    let scan = JournalScan {
         kinds: SPENDING,
         after_row: *since,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mine = team.look(|coord| {
         let tasks = coord
@@ -208,21 +208,26 @@ async fn recall(peers: &Peers, team: &Team, told: &Told) -> Result<(), JournalEr
         return Ok(());
     }
     for session in told.givers.values().collect::<HashSet<_>>() {
-        let spent = Spending::of_giver(&peers.scribe, *session).await?;
+        let spent = SessionSpending::of_giver(&peers.scribe, *session).await?;
         lock(&peers.slices).recall_giver(*session, spent);
     }
     Ok(())
 }
 
 /// The sessions of a task's tries.
-fn sessions(task: &Task) -> impl Iterator<Item = (SessionId, u32)> {
+fn sessions(task: &SwarmTask) -> impl Iterator<Item = (SessionId, u32)> {
     (1..=task.attempts).map(|attempt| (session_of(task.id(), attempt), attempt))
 }
 
 /// What was spent on a run, by task. Of what the record and the report of a try say, the larger counts: another host's record is not here.
-fn before(coord: &Coord, run: &TaskId, by_session: &HashMap<SessionId, Amount>, told: &Told) -> Before {
-    let mut found = Before::default();
-    let (mut goes_on, mut assumed) = (HashSet::new(), HashMap::<TaskId, Amount>::new());
+fn before(
+    coord: &SwarmCoordinator,
+    run: &TaskId,
+    by_session: &HashMap<SessionId, BudgetAmount>,
+    told: &SwarmSpending,
+) -> EarlierRunSpending {
+    let mut found = EarlierRunSpending::default();
+    let (mut goes_on, mut assumed) = (HashSet::new(), HashMap::<TaskId, BudgetAmount>::new());
     for task in coord.tasks_in(run) {
         for (_, attempt) in sessions(task) {
             // A question may have been a turn of another task's session.
@@ -248,8 +253,9 @@ fn before(coord: &Coord, run: &TaskId, by_session: &HashMap<SessionId, Amount>, 
         }
     }
     for task in coord.tasks_in(run) {
-        let own = sessions(task).fold(Amount::default(), |sum, (session, _)| {
-            let of = |known: &HashMap<SessionId, Amount>| known.get(&session).copied().unwrap_or_default(); // silent-ok: it has spent nothing
+        let own = sessions(task).fold(BudgetAmount::default(), |sum, (session, _)| {
+            let of =
+                |known: &HashMap<SessionId, BudgetAmount>| known.get(&session).copied().unwrap_or_default(); // silent-ok: it has spent nothing
             sum.plus(of(by_session).most(of(&found.told)))
         });
         found.whole = found.whole.plus(own);
@@ -274,21 +280,21 @@ fn before(coord: &Coord, run: &TaskId, by_session: &HashMap<SessionId, Amount>, 
     found
 }
 
-fn add(to: &mut HashMap<TaskId, Amount>, task: &TaskId, amount: Amount) {
+fn add(to: &mut HashMap<TaskId, BudgetAmount>, task: &TaskId, amount: BudgetAmount) {
     let sum = to.entry(task.clone()).or_default();
     *sum = sum.plus(amount);
 }
 
 /// A broadcast that another host recorded.
-pub(crate) fn hear(peers: &Peers, event: &Recorded) {
+pub(crate) fn hear(peers: &SwarmServices, event: &RecordedEvent) {
     // Who coordinates later folds it then.
     if peers.calls.team.as_ref().is_some_and(|team| team.leads()) {
         heard(peers, event);
     }
 }
 
-fn heard(peers: &Peers, event: &Recorded) {
-    let found: Fields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+fn heard(peers: &SwarmServices, event: &RecordedEvent) {
+    let found: SwarmTaskFields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
     let text = event
         .content
         .as_ref()
@@ -302,7 +308,7 @@ fn heard(peers: &Peers, event: &Recorded) {
 }
 
 /// A task of an earlier version that no member works on any more. Its end is reported once.
-async fn give_up(peers: &Peers, task: &str, session: SessionId) -> Result<(), JournalError> {
+async fn give_up(peers: &SwarmServices, task: &str, session: SessionId) -> Result<(), JournalError> {
     let reason = br#"{"error":"it was given to a peer by an earlier version, which kept too little to go on with it"}"#;
     let payload = SwarmReported {
         cost_microusd: 0,
@@ -322,10 +328,10 @@ async fn give_up(peers: &Peers, task: &str, session: SessionId) -> Result<(), Jo
 }
 
 /// Tasks that are worked on, each with the session of its try.
-fn running(coord: &Coord) -> Vec<(TaskId, SessionId)> {
+fn running(coord: &SwarmCoordinator) -> Vec<(TaskId, SessionId)> {
     let tasks = coord.tasks();
     tasks
-        .filter(|task| task.phase == Phase::Running || task.phase == Phase::Parked)
+        .filter(|task| task.phase == SwarmTaskPhase::Running || task.phase == SwarmTaskPhase::Parked)
         .map(|task| {
             let (of, attempt) = coord.session_of(task);
             (task.id().clone(), session_of(&of, attempt))
@@ -334,7 +340,7 @@ fn running(coord: &Coord) -> Vec<(TaskId, SessionId)> {
 }
 
 /// Lets what had begun go on, and performs what comes.
-pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
+pub(crate) fn go_on(peers: &Arc<SwarmServices>) -> Result<(), StartError> {
     let Some(team) = &peers.calls.team else {
         return Ok(());
     };
@@ -364,7 +370,7 @@ pub(crate) fn go_on(peers: &Arc<Peers>) -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use clawk_swarm::Who;
+    use clawk_swarm::SwarmWorkerId;
     use clawk_swarm::coord::TryEnd;
 
     use super::*;
@@ -373,10 +379,10 @@ mod tests {
         TaskId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap()
     }
 
-    fn begins(n: u32) -> Fact {
-        Fact::Began {
+    fn begins(n: u32) -> SwarmFact {
+        SwarmFact::Began {
             task: task(n),
-            who: Who::Claw,
+            who: SwarmWorkerId::Claw,
             attempt: 1,
         }
     }
@@ -384,7 +390,7 @@ mod tests {
     /// A host may be lost again before it has told what became of another one's tries.
     #[test]
     fn a_try_stays_anothers_however_often_this_host_begins_to_coordinate() {
-        let mut began = Began::default();
+        let mut began = TryCoordinators::default();
         began.see(&begins(0));
         for (host, n) in [("a", Some(1)), ("b", Some(2)), ("b", None)] {
             began.host = Some(host.into());
@@ -397,11 +403,11 @@ mod tests {
         assert!(anothers(1));
         assert!(!anothers(2), "its own, over a restart");
         // The next try of the same task is this host's.
-        began.see(&Fact::TryEnded {
+        began.see(&SwarmFact::TryEnded {
             task: task(1),
             attempt: 1,
             end: TryEnd::Said { text: String::new() },
-            used: Used::default(),
+            used: TryUsage::default(),
             again: None,
         });
         began.see(&begins(1));

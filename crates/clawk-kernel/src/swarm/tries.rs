@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use clawk_proto::uri::ClawUri;
 use clawk_proto::{MessageId, SessionId};
-use clawk_swarm::coord::{Lost, Start, TaskId, TryEnd, Used, derived};
+use clawk_swarm::coord::{RetryReason, TaskId, TryEnd, TryStart, TryUsage, derived};
 use clawk_swarm::plan::identity_name;
-use clawk_swarm::{Fault, Who};
+use clawk_swarm::{SwarmFault, SwarmWorkerId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Peers, elsewhere, lock, provider_of, slices};
-use crate::door::{Door, Origin as From};
+use super::{SwarmServices, elsewhere, lock, provider_of, slices};
+use crate::door::{EntryPoint, Origin as From};
 use crate::error::KernelError;
 use crate::event::kind;
 use crate::hosts;
-use crate::member::{Member, Trouble};
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::{Elsewhere, JournalError, Scan};
-use crate::purse::{Amount, SWARM_COST, SWARM_TOKENS};
-use crate::recover::{self, Rebuilt};
-use crate::session::{self, Opening, Session};
+use crate::member::{Member, MemberFailure};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::{JournalError, JournalScan, RemoteWorkers};
+use crate::purse::{BudgetAmount, SWARM_COST, SWARM_TOKENS};
+use crate::recover::{self, RebuiltSession};
+use crate::session::{self, SessionHandle, SessionOpening};
 use crate::start;
 use crate::team::{Origin, session_of};
 
@@ -32,17 +32,17 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// A try that runs.
 #[derive(Debug, Clone)]
-pub(super) struct Try {
+pub(super) struct RunningTry {
     attempt: u32,
     pub(super) session: SessionId,
     pub(super) cancel: CancellationToken,
     /// What its session's purse has counted that the try does not report: what those that it asked have spent, and what is reported
     /// already.
-    below: Arc<Mutex<Amount>>,
+    below: Arc<Mutex<BudgetAmount>>,
 }
 
 /// Whether the identity is one of this process: the Claw's, one given with it, or a plain name.
-pub(super) fn is_here(peers: &Peers, reference: &str) -> bool {
+pub(super) fn is_here(peers: &SwarmServices, reference: &str) -> bool {
     let name = identity_name(reference);
     ClawUri::parse(reference).is_err()
         || name == peers.calls.manifest.identity.name
@@ -50,7 +50,7 @@ pub(super) fn is_here(peers: &Peers, reference: &str) -> bool {
 }
 
 /// Whether somebody can work under the identity now: in this process, or where it is bound.
-pub(super) fn is_found(peers: &Peers, reference: &str) -> bool {
+pub(super) fn is_found(peers: &SwarmServices, reference: &str) -> bool {
     let name = identity_name(reference);
     match peers
         .elsewhere
@@ -63,8 +63,8 @@ pub(super) fn is_found(peers: &Peers, reference: &str) -> bool {
 }
 
 /// Begins a try, or goes on with it.
-pub(super) fn begin(peers: &Arc<Peers>, start: Start) {
-    let running = Try {
+pub(super) fn begin(peers: &Arc<SwarmServices>, start: TryStart) {
+    let running = RunningTry {
         attempt: start.attempt,
         session: session_of(&start.session.0, start.session.1),
         cancel: CancellationToken::new(),
@@ -75,13 +75,13 @@ pub(super) fn begin(peers: &Arc<Peers>, start: Start) {
 }
 
 /// Ends a try: what it still says does not count.
-pub(super) fn cancel(peers: &Peers, task: &TaskId) {
+pub(super) fn cancel(peers: &SwarmServices, task: &TaskId) {
     if let Some(running) = lock(&peers.tries).remove(task) {
         running.cancel.cancel();
     }
 }
 
-async fn work(peers: Arc<Peers>, start: Start, running: Try) {
+async fn work(peers: Arc<SwarmServices>, start: TryStart, running: RunningTry) {
     let Some(team) = peers.calls.team.clone() else {
         return;
     };
@@ -101,7 +101,12 @@ async fn work(peers: Arc<Peers>, start: Start, running: Try) {
 }
 
 /// Tells the coordinator, and ends the session unless it may be told something yet.
-async fn tell_end(peers: &Peers, start: &Start, session: SessionId, (end, used): (TryEnd, Used)) {
+async fn tell_end(
+    peers: &SwarmServices,
+    start: &TryStart,
+    session: SessionId,
+    (end, used): (TryEnd, TryUsage),
+) {
     let Some(team) = &peers.calls.team else { return };
     let Ok(_durable) = team.act(None, |coord, now_ms| {
         Ok::<_, std::convert::Infallible>(coord.try_ended(&start.task, start.attempt, end, used, now_ms))
@@ -122,7 +127,11 @@ async fn tell_end(peers: &Peers, start: &Start, session: SessionId, (end, used):
 }
 
 /// How the try ended; none: it was cancelled, or the agent ended first and it goes on after the next start.
-async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(TryEnd, Used)> {
+async fn attempt(
+    peers: &Arc<SwarmServices>,
+    start: &TryStart,
+    running: &RunningTry,
+) -> Option<(TryEnd, TryUsage)> {
     let team = peers.calls.team.as_ref()?;
     let origin = team.origin(&start.run)?;
     let _held = slices::hold(peers, start, origin);
@@ -135,7 +144,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
         let message = format!(
             "the identity `{reference}` is found nowhere: `[registries]`, `[peers]` or a file in `identities` can give it"
         );
-        return Some((lost(Lost::Unreached, message), Used::default()));
+        return Some((lost(RetryReason::Unreached, message), TryUsage::default()));
     }
     let member = Arc::new(member_of(peers, start));
     team.seat(Arc::clone(&member));
@@ -146,7 +155,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
             end_turn(peers, running).await;
             return None; // silent-ok: it goes on after the next start, unless it was cancelled
         }
-        Err(error) => return Some((lost(Lost::Crashed, error.to_string()), Used::default())),
+        Err(error) => return Some((lost(RetryReason::Crashed, error.to_string()), TryUsage::default())),
     };
     let at_first = session.spent();
     leave_out(running, counted);
@@ -172,7 +181,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
         .saturating_sub(lock(&running.below).cost_microusd);
     let end = match end {
         // Whatever it says, it was kept from its effects: another host has the task.
-        Ok(_) if member.claim.is_some() && matches!(member.trouble(), Some(Trouble::Effects(_))) => {
+        Ok(_) if member.claim.is_some() && matches!(member.trouble(), Some(MemberFailure::Effects(_))) => {
             failed(&member, &TurnEnd::Answered)
         }
         Ok(text) => TryEnd::Said { text },
@@ -180,7 +189,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
     };
     Some((
         end,
-        Used {
+        TryUsage {
             tokens,
             cost_microusd,
         },
@@ -188,7 +197,7 @@ async fn attempt(peers: &Arc<Peers>, start: &Start, running: &Try) -> Option<(Tr
 }
 
 /// A try was cancelled before this host had its session: the turn that an earlier coordinator began there ends.
-async fn end_turn(peers: &Peers, running: &Try) {
+async fn end_turn(peers: &SwarmServices, running: &RunningTry) {
     if running.cancel.is_cancelled()
         && let Err(error) = start::end_task(&peers.sessions, running.session).await
     {
@@ -197,40 +206,42 @@ async fn end_turn(peers: &Peers, running: &Try) {
 }
 
 /// The try does not report this.
-fn leave_out(running: &Try, counted: Amount) {
+fn leave_out(running: &RunningTry, counted: BudgetAmount) {
     let mut below = lock(&running.below);
     *below = below.plus(counted);
 }
 
-fn lost(why: Lost, message: String) -> TryEnd {
+fn lost(why: RetryReason, message: String) -> TryEnd {
     TryEnd::Lost { why, message }
 }
 
 /// What a turn that did not answer means for its task.
 fn failed(member: &Member, end: &TurnEnd) -> TryEnd {
-    let over = |fault: Fault, run: bool| TryEnd::Over { fault, run };
+    let over = |fault: SwarmFault, run: bool| TryEnd::Over { fault, run };
     let reason = match end {
         TurnEnd::Failed(reason) => reason.clone(),
         TurnEnd::Cancelled => "it was cancelled".to_owned(),
         TurnEnd::Answered => String::new(),
     };
     match member.trouble() {
-        Some(Trouble::Effects(what)) => over(Fault::failed("effects_unknown", what), false),
-        Some(Trouble::Quota(limit)) if limit == SWARM_TOKENS => {
-            over(Fault::spent("swarm_tokens", reason), true)
+        Some(MemberFailure::Effects(what)) => over(SwarmFault::failed("effects_unknown", what), false),
+        Some(MemberFailure::Quota(limit)) if limit == SWARM_TOKENS => {
+            over(SwarmFault::spent("swarm_tokens", reason), true)
         }
-        Some(Trouble::Quota(limit)) if limit == SWARM_COST => over(Fault::spent("swarm_cost", reason), true),
-        Some(Trouble::Quota(_)) => over(Fault::spent("quota", reason), false),
-        Some(Trouble::Unpriced) => over(Fault::spent("price_unknown", reason), false),
-        Some(Trouble::NoProvider) => lost(Lost::NoProvider, reason),
-        None if *end == TurnEnd::Cancelled => over(Fault::failed("cancelled", reason), false),
-        None => over(Fault::failed("failed", reason), false),
+        Some(MemberFailure::Quota(limit)) if limit == SWARM_COST => {
+            over(SwarmFault::spent("swarm_cost", reason), true)
+        }
+        Some(MemberFailure::Quota(_)) => over(SwarmFault::spent("quota", reason), false),
+        Some(MemberFailure::Unpriced) => over(SwarmFault::spent("price_unknown", reason), false),
+        Some(MemberFailure::NoProvider) => lost(RetryReason::NoProvider, reason),
+        None if *end == TurnEnd::Cancelled => over(SwarmFault::failed("cancelled", reason), false),
+        None => over(SwarmFault::failed("failed", reason), false),
     }
 }
 
-fn member_of(peers: &Peers, start: &Start) -> Member {
+fn member_of(peers: &SwarmServices, start: &TryStart) -> Member {
     let team = peers.calls.team.as_ref();
-    let of = |what: fn(&clawk_swarm::Plan, Who) -> String| {
+    let of = |what: fn(&clawk_swarm::Plan, SwarmWorkerId) -> String| {
         team.map(|team| team.look(|coord| what(coord.plan(), start.who)))
             .unwrap_or_default()
     };
@@ -240,7 +251,7 @@ fn member_of(peers: &Peers, start: &Start) -> Member {
             .unwrap_or_default()
     });
     let name = identity_name(&reference);
-    let own = start.who == Who::Claw || name == peers.calls.manifest.identity.name;
+    let own = start.who == SwarmWorkerId::Claw || name == peers.calls.manifest.identity.name;
     Member {
         swarm: of(|plan, _| plan.swarm.clone()),
         name: start.member.clone(),
@@ -261,7 +272,7 @@ fn member_of(peers: &Peers, start: &Start) -> Member {
 }
 
 /// What came out of a bus may come again on another host: its effects begin only where it is held.
-fn claim(peers: &Peers, start: &Start) -> Option<(Arc<dyn Elsewhere>, TaskId)> {
+fn claim(peers: &SwarmServices, start: &TryStart) -> Option<(Arc<dyn RemoteWorkers>, TaskId)> {
     let origin = peers.calls.team.as_ref()?.origin(&start.run)?;
     let there = peers.elsewhere.as_ref().filter(|_| origin.by_bus)?;
     Some((Arc::clone(there), start.run.clone()))
@@ -275,17 +286,17 @@ fn message_of(task: &TaskId, attempt: u32) -> MessageId {
 
 /// The try's session, what its chain tells of it so far, and how much of what its purse has counted the try does not report.
 async fn open(
-    peers: &Arc<Peers>,
-    (start, running): (&Start, &Try),
+    peers: &Arc<SwarmServices>,
+    (start, running): (&TryStart, &RunningTry),
     origin: Origin,
     member: &Arc<Member>,
-) -> Result<(Session, Rebuilt, Amount), KernelError> {
+) -> Result<(SessionHandle, RebuiltSession, BudgetAmount), KernelError> {
     let own = start.session.0 == start.task;
     let mut rebuilt = if start.resumed || !own {
         fetched(peers, running).await?;
         rebuilt(peers, running).await?
     } else {
-        Rebuilt::default()
+        RebuiltSession::default()
     };
     let cost_aware = peers
         .calls
@@ -312,9 +323,9 @@ async fn open(
     };
     let (below, reported) = lock(&peers.slices).before(&start.task, running.session);
     let spent = rebuilt.spent.plus(below);
-    let opening = Opening {
+    let opening = SessionOpening {
         id: rebuilt.exists.then_some(running.session),
-        door: Door::Peer {
+        door: EntryPoint::Peer {
             identity: start.member.clone(),
             task_id: start.task.to_string(),
             role: origin.role.0,
@@ -333,20 +344,20 @@ async fn open(
         peer_messages: told,
         member: Some(Arc::clone(member)),
     };
-    let session = Session::open_as(&peers.sessions, opening, running.session).await?;
+    let session = SessionHandle::open_as(&peers.sessions, opening, running.session).await?;
     // What was spent in the session of another task is that one's.
     let counted = if own { below.plus(reported) } else { spent };
     Ok((session, rebuilt, counted))
 }
 
 /// Makes the session of a try that began earlier this host's, until the try is cancelled.
-async fn fetched(peers: &Peers, running: &Try) -> Result<(), KernelError> {
+async fn fetched(peers: &SwarmServices, running: &RunningTry) -> Result<(), KernelError> {
     let fetched = hosts::fetch(&peers.sessions, running.session);
     unless_cancelled(peers, running, fetched).await
 }
 
 /// Reads the try's chain. If the state can't be reached, it is read again until it can; the task does not fail for that.
-async fn rebuilt(peers: &Peers, running: &Try) -> Result<Rebuilt, KernelError> {
+async fn rebuilt(peers: &SwarmServices, running: &RunningTry) -> Result<RebuiltSession, KernelError> {
     let read = async {
         loop {
             match recover::rebuild(&peers.calls, running.session).await {
@@ -363,8 +374,8 @@ async fn rebuilt(peers: &Peers, running: &Try) -> Result<Rebuilt, KernelError> {
 
 /// Until the try is cancelled, or the agent ends.
 async fn unless_cancelled<T>(
-    peers: &Peers,
-    running: &Try,
+    peers: &SwarmServices,
+    running: &RunningTry,
     what: impl Future<Output = Result<T, KernelError>>,
 ) -> Result<T, KernelError> {
     tokio::select! {
@@ -375,16 +386,16 @@ async fn unless_cancelled<T>(
     }
 }
 
-type Said = Result<String, TurnEnd>;
+type TryAnswer = Result<String, TurnEnd>;
 
 /// Gives the member its task, unless it has it already: then its turn goes on, or has ended and its end is told.
 async fn say(
-    peers: &Peers,
-    session: &Session,
-    before: Rebuilt,
-    (start, message): (&Start, MessageId),
+    peers: &SwarmServices,
+    session: &SessionHandle,
+    before: RebuiltSession,
+    (start, message): (&TryStart, MessageId),
     origin: Origin,
-) -> Result<Option<Said>, KernelError> {
+) -> Result<Option<TryAnswer>, KernelError> {
     let open = before.open.into_iter().next();
     if let Some(open) = open {
         session::resume(&peers.sessions, session.inside().1, open)?;
@@ -395,7 +406,7 @@ async fn say(
     {
         return Ok(Some(said));
     }
-    let mut from = From::from(Door::Peer {
+    let mut from = From::from(EntryPoint::Peer {
         identity: start.member.clone(),
         task_id: start.task.to_string(),
         role: origin.role.0,
@@ -409,12 +420,16 @@ async fn say(
 }
 
 /// How the turn of a message ended, by the record: the last one of the session counts.
-async fn ended(peers: &Peers, session: SessionId, _message: MessageId) -> Result<Option<Said>, JournalError> {
-    let scan = Scan {
+async fn ended(
+    peers: &SwarmServices,
+    session: SessionId,
+    _message: MessageId,
+) -> Result<Option<TryAnswer>, JournalError> {
+    let scan = JournalScan {
         session: Some(session),
         kinds: &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD],
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut said = None;
     peers
@@ -442,11 +457,11 @@ async fn ended(peers: &Peers, session: SessionId, _message: MessageId) -> Result
 
 /// How the turn ends: its text, and its tokens. None: it was cancelled from here, or the agent ended first.
 async fn outcome(
-    peers: &Peers,
-    session: &Session,
+    peers: &SwarmServices,
+    session: &SessionHandle,
     message: MessageId,
     cancel: &CancellationToken,
-) -> Option<(Said, u64)> {
+) -> Option<(TryAnswer, u64)> {
     let mut said = String::new();
     loop {
         let notice = tokio::select! {
@@ -459,8 +474,8 @@ async fn outcome(
             () = over(peers) => return None,
         };
         match notice {
-            Notice::Said(text) => said = text,
-            Notice::TurnEnded { end, usage, .. } => {
+            SessionNotice::Said(text) => said = text,
+            SessionNotice::TurnEnded { end, usage, .. } => {
                 let _ = message;
                 let end = match end {
                     TurnEnd::Answered => Ok(said),
@@ -474,13 +489,13 @@ async fn outcome(
 }
 
 /// Ends the turn of a try that does not count any more, and its session.
-async fn stop(peers: &Peers, session: &Session) {
+async fn stop(peers: &SwarmServices, session: &SessionHandle) {
     let ended = async {
         loop {
             // It may not have begun yet: what begins later is cancelled, too.
             session.cancel_turn();
             let next = tokio::time::timeout(Duration::from_millis(20), session.next_notice()).await;
-            if matches!(next, Ok(None | Some(Notice::TurnEnded { .. }))) {
+            if matches!(next, Ok(None | Some(SessionNotice::TurnEnded { .. }))) {
                 return;
             }
         }
@@ -493,7 +508,7 @@ async fn stop(peers: &Peers, session: &Session) {
 }
 
 /// The agent stops, and no turn runs any more.
-async fn over(peers: &Peers) {
+async fn over(peers: &SwarmServices) {
     peers.life.stop.cancelled().await;
     peers.life.drained(Duration::from_millis(TURN_END_MS)).await;
 }
@@ -503,7 +518,7 @@ async fn over(peers: &Peers) {
     clippy::too_many_lines,
     reason = "a try that is begun from what is known of its task"
 )]
-pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text: String) {
+pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId], text: String) {
     let Some(team) = peers.calls.team.clone() else {
         return;
     };
@@ -521,8 +536,8 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
     let member = seat
         .map(|who| team.look(|coord| coord.plan().member(who).to_owned()))
         .unwrap_or_default();
-    let who = seat.unwrap_or(Who::Claw);
-    let start = Start {
+    let who = seat.unwrap_or(SwarmWorkerId::Claw);
+    let start = TryStart {
         task: task.clone(),
         run,
         kind,
@@ -540,7 +555,7 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
         session: (task.clone(), attempt),
         resumed: true,
     };
-    let running = Try {
+    let running = RunningTry {
         attempt,
         session: session_of(task, attempt),
         cancel: CancellationToken::new(),
@@ -559,15 +574,15 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
         };
         // Its earlier turns are reported.
         leave_out(&running, session.spent());
-        let from = From::from(Door::Peer {
+        let from = From::from(EntryPoint::Peer {
             identity: member,
             task_id: start.task.to_string(),
             role: origin.role.0,
         });
         let (sessions, state) = session.inside();
         if let Err(error) = session::accept_as(sessions, state, message, from, text.into()).await {
-            let end = lost(Lost::Crashed, error.to_string());
-            tell_end(&own, &start, running.session, (end, Used::default())).await;
+            let end = lost(RetryReason::Crashed, error.to_string());
+            tell_end(&own, &start, running.session, (end, TryUsage::default())).await;
             return;
         }
         let Some((said, tokens)) = outcome(&own, &session, message, &running.cancel).await else {
@@ -581,7 +596,7 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
             Ok(text) => TryEnd::Said { text },
             Err(end) => failed(&seated, &end),
         };
-        let used = Used {
+        let used = TryUsage {
             tokens,
             cost_microusd: spent,
         };
@@ -590,7 +605,7 @@ pub(super) async fn tell(peers: &Arc<Peers>, task: &TaskId, of: &[TaskId], text:
     });
 }
 
-fn names(coord: &clawk_swarm::Coord, who: Who) -> Vec<String> {
+fn names(coord: &clawk_swarm::SwarmCoordinator, who: SwarmWorkerId) -> Vec<String> {
     let plan = coord.plan();
     plan.below(who)
         .into_iter()

@@ -3,26 +3,27 @@
 use std::sync::Arc;
 
 use clawk_proto::method::{
-    Acknowledged, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams, TaskStatus,
+    AcknowledgedResult, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams,
+    TaskStatus,
 };
 use clawk_proto::uri::ClawUri;
 use clawk_proto::{ErrorCode, RequestId, SessionId};
-use clawk_swarm::coord::{Phase, Reception};
+use clawk_swarm::coord::{ReportReception, SwarmTaskPhase};
 use clawk_swarm::plan::identity_name;
-use clawk_swarm::{Coord, Effect};
-use clawk_trace::proof::{self, Unproven, Word};
+use clawk_swarm::{Effect, SwarmCoordinator};
+use clawk_trace::proof::{self, ProofError, ProofSubject};
 use serde_json::{Value, json};
 
-use super::elsewhere::Sent;
-use super::{Peers, SwarmView, declared, elsewhere, lock, thread, tries};
+use super::elsewhere::SentTry;
+use super::{SwarmServices, SwarmView, declared, elsewhere, lock, thread, tries};
 use crate::error::KernelError;
 use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
 use crate::hosts::runs;
 use crate::judge;
 use crate::ports::JournalError;
-use crate::screen::{Look, Spot};
-use crate::team::Team;
-use crate::watch::Notices;
+use crate::screen::{ScreenedTextKind, ScreeningPass};
+use crate::team::SwarmTeam;
+use crate::watch::NoticeSender;
 
 /// The reason of a refused report that its member's key has not signed.
 pub const UNPROVEN: &str = "unproven";
@@ -30,14 +31,14 @@ pub const UNPROVEN: &str = "unproven";
 /// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22). Members of this process report by
 /// themselves, so nobody who comes in by a connection is the member of their tasks.
 pub(crate) async fn report(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     params: ReportParams,
-) -> Result<Acknowledged, KernelError> {
+) -> Result<AcknowledgedResult, KernelError> {
     match peers.calls.team.as_ref().filter(|team| !team.leads()) {
         Some(team) => {
             let acknowledged = runs::report(&peers.calls, team, params).await?;
-            Ok(Acknowledged { acknowledged })
+            Ok(AcknowledgedResult { acknowledged })
         }
         None => report_as(peers, session, None, params).await,
     }
@@ -46,11 +47,11 @@ pub(crate) async fn report(
 /// The same by a connection of ours to the member `bound`, or by a bus. Of a try that works elsewhere counts what shows the
 /// try's token, or comes by its member's own connection.
 pub(super) async fn report_as(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     bound: Option<&str>,
     mut params: ReportParams,
-) -> Result<Acknowledged, KernelError> {
+) -> Result<AcknowledgedResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let sent = lock(&peers.sent).of(&params, bound);
     // Before the screens: what they take out was signed.
@@ -61,20 +62,20 @@ pub(super) async fn report_as(
         && !counts(peers, (sent, *own && unproven.is_none()))
         && !sent.is_recorded()
     {
-        return Ok(Acknowledged {
+        return Ok(AcknowledgedResult {
             acknowledged: *own && unproven.is_none(),
         });
     }
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &peers.calls.screens,
         thread(peers, session),
-        Spot::Peer,
+        ScreenedTextKind::Peer,
         "report",
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     judge::peer_value(&mut look, &mut params.result).await;
     let drafts = look.drafts;
-    let mut met = Reception::Unknown;
+    let mut met = ReportReception::Unknown;
     if let Some(team) = &peers.calls.team {
         let Ok(kept) = team.act(None, |coord, _| {
             let (reception, effects) = received(coord, (sent.as_ref(), unproven.as_ref()), &params);
@@ -88,34 +89,36 @@ pub(super) async fn report_as(
         peers.scribe.write(drafts).await?;
     }
     match (&sent, met) {
-        (Some((sent, _)), Reception::Taken) => sent.take(&params),
-        (Some((sent, true)), Reception::Late) => elsewhere::learn(peers, sent, &params).await?,
+        (Some((sent, _)), ReportReception::Taken) => sent.take(&params),
+        (Some((sent, true)), ReportReception::Late) => elsewhere::learn(peers, sent, &params).await?,
         _ => {}
     }
     match met {
-        Reception::Unknown => orphan(peers, session, &params).await,
-        Reception::Garbage => Err(KernelError::BadParameter {
+        ReportReception::Unknown => orphan(peers, session, &params).await,
+        ReportReception::Garbage => Err(KernelError::BadParameter {
             member: "result",
             reason: "an object or a text of at most 1 MiB is wanted".to_owned(),
         }),
-        Reception::Unproven => Err(not_believed(
+        ReportReception::Unproven => Err(not_believed(
             peers,
             &params.task_id,
             sent.as_ref().zip(unproven.as_ref()),
         )),
-        Reception::NotYours => Ok(Acknowledged { acknowledged: false }),
-        Reception::Taken | Reception::Duplicate | Reception::Late => Ok(Acknowledged { acknowledged: true }),
+        ReportReception::NotYours => Ok(AcknowledgedResult { acknowledged: false }),
+        ReportReception::Taken | ReportReception::Duplicate | ReportReception::Late => {
+            Ok(AcknowledgedResult { acknowledged: true })
+        }
     }
 }
 
 /// A report of this try that is its member's can still have an effect: it is the first one, or tells what a lost try used.
-fn counts(peers: &Peers, (sent, own): (&Sent, bool)) -> bool {
-    let waits = |team: &Arc<Team>| {
+fn counts(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
+    let waits = |team: &Arc<SwarmTeam>| {
         team.look(|coord| {
             let task = coord
                 .task(&sent.task)
                 .filter(|task| task.attempts == sent.attempt);
-            task.is_some_and(|task| task.phase == Phase::Running) && !coord.has_word(&sent.task)
+            task.is_some_and(|task| task.phase == SwarmTaskPhase::Running) && !coord.has_word(&sent.task)
         })
     };
     own && (sent.is_assumed() || peers.calls.team.as_ref().is_some_and(waits))
@@ -123,27 +126,27 @@ fn counts(peers: &Peers, (sent, own): (&Sent, bool)) -> bool {
 
 /// What the coordinator makes of a report.
 fn received(
-    coord: &mut Coord,
-    (sent, unproven): (Option<&(Sent, bool)>, Option<&Unproven>),
+    coord: &mut SwarmCoordinator,
+    (sent, unproven): (Option<&(SentTry, bool)>, Option<&ProofError>),
     params: &ReportParams,
-) -> (Reception, Vec<Effect>) {
+) -> (ReportReception, Vec<Effect>) {
     let Some((sent, own)) = sent else {
         return coord.report(&params.task_id, None, params.status, &params.result);
     };
-    let refused = |coord: &mut Coord, reception: Reception| {
+    let refused = |coord: &mut SwarmCoordinator, reception: ReportReception| {
         let effects = coord.refuse_report(&sent.task, &sent.member, reception);
         (reception, effects)
     };
     if !own {
-        return refused(coord, Reception::NotYours);
+        return refused(coord, ReportReception::NotYours);
     }
     if let Some(unproven) = unproven {
         let by = match unproven.shown() {
             Some(key) => format!("{}, key {key}", sent.member),
             None => format!("{}, unsigned", sent.member),
         };
-        let effects = coord.refuse_report(&sent.task, &by, Reception::Unproven);
-        return (Reception::Unproven, effects);
+        let effects = coord.refuse_report(&sent.task, &by, ReportReception::Unproven);
+        return (ReportReception::Unproven, effects);
     }
     match coord.task(&sent.task) {
         Some(task) if task.attempts == sent.attempt => {
@@ -151,21 +154,25 @@ fn received(
             coord.report_from_afar(&sent.task, Some(&sent.member), said, Some(sent.said(params)))
         }
         // Another try works on it, or its run has ended.
-        Some(_) | None => refused(coord, Reception::Late),
+        Some(_) | None => refused(coord, ReportReception::Late),
     }
 }
 
 /// Why the report is not its member's; none: it is, as far as is known.
-fn doubt(peers: &Peers, sent: &Sent, own: bool, params: &ReportParams) -> Option<Unproven> {
+fn doubt(peers: &SwarmServices, sent: &SentTry, own: bool, params: &ReportParams) -> Option<ProofError> {
     let key = peers.elsewhere.as_ref()?.key(&sent.identity).filter(|_| own)?;
     let said = ReportParams {
         proof: None,
         ..params.clone()
     };
-    proof::check(Word::Report, &said, params.proof.as_ref(), &key).err()
+    proof::check(ProofSubject::Report, &said, params.proof.as_ref(), &key).err()
 }
 
-fn not_believed(peers: &Peers, task: &RequestId, why: Option<(&(Sent, bool), &Unproven)>) -> KernelError {
+fn not_believed(
+    peers: &SwarmServices,
+    task: &RequestId,
+    why: Option<(&(SentTry, bool), &ProofError)>,
+) -> KernelError {
     let message = match why {
         Some(((sent, _), why)) => {
             format!(
@@ -187,7 +194,7 @@ fn not_believed(peers: &Peers, task: &RequestId, why: Option<(&(Sent, bool), &Un
 }
 
 /// The params of a report, signed by this host's key, if it has one.
-pub(crate) fn proven(peers: &Peers, params: Value) -> Value {
+pub(crate) fn proven(peers: &SwarmServices, params: Value) -> Value {
     let Some(signer) = &peers.signer else {
         return params;
     };
@@ -195,7 +202,7 @@ pub(crate) fn proven(peers: &Peers, params: Value) -> Value {
     let said = serde_json::from_value::<ReportParams>(params.clone());
     let proof = said
         .ok()
-        .and_then(|said| proof::sign(Word::Report, &said, signer)); // silent-ok: a report of ours is one
+        .and_then(|said| proof::sign(ProofSubject::Report, &said, signer)); // silent-ok: a report of ours is one
     if let (Some(object), Some(proof)) = (params.as_object_mut(), proof) {
         object.insert("proof".to_owned(), json!(proof));
     }
@@ -203,10 +210,10 @@ pub(crate) fn proven(peers: &Peers, params: Value) -> Value {
 }
 
 async fn orphan(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     params: &ReportParams,
-) -> Result<Acknowledged, KernelError> {
+) -> Result<AcknowledgedResult, KernelError> {
     let bytes = canonical(&params.result);
     let result_hash = digest(&bytes);
     let payload = SwarmReported {
@@ -229,23 +236,23 @@ async fn orphan(
         .scribe
         .write(vec![draft.content(result_hash, bytes)])
         .await?;
-    Ok(Acknowledged { acknowledged: true })
+    Ok(AcknowledgedResult { acknowledged: true })
 }
 
 /// `claw.swarm.broadcast`: into every member's bounded inbox; each reads it, marked as data, with its next task.
 pub(crate) async fn broadcast(
-    peers: &Peers,
+    peers: &SwarmServices,
     session: SessionId,
     params: BroadcastParams,
 ) -> Result<(), KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let (swarm, team) = declared(peers, &params.swarm)?;
-    let mut look = Look::new(
+    let mut look = ScreeningPass::new(
         &peers.calls.screens,
         thread(peers, session),
-        Spot::Peer,
+        ScreenedTextKind::Peer,
         &swarm.name,
-        &Notices::default(),
+        &NoticeSender::default(),
     );
     let screened = judge::peer_text(
         &peers.calls.classifier,
@@ -291,10 +298,13 @@ fn canonical_uri(identity: &str) -> String {
 }
 
 /// `claw.swarm.discover`: one peer per seat. An unknown swarm has none.
-pub(crate) async fn discover(peers: &Peers, params: &DiscoverParams) -> Result<DiscoverResult, KernelError> {
+pub(crate) async fn discover(
+    peers: &SwarmServices,
+    params: &DiscoverParams,
+) -> Result<DiscoverResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let team = peers.calls.team.as_ref();
-    let named = |team: &&Arc<Team>| {
+    let named = |team: &&Arc<SwarmTeam>| {
         let own = team.look(|coord| coord.plan().swarm.clone());
         params.swarm.as_ref().is_none_or(|name| *name == own)
     };
@@ -319,7 +329,7 @@ pub(crate) async fn discover(peers: &Peers, params: &DiscoverParams) -> Result<D
 }
 
 /// How the swarm stands, as the host that coordinates it sees it. `None`: the manifest has no Swarm.
-pub(crate) async fn view(peers: &Peers) -> Result<Option<SwarmView>, KernelError> {
+pub(crate) async fn view(peers: &SwarmServices) -> Result<Option<SwarmView>, KernelError> {
     match peers.calls.team.as_ref().filter(|team| !team.leads()) {
         Some(team) => runs::view(&peers.calls, team).await,
         None => Ok(view_here(peers)),
@@ -327,7 +337,7 @@ pub(crate) async fn view(peers: &Peers) -> Result<Option<SwarmView>, KernelError
 }
 
 /// The same of the host that coordinates it.
-pub(crate) fn view_here(peers: &Peers) -> Option<SwarmView> {
+pub(crate) fn view_here(peers: &SwarmServices) -> Option<SwarmView> {
     let team = peers.calls.team.as_ref()?;
     let mut view = team.look(SwarmView::of);
     for member in &mut view.members {

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::told::{ClientCall, Earlier};
-use crate::ports::Message;
+use super::told::{ClientCall, EarlierMessage};
+use crate::ports::ModelMessage;
 
 /// Before and behind it.
 const BEFORE: &str =
@@ -16,8 +16,8 @@ const BETWEEN: &str = "\n\n";
 /// The message as the agent reads it: what is new to this conversation of the earlier messages, marked, then what is said now.
 ///
 /// The second part: something of it is new, so the message holds words that nobody vouches for.
-pub(super) fn compose(history: &[Message], earlier: &[Earlier], text: &str) -> (String, bool) {
-    let known = Known::of(history);
+pub(super) fn compose(history: &[ModelMessage], earlier: &[EarlierMessage], text: &str) -> (String, bool) {
+    let known = KnownConversation::of(history);
     let lines: Vec<String> = earlier
         .iter()
         .map(|one| (one, line(one)))
@@ -32,7 +32,7 @@ pub(super) fn compose(history: &[Message], earlier: &[Earlier], text: &str) -> (
 }
 
 /// One line of JSON: nothing in the text can end the mark.
-fn line(earlier: &Earlier) -> String {
+fn line(earlier: &EarlierMessage) -> String {
     let mut line = json!({"role": earlier.role, "text": earlier.text});
     if let Some(facts) = line.as_object_mut() {
         if !earlier.calls.is_empty() {
@@ -49,7 +49,7 @@ fn line(earlier: &Earlier) -> String {
 
 /// What a conversation knows.
 #[derive(Debug, Default)]
-struct Known<'h> {
+struct KnownConversation<'h> {
     /// What was said to the agent.
     said: Vec<&'h str>,
     /// What the agent said: each text, and all of a turn joined.
@@ -58,31 +58,31 @@ struct Known<'h> {
     calls: Vec<&'h str>,
 }
 
-impl<'h> Known<'h> {
-    fn of(history: &'h [Message]) -> Self {
+impl<'h> KnownConversation<'h> {
+    fn of(history: &'h [ModelMessage]) -> Self {
         let mut known = Self::default();
         let mut turn: Vec<&str> = Vec::new();
         for message in history {
             match message {
-                Message::User { text, .. } => {
+                ModelMessage::User { text, .. } => {
                     known.answers.push(std::mem::take(&mut turn).join(BETWEEN));
                     known.said.push(text);
                 }
-                Message::Assistant { text, calls, .. } => {
+                ModelMessage::Assistant { text, calls, .. } => {
                     if !text.is_empty() {
                         turn.push(text);
                         known.answers.push(text.clone());
                     }
                     known.calls.extend(calls.iter().map(|call| call.id.as_str()));
                 }
-                Message::ToolResult { .. } => {}
+                ModelMessage::ToolResult { .. } => {}
             }
         }
         known.answers.push(turn.join(BETWEEN));
         known
     }
 
-    fn has(&self, earlier: &Earlier, line: &str) -> bool {
+    fn has(&self, earlier: &EarlierMessage, line: &str) -> bool {
         let shown = |said: &&str| said.lines().any(|known| known == line);
         let own = match earlier.role {
             "user" => self.said.iter().any(|said| {
@@ -105,12 +105,12 @@ impl<'h> Known<'h> {
 #[cfg(test)]
 mod tests {
     use super::{BEHIND, compose};
-    use crate::author::Author;
-    use crate::ports::{Message, ToolUse};
-    use crate::talk::told::{ClientCall, Earlier};
+    use crate::author::TextAuthor;
+    use crate::ports::{ModelMessage, ToolUse};
+    use crate::talk::told::{ClientCall, EarlierMessage};
 
-    fn earlier(role: &'static str, text: &str) -> Earlier {
-        Earlier {
+    fn earlier(role: &'static str, text: &str) -> EarlierMessage {
+        EarlierMessage {
             role,
             text: text.to_owned(),
             calls: Vec::new(),
@@ -118,17 +118,17 @@ mod tests {
         }
     }
 
-    fn user(text: &str) -> Message {
-        Message::User {
+    fn user(text: &str) -> ModelMessage {
+        ModelMessage::User {
             text: text.to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: Author::unknown(),
+            author: TextAuthor::unknown(),
         }
     }
 
-    fn agent(text: &str) -> Message {
-        Message::Assistant {
+    fn agent(text: &str) -> ModelMessage {
+        ModelMessage::Assistant {
             text: text.to_owned(),
             calls: Vec::new(),
             state: None,
@@ -190,7 +190,7 @@ mod tests {
             name: "weather".into(),
             arguments: "{}".into(),
         };
-        let asked = Message::Assistant {
+        let asked = ModelMessage::Assistant {
             text: String::new(),
             calls: vec![ToolUse {
                 id: "call_1".into(),
@@ -201,11 +201,11 @@ mod tests {
         };
         let all = [
             earlier("user", "rain?"),
-            Earlier {
+            EarlierMessage {
                 calls: vec![call],
                 ..earlier("assistant", "")
             },
-            Earlier {
+            EarlierMessage {
                 answers: Some("call_1".into()),
                 ..earlier("tool", "wet")
             },

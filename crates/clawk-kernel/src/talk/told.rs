@@ -5,14 +5,14 @@ use clawk_proto::{MessageId, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::attach::Attached;
-use crate::notice::Stop;
+use crate::attach::AttachedPicture;
+use crate::notice::TurnStop;
 use crate::ports::{ToolOffer, Usage};
-use crate::shown::Shown;
+use crate::shown::TurnCallSummary;
 
 /// A message from outside.
 #[derive(Debug, Clone)]
-pub struct Talk {
+pub struct TalkRequest {
     /// Whose conversations these are: a token's name, a user.
     pub owner: String,
     /// Which of them; none: a new one.
@@ -20,11 +20,11 @@ pub struct Talk {
     /// What is said.
     pub text: String,
     /// Pictures that come with it.
-    pub images: Vec<Attached>,
+    pub images: Vec<AttachedPicture>,
     /// The same message is taken once.
     pub request_id: RequestId,
     /// What the client says was said before, oldest first (R44). What the conversation does not know of it is shown as data.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<EarlierMessage>,
     /// The client's own tools: the model is offered them, nobody here runs them (R44).
     pub tools: Vec<ToolOffer>,
     /// Is cancelled when the message is durable.
@@ -33,7 +33,7 @@ pub struct Talk {
 
 /// A message that a client says was said before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Earlier {
+pub struct EarlierMessage {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: &'static str,
     /// Its text.
@@ -55,7 +55,7 @@ pub struct ClientCall {
     pub name: String,
 }
 
-impl Talk {
+impl TalkRequest {
     /// A message and nothing else.
     #[must_use]
     pub fn new(owner: &str, conversation: Option<String>, text: String, request_id: RequestId) -> Self {
@@ -81,8 +81,8 @@ impl Talk {
 
 /// The result of a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
-    /// What [`Talk::conversation`] takes to go on with it.
+pub struct TurnResult {
+    /// What [`TalkRequest::conversation`] takes to go on with it.
     pub conversation: String,
     /// The session that it is.
     pub session: SessionId,
@@ -93,11 +93,11 @@ pub struct Told {
     /// The client's calls that it ends with: the client runs them, and says what came of it.
     pub calls: Vec<ClientCall>,
     /// How the turn ended.
-    pub stop: Stop,
+    pub stop: TurnStop,
     /// Why it could not be finished, for people.
     pub reason: Option<String>,
     /// What the turn did by the record; none where the record has nothing to say.
-    pub shown: Option<Shown>,
+    pub shown: Option<TurnCallSummary>,
     /// Tokens of the whole turn.
     pub usage: Usage,
 }

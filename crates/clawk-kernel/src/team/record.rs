@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use clawk_proto::SessionId;
 use clawk_proto::method::TaskStatus;
-use clawk_swarm::coord::{Circuit, TaskId, TryEnd, derived};
-use clawk_swarm::{Fact, Outcome, Plan};
+use clawk_swarm::coord::{CircuitState, TaskId, TryEnd, derived};
+use clawk_swarm::{Plan, SwarmFact, TaskOutcome};
 
-use super::{Asked, Origin};
-use crate::event::{Draft, Scribe, SwarmEvent, Thread, canonical, digest, kind};
-use crate::ports::Recorded;
+use super::{DelegationRequest, Origin};
+use crate::event::{Draft, JournalWriter, SwarmEvent, Thread, canonical, digest, kind};
+use crate::ports::RecordedEvent;
 
 /// The types of the swarm's events, all of them.
 pub const SWARM_KINDS: [&str; 11] = [
@@ -28,7 +28,7 @@ pub const SWARM_KINDS: [&str; 11] = [
 
 /// Where the swarm's events hang.
 #[derive(Debug)]
-pub(super) struct Chains {
+pub(super) struct SwarmChains {
     /// The runtime's own chain: for what belongs to no run.
     pub(super) root: Thread,
     /// Where hosts share the agent: the one chain of the whole swarm. Only its holder can append to it.
@@ -37,13 +37,13 @@ pub(super) struct Chains {
 
 /// What events say beside the facts themselves.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct SwarmRecordBook {
     runs: HashMap<TaskId, Origin>,
-    tasks: HashMap<TaskId, Known>,
+    tasks: HashMap<TaskId, RecordedTask>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct RecordedTask {
     run: Option<TaskId>,
     parent: Option<TaskId>,
     member: String,
@@ -61,7 +61,7 @@ pub fn session_of(task: &TaskId, attempt: u32) -> SessionId {
 
 /// The fact that an event holds; none: it is another's, or erased.
 #[must_use]
-pub fn fact_of(event: &Recorded) -> Option<Fact> {
+pub fn fact_of(event: &RecordedEvent) -> Option<SwarmFact> {
     let content = event.content.as_ref()?;
     serde_json::from_slice(&content.bytes).ok() // silent-ok: an event of before there were facts
 }
@@ -74,51 +74,51 @@ const fn word(status: TaskStatus) -> &'static str {
     }
 }
 
-fn reason(outcome: &Outcome) -> Option<&str> {
+fn reason(outcome: &TaskOutcome) -> Option<&str> {
     outcome.fault.as_ref().map(|fault| &*fault.reason)
 }
 
-impl Book {
+impl SwarmRecordBook {
     /// Learns from a fact what later events of its run and task say.
-    pub(super) fn see(&mut self, plan: &Plan, fact: &Fact) {
+    pub(super) fn see(&mut self, plan: &Plan, fact: &SwarmFact) {
         match fact {
-            Fact::Run { run, origin, .. } => {
+            SwarmFact::Run { run, origin, .. } => {
                 self.runs.insert(run.clone(), Origin::read(origin));
             }
-            Fact::Delegated { new, .. } => {
-                let known = Known {
+            SwarmFact::Delegated { new, .. } => {
+                let known = RecordedTask {
                     run: Some(new.run.clone()),
                     parent: new.parent.clone(),
-                    ..Known::default()
+                    ..RecordedTask::default()
                 };
                 self.tasks.insert(new.task.clone(), known);
             }
-            Fact::Began { task, who, attempt } => {
+            SwarmFact::Began { task, who, attempt } => {
                 if let Some(known) = self.tasks.get_mut(task) {
                     plan.member(*who).clone_into(&mut known.member);
                     known.attempts = *attempt;
                 }
             }
-            Fact::TryEnded { task, used, .. } => {
+            SwarmFact::TryEnded { task, used, .. } => {
                 if let Some(known) = self.tasks.get_mut(task) {
                     known.tokens = known.tokens.saturating_add(used.tokens);
                     known.cost_microusd = known.cost_microusd.saturating_add(used.cost_microusd);
                 }
             }
-            Fact::Word { .. }
-            | Fact::Told { .. }
-            | Fact::Shared { .. }
-            | Fact::Reported { .. }
-            | Fact::DeadLettered { .. }
-            | Fact::Circuit { .. }
-            | Fact::Refused { .. }
-            | Fact::Aggregated { .. }
-            | Fact::Ended { .. } => {}
+            SwarmFact::Word { .. }
+            | SwarmFact::Told { .. }
+            | SwarmFact::Shared { .. }
+            | SwarmFact::Reported { .. }
+            | SwarmFact::DeadLettered { .. }
+            | SwarmFact::Circuit { .. }
+            | SwarmFact::Refused { .. }
+            | SwarmFact::Aggregated { .. }
+            | SwarmFact::Ended { .. } => {}
         }
     }
 
-    fn forget(&mut self, fact: &Fact) {
-        if let Fact::Ended { result } = fact {
+    fn forget(&mut self, fact: &SwarmFact) {
+        if let SwarmFact::Ended { result } = fact {
             self.runs.remove(&result.task_id);
             self.tasks
                 .retain(|_, known| known.run.as_ref() != Some(&result.task_id));
@@ -129,9 +129,9 @@ impl Book {
     pub(super) fn draft(
         &mut self,
         plan: &Plan,
-        (scribe, chains): (&Scribe, &Chains),
-        fact: &Fact,
-        asked: Option<&Asked>,
+        (scribe, chains): (&JournalWriter, &SwarmChains),
+        fact: &SwarmFact,
+        asked: Option<&DelegationRequest>,
     ) -> Draft {
         self.see(plan, fact);
         let bytes = canonical(fact);
@@ -160,10 +160,10 @@ impl Book {
             ..SwarmEvent::default()
         };
         fill(&mut payload, fact, &known);
-        if let Fact::Began { who, .. } = fact {
+        if let SwarmFact::Began { who, .. } = fact {
             payload.provider = plan.seat(*who).and_then(|seat| seat.asks.as_deref());
         }
-        let answers = asked.filter(|_| matches!(fact, Fact::Run { .. }));
+        let answers = asked.filter(|_| matches!(fact, SwarmFact::Run { .. }));
         if let Some(asked) = answers {
             payload.request_hash = Some(asked.request_hash);
             payload.request_id = Some(asked.request_id.as_str());
@@ -175,41 +175,43 @@ impl Book {
     }
 
     /// The event's type, and what it is about.
-    fn place<'f>(&self, fact: &'f Fact) -> (&'static str, Option<&'f TaskId>, Option<TaskId>) {
+    fn place<'f>(&self, fact: &'f SwarmFact) -> (&'static str, Option<&'f TaskId>, Option<TaskId>) {
         let of = |name, task: &'f TaskId| {
             let run = self.tasks.get(task).and_then(|known| known.run.clone());
             (name, Some(task), run)
         };
         match fact {
-            Fact::Run { run, .. } => (kind::SWARM_RUN, None, Some(run.clone())),
-            Fact::Delegated { new, .. } => of(kind::SWARM_DELEGATED, &new.task),
-            Fact::Began { task, .. }
-            | Fact::TryEnded { task, .. }
-            | Fact::Word { task, .. }
-            | Fact::Shared { task, .. }
-            | Fact::Told { task, .. } => of(kind::SWARM_TRY, task),
-            Fact::Reported { task, .. } => of(kind::SWARM_REPORTED, task),
-            Fact::DeadLettered { task, .. } => of(kind::SWARM_DEAD_LETTERED, task),
-            Fact::Refused { task, .. } => of(kind::SWARM_REFUSED, task),
-            Fact::Circuit { .. } => (kind::SWARM_CIRCUIT, None, None),
-            Fact::Aggregated { run, task, .. } => (kind::SWARM_AGGREGATED, task.as_ref(), Some(run.clone())),
-            Fact::Ended { result } => (kind::SWARM_ENDED, None, Some(result.task_id.clone())),
+            SwarmFact::Run { run, .. } => (kind::SWARM_RUN, None, Some(run.clone())),
+            SwarmFact::Delegated { new, .. } => of(kind::SWARM_DELEGATED, &new.task),
+            SwarmFact::Began { task, .. }
+            | SwarmFact::TryEnded { task, .. }
+            | SwarmFact::Word { task, .. }
+            | SwarmFact::Shared { task, .. }
+            | SwarmFact::Told { task, .. } => of(kind::SWARM_TRY, task),
+            SwarmFact::Reported { task, .. } => of(kind::SWARM_REPORTED, task),
+            SwarmFact::DeadLettered { task, .. } => of(kind::SWARM_DEAD_LETTERED, task),
+            SwarmFact::Refused { task, .. } => of(kind::SWARM_REFUSED, task),
+            SwarmFact::Circuit { .. } => (kind::SWARM_CIRCUIT, None, None),
+            SwarmFact::Aggregated { run, task, .. } => {
+                (kind::SWARM_AGGREGATED, task.as_ref(), Some(run.clone()))
+            }
+            SwarmFact::Ended { result } => (kind::SWARM_ENDED, None, Some(result.task_id.clone())),
         }
     }
 }
 
 /// What this fact says.
-fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a Fact, known: &Known) {
+fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a SwarmFact, known: &RecordedTask) {
     match fact {
-        Fact::Run { .. } | Fact::Delegated { .. } => {}
-        Fact::Began { .. } => payload.state = Some("began"),
-        Fact::Word { status, .. } => {
+        SwarmFact::Run { .. } | SwarmFact::Delegated { .. } => {}
+        SwarmFact::Began { .. } => payload.state = Some("began"),
+        SwarmFact::Word { status, .. } => {
             payload.state = Some("reported");
             payload.status = Some(word(*status));
         }
-        Fact::Told { .. } => payload.state = Some("told"),
-        Fact::Shared { .. } => payload.state = Some("shared"),
-        Fact::TryEnded { end, used, .. } => {
+        SwarmFact::Told { .. } => payload.state = Some("told"),
+        SwarmFact::Shared { .. } => payload.state = Some("shared"),
+        SwarmFact::TryEnded { end, used, .. } => {
             payload.token_usage = Some(used.tokens);
             payload.cost_microusd = Some(used.cost_microusd);
             let (state, reason) = match end {
@@ -220,7 +222,7 @@ fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a Fact, known: &Known) {
             payload.state = Some(state);
             payload.reason = reason;
         }
-        Fact::Reported {
+        SwarmFact::Reported {
             outcome, duration_ms, ..
         } => {
             payload.status = Some(word(outcome.status));
@@ -230,20 +232,22 @@ fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a Fact, known: &Known) {
             payload.cost_microusd = Some(known.cost_microusd);
             payload.orphan = Some(false);
         }
-        Fact::DeadLettered { reason, .. } | Fact::Refused { reason, .. } => payload.reason = Some(reason),
-        Fact::Circuit { member, circuit } => {
+        SwarmFact::DeadLettered { reason, .. } | SwarmFact::Refused { reason, .. } => {
+            payload.reason = Some(reason)
+        }
+        SwarmFact::Circuit { member, circuit } => {
             payload.member = Some(member);
             payload.state = Some(match circuit {
-                Circuit::Closed => "closed",
-                Circuit::Open { .. } => "open",
-                Circuit::Trial => "trial",
+                CircuitState::Closed => "closed",
+                CircuitState::Open { .. } => "open",
+                CircuitState::Trial => "trial",
             });
         }
-        Fact::Aggregated { outcome, .. } => {
+        SwarmFact::Aggregated { outcome, .. } => {
             payload.status = Some(word(outcome.status));
             payload.reason = reason(outcome);
         }
-        Fact::Ended { result } => {
+        SwarmFact::Ended { result } => {
             payload.status = Some(word(result.status));
             payload.reason = result.error.as_ref().map(|fault| &*fault.reason);
             payload.duration_ms = Some(result.duration_ms);

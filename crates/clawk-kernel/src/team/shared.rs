@@ -4,7 +4,7 @@ use clawk_swarm::coord::NotShared;
 use clawk_swarm::words;
 use serde_json::{Value, json};
 
-use super::Team;
+use super::SwarmTeam;
 use crate::member::Member;
 use crate::ports::RunError;
 
@@ -12,9 +12,9 @@ use crate::ports::RunError;
 pub(crate) const STORE: &str = "swarm";
 
 /// What the model reads, and the facts beside it; an error is one that it reads, too.
-pub(crate) type Told = Result<(String, Value), (String, Option<Value>)>;
+pub(crate) type SharedStoreReply = Result<(String, Value), (String, Option<Value>)>;
 
-impl Team {
+impl SwarmTeam {
     /// The member's run shares a store.
     pub(crate) fn shares(&self, member: &Member) -> bool {
         self.look(|coord| coord.shared(&member.task).is_some())
@@ -28,7 +28,7 @@ impl Team {
         &self,
         member: &Member,
         (key, value, version): (Option<String>, Value, Option<u64>),
-    ) -> Result<Told, RunError> {
+    ) -> Result<SharedStoreReply, RunError> {
         let Some(key) = key else {
             return Ok(Err(("the store `swarm` needs a `key`".to_owned(), None)));
         };
@@ -61,7 +61,7 @@ impl Team {
     }
 
     /// Reads one key, or all of them where there is none of that name.
-    pub(crate) fn read_shared(&self, member: &Member, key: &str) -> Told {
+    pub(crate) fn read_shared(&self, member: &Member, key: &str) -> SharedStoreReply {
         self.look(|coord| {
             let Some(shared) = coord.shared(&member.task) else {
                 return Err(("your run shares no store".to_owned(), None));

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clawk_manifest::model::Tool;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::TaskStatus;
 use clawk_swarm::coord::{
-    Brief, Kind, Reception, Refusal, RunResult, TaskId, TaskResult, Wanted, Wish, derived,
+    DelegatedTask, Kind, ReportReception, RunResult, SwarmTaskRefusal, TaskBrief, TaskConstraints, TaskId,
+    TaskResult, derived,
 };
 use clawk_swarm::words;
 use serde::Deserialize;
@@ -16,10 +17,10 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Origin, Team};
-use crate::call::{Calls, Rank};
+use super::{Origin, SwarmTeam};
+use crate::call::{CallGovernor, CallOrder};
 use crate::error::KernelError;
-use crate::hosts::runs::{self, Given, Taken};
+use crate::hosts::runs::{self, AssignmentOutcome, SwarmAssignment};
 use crate::member::Member;
 use crate::ports::{RunError, RunOutcome};
 use clawk_proto::{ErrorCode, RequestId, SessionId};
@@ -35,47 +36,47 @@ pub(crate) const WAIT_MS: u64 = 86_400_000;
 
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Calling<'a> {
-    pub(crate) calls: &'a Calls,
+pub(crate) struct SwarmToolCaller<'a> {
+    pub(crate) calls: &'a CallGovernor,
     pub(crate) session: SessionId,
     pub(crate) role: clawk_manifest::model::Role,
     /// The member and its task; none: the Claw in a turn of its own.
     pub(crate) member: Option<&'a Member>,
     pub(crate) request_id: &'a RequestId,
-    pub(crate) rank: &'a Rank,
+    pub(crate) rank: &'a CallOrder,
     /// Origins of the text in the context that asks.
     pub(crate) made_from: &'a BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Delegate {
+struct DelegateArgs {
     task: String,
     to: Option<String>,
     input: Option<Value>,
     tools: Option<Vec<String>>,
     timeout_ms: Option<u64>,
-    budget: Option<Budget>,
+    budget: Option<DelegateBudget>,
     wait: Option<bool>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Budget {
+struct DelegateBudget {
     tokens: Option<u64>,
     cost_usd: Option<f64>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Ask {
+struct AskPeerArgs {
     to: String,
     question: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Report {
+struct ReportArgs {
     status: TaskStatus,
     result: Value,
 }
@@ -148,11 +149,11 @@ fn reply(text: String, structured: Value, is_error: bool) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error,
         structured: Some(structured),
-        obtained: Obtained::in_process("no-host-access"),
+        obtained: ObtainedEnforcement::in_process("no-host-access"),
     }
 }
 
-fn refused(refusal: &Refusal) -> RunOutcome {
+fn refused(refusal: &SwarmTaskRefusal) -> RunOutcome {
     not_taken(refusal.code, refusal.reason, &refusal.message)
 }
 
@@ -214,7 +215,7 @@ fn microusd(usd: f64) -> u64 {
     clawk_policy::micro_usd(usd).unwrap_or(0)
 }
 
-impl Team {
+impl SwarmTeam {
     /// The names of these tools that a turn is offered.
     pub(crate) fn offers(member: Option<&Member>) -> Vec<&'static str> {
         let Some(member) = member else {
@@ -240,7 +241,7 @@ impl Team {
     pub(crate) async fn call(
         &self,
         tool: &str,
-        calling: Calling<'_>,
+        calling: SwarmToolCaller<'_>,
         arguments: &Map<String, Value>,
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
@@ -250,15 +251,15 @@ impl Team {
         let asker = calling.member.map_or_else(run, |member| member.task.clone());
         self.note_asker(&asker, calling.made_from);
         match tool {
-            DELEGATE => match serde_json::from_value::<Delegate>(arguments) {
+            DELEGATE => match serde_json::from_value::<DelegateArgs>(arguments) {
                 Ok(wanted) => self.call_delegate(calling, wanted, cancel).await,
                 Err(error) => Ok(bad(&error)),
             },
-            ASK => match serde_json::from_value::<Ask>(arguments) {
+            ASK => match serde_json::from_value::<AskPeerArgs>(arguments) {
                 Ok(asked) => self.call_ask(calling, asked, cancel).await,
                 Err(error) => Ok(bad(&error)),
             },
-            _ => match serde_json::from_value::<Report>(arguments) {
+            _ => match serde_json::from_value::<ReportArgs>(arguments) {
                 Ok(report) => self.call_report(calling, &report).await,
                 Err(error) => Ok(bad(&error)),
             },
@@ -267,16 +268,16 @@ impl Team {
 
     async fn call_delegate(
         &self,
-        calling: Calling<'_>,
-        wanted: Delegate,
+        calling: SwarmToolCaller<'_>,
+        wanted: DelegateArgs,
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let wait = wanted.wait.unwrap_or(true);
-        let brief = Brief {
+        let brief = TaskBrief {
             description: wanted.task,
             input: wanted.input,
         };
-        let wish = Wish {
+        let wish = TaskConstraints {
             tools: tools_of(calling.member, wanted.tools),
             timeout_ms: wanted.timeout_ms,
             tokens: wanted.budget.as_ref().and_then(|budget| budget.tokens),
@@ -288,7 +289,7 @@ impl Team {
                 .await;
         };
         let task = derived(calling.request_id, "task");
-        let wanted = Wanted {
+        let wanted = DelegatedTask {
             task: task.clone(),
             brief,
             to: wanted.to,
@@ -314,14 +315,14 @@ impl Team {
     /// A run that the Claw begins in a turn of its own.
     async fn call_run(
         &self,
-        calling: Calling<'_>,
-        brief: Brief,
+        calling: SwarmToolCaller<'_>,
+        brief: TaskBrief,
         to: Option<&str>,
-        (wish, wait): (Wish, bool),
+        (wish, wait): (TaskConstraints, bool),
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
-        if !wait || wish != Wish::default() {
-            let refusal = Refusal {
+        if !wait || wish != TaskConstraints::default() {
+            let refusal = SwarmTaskRefusal {
                 code: -32602,
                 reason: "not_for_a_run",
                 message: "`tools`, `timeout_ms`, `budget` and `wait: false` are for tasks of members; a run has the limits of the Swarm".to_owned(),
@@ -341,19 +342,19 @@ impl Team {
                 ));
             }
         };
-        let given = Given {
+        let given = SwarmAssignment {
             run,
             brief,
             to: to.map(str::to_owned),
-            wish: Wish::default(),
+            wish: TaskConstraints::default(),
             origin,
             asked: None,
         };
         let taken = runs::give(calling.calls, self, given).await;
         calling.rank.done();
         let result = match taken {
-            Ok(Taken::Open(ended)) => awaited(ended, cancel).await,
-            Ok(Taken::Ended(result)) => {
+            Ok(AssignmentOutcome::Open(ended)) => awaited(ended, cancel).await,
+            Ok(AssignmentOutcome::Ended(result)) => {
                 if let Some(lent) = lent {
                     let settled = lent.settle_once(calling.calls, self, &result).await;
                     settled.map_err(|error| RunError::Unavailable(error.to_string()))?;
@@ -390,8 +391,8 @@ impl Team {
 
     async fn call_ask(
         &self,
-        calling: Calling<'_>,
-        asked: Ask,
+        calling: SwarmToolCaller<'_>,
+        asked: AskPeerArgs,
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let Some(member) = calling.member else {
@@ -417,7 +418,11 @@ impl Team {
         }
     }
 
-    async fn call_report(&self, calling: Calling<'_>, report: &Report) -> Result<RunOutcome, RunError> {
+    async fn call_report(
+        &self,
+        calling: SwarmToolCaller<'_>,
+        report: &ReportArgs,
+    ) -> Result<RunOutcome, RunError> {
         let Some(member) = calling.member else {
             return Ok(reply(
                 "you work on no task that could be reported".to_owned(),
@@ -425,7 +430,7 @@ impl Team {
                 true,
             ));
         };
-        let mut met = Reception::Unknown;
+        let mut met = ReportReception::Unknown;
         let kept = self.act(None, |coord, _| {
             let (reception, effects) =
                 coord.report(&member.task, Some(&member.name), report.status, &report.result);
@@ -437,14 +442,14 @@ impl Team {
             return Err(RunError::Unavailable("the report can't be recorded".to_owned()));
         }
         let reason = match met {
-            Reception::Taken => {
+            ReportReception::Taken => {
                 return Ok(reply(
                     "reported; your task ends with this turn".to_owned(),
                     json!({"acknowledged": true}),
                     false,
                 ));
             }
-            Reception::Duplicate => "already_reported",
+            ReportReception::Duplicate => "already_reported",
             other => other.reason().unwrap_or("unknown_task"),
         };
         Ok(reply(

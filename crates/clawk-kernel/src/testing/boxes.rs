@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clawk_proto::SessionId;
 
-use crate::ports::{Arrived, ConversationKey, InboxChange, OutboxChange, OutboxRow};
+use crate::ports::{ConversationKey, EarlierArrival, InboxChange, OutboxChange, OutboxRow};
 use crate::time::Timestamp;
 
 /// A change of one of them.
@@ -18,7 +18,7 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 pub(super) struct Boxes {
     pub(super) conversations: BTreeMap<ConversationKey, SessionId>,
-    pub(super) ids: BTreeMap<(String, String), (Arrived, Timestamp)>,
+    pub(super) ids: BTreeMap<(String, String), (EarlierArrival, Timestamp)>,
     pub(super) outbox: Vec<OutboxRow>,
 }
 
@@ -45,7 +45,7 @@ impl Boxes {
             } => {
                 self.conversations.insert(arrival.key.clone(), *session);
                 for id in &arrival.platform_ids {
-                    let known = Arrived {
+                    let known = EarlierArrival {
                         message: *message,
                         session: *session,
                     };

@@ -5,14 +5,14 @@ use std::sync::Mutex;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::ports::{Deliver, Delivery, Later, Outgoing};
+use crate::ports::{BoxFuture, ChannelDelivery, Delivery, OutgoingAnswer};
 
-type Answer = dyn Fn(&Outgoing, usize) -> Delivery + Send + Sync;
+type Answer = dyn Fn(&OutgoingAnswer, usize) -> Delivery + Send + Sync;
 
 /// Ends attempts by a function of what is sent and of how often it was asked; remembers what it was given.
 pub struct ScriptedChannel {
     answer: Box<Answer>,
-    sent: Mutex<Vec<Outgoing>>,
+    sent: Mutex<Vec<OutgoingAnswer>>,
     takes_ms: u64,
 }
 
@@ -30,7 +30,7 @@ impl Default for ScriptedChannel {
 
 impl ScriptedChannel {
     /// By a function.
-    pub fn new(answer: impl Fn(&Outgoing, usize) -> Delivery + Send + Sync + 'static) -> Self {
+    pub fn new(answer: impl Fn(&OutgoingAnswer, usize) -> Delivery + Send + Sync + 'static) -> Self {
         Self {
             answer: Box::new(answer),
             sent: Mutex::default(),
@@ -53,13 +53,17 @@ impl ScriptedChannel {
 
     /// What was sent, in order, attempts that failed among it.
     #[must_use]
-    pub fn sent(&self) -> Vec<Outgoing> {
+    pub fn sent(&self) -> Vec<OutgoingAnswer> {
         self.sent.lock().unwrap().clone()
     }
 }
 
-impl Deliver for ScriptedChannel {
-    fn deliver<'a>(&'a self, out: &'a Outgoing, cancel: &'a CancellationToken) -> Later<'a, Delivery> {
+impl ChannelDelivery for ScriptedChannel {
+    fn deliver<'a>(
+        &'a self,
+        out: &'a OutgoingAnswer,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             let count = {
                 let mut sent = self.sent.lock().unwrap();

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, MessageId, SessionId};
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 
 use super::boxes::{Boxes, Change};
 use crate::ports::{
-    AnswerKey, Arrived, Batch, Content, ConversationKey, EffectChange, InboxChange, Journal, JournalError,
-    Later, OpenEffect, OpenMessage, OutboxChange, OutboxRow, Recorded, Scan, SessionRow, Spent, StoredAnswer,
-    Ticket,
+    AnswerKey, Batch, BoxFuture, ConversationKey, EarlierArrival, EffectChange, EventContent, InboxChange,
+    Journal, JournalError, JournalScan, JournalTicket, OpenEffect, OpenMessage, OutboxChange, OutboxRow,
+    RecordedEvent, SessionRow, SpentAmount, StoredAnswer,
 };
-use crate::purse::Amount;
+use crate::purse::BudgetAmount;
 use crate::time::Timestamp;
 
 /// A message and how it ended.
@@ -25,17 +25,17 @@ pub struct MemJournal(Mutex<Inner>, tokio::sync::watch::Sender<u64>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    events: Vec<Recorded>,
+    events: Vec<RecordedEvent>,
     sealed: Vec<TraceEvent>,
     answers: HashMap<AnswerKey, usize>,
     /// How old every answer is by a clock that hosts share; `None`: there is none.
     answers_age_us: Option<i64>,
     inbox: Vec<Ending>,
-    chains: BTreeMap<SessionId, Chain>,
-    scratch: Scratch,
+    chains: BTreeMap<SessionId, SessionChain>,
+    scratch: HashBuffer,
     /// With the number of events before each.
-    spent: Vec<(usize, Spent)>,
-    unspent: Vec<(usize, Spent)>,
+    spent: Vec<(usize, SpentAmount)>,
+    unspent: Vec<(usize, SpentAmount)>,
     effects: Vec<(usize, EffectChange)>,
     changes: Vec<(usize, Change)>,
     /// What the changes come to.
@@ -123,7 +123,7 @@ impl MemJournal {
         let digest = crate::event::digest(&bytes);
         let payload = serde_json::json!({"could_act": false, "duration_ms": 1, "end": "answered", "input_tokens": 1,
             "message_id": message, "output_tokens": 1, "text_hash": digest});
-        let entry = crate::ports::Entry {
+        let entry = crate::ports::JournalEntry {
             session,
             event_id: message.0,
             span: session.0,
@@ -131,7 +131,7 @@ impl MemJournal {
             at: Timestamp(0),
             kind: crate::kind::MESSAGE_ANSWERED,
             payload: serde_json::value::to_raw_value(&payload).unwrap(),
-            content: Some(Content { digest, bytes }),
+            content: Some(EventContent { digest, bytes }),
             answers: None,
         };
         let batch = Batch {
@@ -155,7 +155,7 @@ impl MemJournal {
             cut.events.push(recorded.clone());
             cut.sealed.push(sealed.clone());
             let trace_id = sealed.trace_id;
-            let chain = Chain {
+            let chain = SessionChain {
                 session: recorded.session,
                 trace_id,
                 next_sequence: sealed.sequence + 1,
@@ -168,7 +168,7 @@ impl MemJournal {
                 cut.answers.insert(*key, *at);
             }
         }
-        let kept = |(before, _): &&(usize, Spent)| *before <= events;
+        let kept = |(before, _): &&(usize, SpentAmount)| *before <= events;
         cut.spent = inner.spent.iter().filter(kept).cloned().collect();
         cut.unspent = inner.unspent.iter().filter(kept).cloned().collect();
         let kept = |(before, _): &&(usize, EffectChange)| *before <= events;
@@ -187,7 +187,7 @@ impl MemJournal {
         for event in self.events() {
             let mut payload = serde_json::from_str(&event.payload).unwrap();
             tell(&event.kind, &mut payload);
-            let entry = crate::ports::Entry {
+            let entry = crate::ports::JournalEntry {
                 session: event.session,
                 event_id: event.session.0,
                 span: event.session.0,
@@ -219,14 +219,14 @@ impl MemJournal {
     }
 
     /// Looks at all events, as they were recorded and as a verifier reads them, without a copy.
-    pub fn look<T>(&self, look: impl FnOnce(&[Recorded], &[TraceEvent]) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&[RecordedEvent], &[TraceEvent]) -> T) -> T {
         let inner = self.lock();
         look(&inner.events, &inner.sealed)
     }
 
     /// All events in order.
     #[must_use]
-    pub fn events(&self) -> Vec<Recorded> {
+    pub fn events(&self) -> Vec<RecordedEvent> {
         self.lock().events.clone()
     }
 
@@ -258,7 +258,7 @@ impl MemJournal {
 }
 
 /// The inbox that a cut log implies.
-fn inbox_of(events: &[Recorded]) -> Vec<Ending> {
+fn inbox_of(events: &[RecordedEvent]) -> Vec<Ending> {
     let mut inbox: Vec<Ending> = Vec::new();
     for event in events {
         let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
@@ -309,7 +309,7 @@ impl Inner {
             let chain = self
                 .chains
                 .entry(entry.session)
-                .or_insert_with(|| Chain::new(entry.session, entry.session.0));
+                .or_insert_with(|| SessionChain::new(entry.session, entry.session.0));
             let timestamp = entry.at.to_string();
             let draft = Draft {
                 event_id: entry.event_id,
@@ -337,7 +337,7 @@ impl Inner {
             if let Some(key) = entry.answers {
                 self.answers.insert(key, self.events.len());
             }
-            self.events.push(Recorded {
+            self.events.push(RecordedEvent {
                 row: u64::try_from(self.events.len()).unwrap() + 1,
                 session: entry.session,
                 sequence: link.sequence,
@@ -376,13 +376,13 @@ impl Inner {
     }
 }
 
-fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
 impl Journal for MemJournal {
-    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
-        let (sender, ticket) = Ticket::new();
+    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
+        let (sender, ticket) = JournalTicket::new();
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
@@ -403,7 +403,7 @@ impl Journal for MemJournal {
         self.1.subscribe()
     }
 
-    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         let limit = if scan.limit == 0 { 1000 } else { scan.limit };
         let mut inner = self.lock();
         if let (Some(session), 0) = (scan.session, scan.after_row) {
@@ -416,12 +416,12 @@ impl Journal for MemJournal {
                 && scan.since.is_none_or(|since| event.at >= since)
                 && scan.says.as_ref().is_none_or(|says| event.payload.contains(says))
         });
-        let found: Vec<Recorded> = found.take(limit).cloned().collect();
+        let found: Vec<RecordedEvent> = found.take(limit).cloned().collect();
         inner.scanned += found.len();
         ready(Ok(found))
     }
 
-    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+    fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
         ready(Ok(self
             .lock()
             .events
@@ -431,7 +431,7 @@ impl Journal for MemJournal {
             .map(|event| event.row)))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>> {
         let inner = self.lock();
         let event = inner.answers.get(&key).and_then(|at| inner.events.get(*at));
         ready(Ok(event.map(|event| StoredAnswer {
@@ -440,17 +440,17 @@ impl Journal for MemJournal {
         })))
     }
 
-    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         let inner = self.lock();
         let contents = inner.events.iter().filter_map(|event| event.content.as_ref());
         let found = contents
             .filter(|content| content.digest == digest)
-            .map(|c: &Content| c.bytes.clone())
+            .map(|c: &EventContent| c.bytes.clone())
             .next();
         ready(Ok(found))
     }
 
-    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+    fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
         let open = self
             .lock()
             .inbox
@@ -461,7 +461,7 @@ impl Journal for MemJournal {
         ready(Ok(open))
     }
 
-    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let inner = self.lock();
         let found = inner.inbox.iter().find(|(open, _)| open.message == id);
         ready(Ok(found.map(|(open, _)| open.session)))
@@ -472,7 +472,7 @@ impl Journal for MemJournal {
         channel: &str,
         platform_id: &str,
         now: Timestamp,
-    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+    ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let key = (channel.to_owned(), platform_id.to_owned());
         let found = self.lock().boxes.ids.get(&key).cloned();
         ready(Ok(found
@@ -480,11 +480,11 @@ impl Journal for MemJournal {
             .map(|(known, _)| known)))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         ready(Ok(self.lock().boxes.conversations.get(key).copied()))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let mut heads: Vec<OutboxRow> = Vec::new();
         for row in &self.lock().boxes.outbox {
             let known = heads
@@ -499,12 +499,12 @@ impl Journal for MemJournal {
         ready(Ok(heads))
     }
 
-    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let rows = self.lock().boxes.outbox.iter().take(limit).cloned().collect();
         ready(Ok(rows))
     }
 
-    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         let inner = self.lock();
         let mut rows: Vec<SessionRow> = inner
             .chains
@@ -526,8 +526,8 @@ impl Journal for MemJournal {
         ready(Ok(rows))
     }
 
-    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
-        let mut sums: BTreeMap<(i64, Arc<str>), Amount> = BTreeMap::new();
+    fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
+        let mut sums: BTreeMap<(i64, Arc<str>), BudgetAmount> = BTreeMap::new();
         let inner = self.lock();
         for (_, spent) in inner.spent.iter().filter(|(_, spent)| spent.hour >= hour) {
             let sum = sums.entry((spent.hour, Arc::clone(&spent.purse))).or_default();
@@ -540,11 +540,11 @@ impl Journal for MemJournal {
         }
         let rows = sums
             .into_iter()
-            .map(|((hour, purse), amount)| Spent { hour, purse, amount });
+            .map(|((hour, purse), amount)| SpentAmount { hour, purse, amount });
         ready(Ok(rows.collect()))
     }
 
-    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+    fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>> {
         let mut open: Vec<OpenEffect> = Vec::new();
         for (_, change) in &self.lock().effects {
             match change {
@@ -570,7 +570,7 @@ impl Journal for MemJournal {
         ready(Ok(open))
     }
 
-    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
+    fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
         self.commit(usize::MAX);
         ready(Ok(()))
     }

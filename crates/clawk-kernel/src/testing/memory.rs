@@ -5,26 +5,26 @@ use std::sync::Mutex;
 
 use clawk_manifest::model::{Store, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Used, Whose};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult, SearchMethod};
 
-use crate::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope, StoreQuery};
+use crate::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, StoreQuery, UnembeddedEntry};
 use crate::time::Timestamp;
 
 /// Entries by store.
 #[derive(Debug, Default)]
-pub struct MemMemory(Mutex<BTreeMap<String, Vec<(Timestamp, Hit)>>>);
+pub struct MemMemory(Mutex<BTreeMap<String, Vec<(Timestamp, EntryHit)>>>);
 
 impl MemMemory {
     /// Changes every mark, as if another version had written it.
-    pub fn retold(&self, change: impl Fn(&mut clawk_recall::entry::Mark)) {
+    pub fn retold(&self, change: impl Fn(&mut clawk_recall::entry::EntryProvenance)) {
         let mut stores = self.0.lock().unwrap();
         let hits = stores.values_mut().flatten();
         hits.for_each(|(_, hit)| change(&mut hit.mark));
     }
 }
 
-fn ready<'a, T: Send + 'a>(value: T) -> Later<'a, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
@@ -43,7 +43,12 @@ impl Memory for MemMemory {
         Ok(())
     }
 
-    fn ask<'a>(&'a self, store: &'a Store, _: &'a Scope, ask: Ask) -> Later<'a, Result<Found, MemoryError>> {
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        _: &'a Scope,
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         let stores = self.0.lock().unwrap();
         let entries = stores.get(&store.name).into_iter().flatten();
         let found = entries.filter(|(at, hit)| match &ask.query {
@@ -53,11 +58,11 @@ impl Memory for MemMemory {
         });
         let mine = found.filter(|(_, hit)| ask.whose.holds(&hit.mark.whose));
         let hits = mine.take(ask.limit).map(|(_, hit)| hit.clone()).collect();
-        let used = matches!(ask.query, StoreQuery::Text(_)).then_some(Used::FullText);
-        ready(Ok(Found {
+        let used = matches!(ask.query, StoreQuery::Text(_)).then_some(SearchMethod::FullText);
+        ready(Ok(EntrySearchResult {
             hits,
             used,
-            ..Found::default()
+            ..EntrySearchResult::default()
         }))
     }
 
@@ -65,14 +70,14 @@ impl Memory for MemMemory {
         &'a self,
         store: &'a Store,
         _: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         _: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         let mut stores = self.0.lock().unwrap();
         let kept = stores.entry(store.name.clone()).or_default();
         let mut ids = Vec::new();
-        for (index, New { id, entry, mark }) in entries.into_iter().enumerate() {
+        for (index, EntryInsertion { id, entry, mark }) in entries.into_iter().enumerate() {
             if store.kind == StoreType::KeyValue && entry.key.is_none() {
                 let error = MemoryError::Entry {
                     index,
@@ -93,12 +98,12 @@ impl Memory for MemMemory {
                 key: entry.key,
                 metadata: entry.metadata,
             };
-            kept.push((at, Hit { entry, mark }));
+            kept.push((at, EntryHit { entry, mark }));
         }
         ready(Ok(ids))
     }
 
-    fn old<'a>(&'a self, _: &'a Store, _: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(&'a self, _: &'a Store, _: &'a Scope) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         ready(Ok(Vec::new()))
     }
 
@@ -107,8 +112,8 @@ impl Memory for MemMemory {
         store: &'a Store,
         _: &'a Scope,
         _: Timestamp,
-        _: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        _: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         let mut stores = self.0.lock().unwrap();
         let entries = stores.entry(store.name.clone()).or_default();
         let before = u64::try_from(entries.len()).unwrap();
@@ -124,7 +129,7 @@ impl Memory for MemMemory {
         ready(Ok((before, after)))
     }
 
-    fn retain<'a>(&'a self, _: &'a Store, _: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, _: &'a Store, _: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         ready(Ok(0))
     }
 
@@ -132,9 +137,9 @@ impl Memory for MemMemory {
         &'a self,
         store: &'a Store,
         _: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         let mut stores = self.0.lock().unwrap();
         let entries = stores.entry(store.name.clone()).or_default();
         let found = entries
@@ -143,7 +148,7 @@ impl Memory for MemMemory {
         ready(Ok(found.map(|at| entries.remove(at).1)))
     }
 
-    fn count<'a>(&'a self, store: &'a Store, _: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, _: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let stores = self.0.lock().unwrap();
         let count = stores.get(&store.name).map_or(0, Vec::len);
         ready(Ok(u64::try_from(count).unwrap()))
@@ -154,7 +159,7 @@ impl Memory for MemMemory {
         _: &'a Store,
         _: &'a str,
         _: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         ready(Ok(Vec::new()))
     }
 
@@ -163,7 +168,7 @@ impl Memory for MemMemory {
         _: &'a Store,
         _: &'a str,
         _: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         ready(Ok(()))
     }
 }

@@ -27,10 +27,10 @@ pub use memory::MemMemory;
 pub use model::{ScriptedModel, calls, says};
 pub use tools::{Behaviour, TestRunner};
 
-use crate::ports::{Provider, ToolRunner};
-use crate::purse::{Budgets, Prices};
+use crate::ports::{ModelProvider, ToolRunner};
+use crate::purse::{BudgetSettings, PriceTable};
 use crate::time::{Clock, Timestamp};
-use crate::{Kernel, Options, Parts};
+use crate::{AgentDependencies, Kernel, Options};
 
 /// A manifest from the model's own JSON: `identity`, `providers`, `tools`, … Names are as given; no rule is checked.
 ///
@@ -168,19 +168,19 @@ pub struct Rig {
     /// Which manifest it runs.
     pub origin: String,
     /// The Atlases.
-    pub atlases: crate::Atlases,
+    pub atlases: crate::AtlasSettings,
     /// `[budgets]`.
-    pub budgets: Budgets,
+    pub budgets: BudgetSettings,
     /// `[prices]`.
-    pub prices: Prices,
+    pub prices: PriceTable,
     /// How much of a result a model reads.
-    pub shown: crate::Shown,
+    pub shown: crate::ResultExcerpt,
     /// `[providers.NAME]`, as far as the kernel knows it.
     pub locals: BTreeMap<String, crate::ModelOptions>,
     /// Providers are reached for after the start.
     pub reach_providers: bool,
     /// What must not be seen anywhere.
-    pub secrets: clawk_secrets::Given,
+    pub secrets: clawk_secrets::ResolvedSecrets,
     /// `[claims]`.
     pub claims: Option<crate::Claims>,
     /// `[inbox]`.
@@ -212,13 +212,13 @@ impl Rig {
             audit_writable: Arc::new(AtomicBool::new(true)),
             workdir: PathBuf::from("/work"),
             origin: "/work/claw.yaml".to_owned(),
-            atlases: crate::Atlases::default(),
-            budgets: Budgets::default(),
-            prices: Prices::default(),
-            shown: crate::Shown::default(),
+            atlases: crate::AtlasSettings::default(),
+            budgets: BudgetSettings::default(),
+            prices: PriceTable::default(),
+            shown: crate::ResultExcerpt::default(),
             locals: BTreeMap::new(),
             reach_providers: false,
-            secrets: clawk_secrets::Given::default(),
+            secrets: clawk_secrets::ResolvedSecrets::default(),
             claims: None,
             inbox: crate::InboxLimits::default(),
             outbox: crate::OutboxLimits::default(),
@@ -229,13 +229,13 @@ impl Rig {
 
     /// The parts for [`Kernel::start`].
     #[must_use]
-    pub fn parts(&self) -> Parts {
+    pub fn parts(&self) -> AgentDependencies {
         let providers = self
             .models
             .iter()
-            .map(|(name, model)| (name.clone(), Arc::clone(model) as Arc<dyn Provider>))
+            .map(|(name, model)| (name.clone(), Arc::clone(model) as Arc<dyn ModelProvider>))
             .collect();
-        Parts {
+        AgentDependencies {
             manifest: Arc::clone(&self.manifest),
             providers,
             runner: Arc::clone(&self.runner) as Arc<dyn ToolRunner>,
@@ -247,14 +247,14 @@ impl Rig {
             options: Options {
                 workdir: self.workdir.clone(),
                 origin: self.origin.clone(),
-                sandbox: clawk_plan::Defaults::default(),
-                own: clawk_plan::Own::nothing(),
+                sandbox: clawk_plan::PlanDefaults::default(),
+                own: clawk_plan::RuntimeFiles::nothing(),
                 suggestions: None,
                 budgets: self.budgets.clone(),
                 prices: self.prices.clone(),
                 audit_writable: Arc::clone(&self.audit_writable),
                 planning: Some(crate::PlanLimits::default()),
-                judge: crate::Judge::default(),
+                judge: crate::JudgeSettings::default(),
                 claims: self.claims.clone(),
                 shown: self.shown,
                 models: self.locals.clone(),

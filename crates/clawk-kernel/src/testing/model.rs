@@ -9,10 +9,11 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::{
-    Completion, Delta, FaultKind, InferRequest, Later, Provider, ProviderError, StopReason, ToolUse, Usage,
+    BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelProvider, ProviderError,
+    StopReason, ToolUse, Usage,
 };
 
-type Answer = dyn Fn(&InferRequest, usize) -> Result<Completion, ProviderError> + Send + Sync;
+type Answer = dyn Fn(&InferRequest, usize) -> Result<ModelCompletion, ProviderError> + Send + Sync;
 
 /// Answers by a function of the request and of how often it was asked; remembers what it was asked.
 pub struct ScriptedModel {
@@ -32,13 +33,13 @@ impl fmt::Debug for ScriptedModel {
 
 /// A completion that says this; 10 tokens in, 5 out.
 #[must_use]
-pub fn says(text: &str) -> Completion {
+pub fn says(text: &str) -> ModelCompletion {
     let usage = Usage {
         input_tokens: 10,
         output_tokens: 5,
         ..Usage::default()
     };
-    Completion {
+    ModelCompletion {
         text: text.to_owned(),
         calls: Vec::new(),
         stop: StopReason::End,
@@ -50,7 +51,7 @@ pub fn says(text: &str) -> Completion {
 
 /// A completion that asks for these tools, in order.
 #[must_use]
-pub fn calls(wanted: &[(&str, Value)]) -> Completion {
+pub fn calls(wanted: &[(&str, Value)]) -> ModelCompletion {
     let calls = wanted
         .iter()
         .enumerate()
@@ -60,7 +61,7 @@ pub fn calls(wanted: &[(&str, Value)]) -> Completion {
             arguments: Ok(arguments.as_object().cloned().unwrap_or_else(Map::new)),
         })
         .collect();
-    Completion {
+    ModelCompletion {
         calls,
         stop: StopReason::ToolUse,
         ..says("")
@@ -70,7 +71,7 @@ pub fn calls(wanted: &[(&str, Value)]) -> Completion {
 impl ScriptedModel {
     /// By a function.
     pub fn new(
-        answer: impl Fn(&InferRequest, usize) -> Result<Completion, ProviderError> + Send + Sync + 'static,
+        answer: impl Fn(&InferRequest, usize) -> Result<ModelCompletion, ProviderError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             answer: Box::new(answer),
@@ -98,7 +99,7 @@ impl ScriptedModel {
 
     /// These, one after the other; then it fails.
     #[must_use]
-    pub fn turns(turns: Vec<Completion>) -> Self {
+    pub fn turns(turns: Vec<ModelCompletion>) -> Self {
         let turns = Mutex::new(VecDeque::from(turns));
         Self::new(move |_, _| {
             turns
@@ -134,8 +135,8 @@ impl ScriptedModel {
     }
 }
 
-impl Provider for ScriptedModel {
-    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+impl ModelProvider for ScriptedModel {
+    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         let down = self.down.load(Ordering::SeqCst);
         let fault = || Err(Self::fault(FaultKind::Unreachable, "connection refused"));
         Box::pin(std::future::ready(if down { fault() } else { Ok(()) }))
@@ -144,9 +145,9 @@ impl Provider for ScriptedModel {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
             let count = {
                 let mut asked = self.asked.lock().unwrap();
@@ -159,7 +160,7 @@ impl Provider for ScriptedModel {
             }
             let outcome = (self.answer)(request, count);
             if let Ok(completion) = &outcome {
-                on_delta(Delta::Text(&completion.text));
+                on_delta(CompletionDelta::Text(&completion.text));
             }
             outcome
         })

@@ -6,17 +6,20 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use clawk_plan::{Obtained, Plan, Refusal, Request};
+use clawk_plan::{ObtainedEnforcement, Plan, Request, SandboxRefusal};
 use clawk_proto::RequestId;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::Permit;
-use crate::place::{self, Search};
-use crate::ports::{Description, Executor, Later, Look, Mend, Reached, RunError, RunOutcome, ToolRunner};
-use crate::sheet::{Line, Preview};
-use crate::witness::Fact;
+use crate::place::{self, PathSearch};
+use crate::ports::{
+    BoxFuture, Executor, InspectedCall, ReachedConnections, ReconcileMethod, RunError, RunOutcome,
+    ToolDescription, ToolRunner,
+};
+use crate::sheet::{ExecutorPreview, PreviewLine};
+use crate::witness::GrantPrecondition;
 
 /// What a tool does.
 #[derive(Debug, Clone)]
@@ -36,11 +39,11 @@ pub enum Behaviour {
     /// Fails so often, then echoes.
     Flaky(u32),
     /// Reaches this on the way, then does the other.
-    Reach(Reached, Box<Behaviour>),
+    Reach(ReachedConnections, Box<Behaviour>),
 }
 
 type Watching = dyn Fn(&RequestId, &str) + Send + Sync;
-type Licensing = dyn Fn() -> Later<'static, Result<(), String>> + Send + Sync;
+type Licensing = dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync;
 
 /// Who is asked before every run whether it may begin.
 #[derive(Default)]
@@ -70,9 +73,9 @@ pub struct TestRunner {
     behaviours: Mutex<BTreeMap<String, Behaviour>>,
     read_only: Mutex<Vec<String>>,
     runs: Mutex<Vec<(String, Map<String, Value>)>>,
-    facts: Mutex<Vec<Fact>>,
+    facts: Mutex<Vec<GrantPrecondition>>,
     keys: Mutex<Vec<RequestId>>,
-    mends: Mutex<BTreeMap<String, (Mend, String)>>,
+    mends: Mutex<BTreeMap<String, (ReconcileMethod, String)>>,
     checked: Mutex<Vec<Map<String, Value>>>,
     descriptions: Mutex<BTreeMap<String, String>>,
     served: Mutex<BTreeMap<String, Vec<String>>>,
@@ -87,7 +90,10 @@ impl TestRunner {
     }
 
     /// Asks before every run whether it may begin.
-    pub fn license(&self, asked: impl Fn() -> Later<'static, Result<(), String>> + Send + Sync + 'static) {
+    pub fn license(
+        &self,
+        asked: impl Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+    ) {
         *self.license.0.lock().unwrap() = Some(Box::new(asked));
     }
 
@@ -120,19 +126,19 @@ impl TestRunner {
 
     /// What calls stand on, from now on: a program, a host.
     pub fn stand_on(&self, subject: &str, value: &str) {
-        self.stand_on_all(vec![Fact::new(subject, value)]);
+        self.stand_on_all(vec![GrantPrecondition::new(subject, value)]);
     }
 
     /// All that calls stand on from now on.
     ///
     /// # Panics
     /// Poisoned.
-    pub fn stand_on_all(&self, facts: Vec<Fact>) {
+    pub fn stand_on_all(&self, facts: Vec<GrantPrecondition>) {
         *self.facts.lock().unwrap() = facts;
     }
 
     /// Sets how a tool's unknown outcomes are found out, and what its check says.
-    pub fn mends(&self, tool: &str, way: Mend, says: &str) {
+    pub fn mends(&self, tool: &str, way: ReconcileMethod, says: &str) {
         let mut mends = self.mends.lock().unwrap();
         mends.insert(tool.to_owned(), (way, says.to_owned()));
     }
@@ -166,7 +172,7 @@ impl TestRunner {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         if let Some(told) = &*self.watch.0.lock().unwrap() {
             told(permit.request_id(), permit.tool());
         }
@@ -198,7 +204,7 @@ impl TestRunner {
                         biased;
                         () = tokio::time::sleep(Duration::from_millis(ms)) => Ok(echo(permit.arguments())),
                         () = tokio::time::sleep(Duration::from_millis(timeout_ms)) =>
-                            Err(RunError::Timeout { timeout_ms, obtained: Obtained::in_process("test") }),
+                            Err(RunError::Timeout { timeout_ms, obtained: ObtainedEnforcement::in_process("test") }),
                         () = cancel.cancelled() => Err(RunError::Cancelled),
                     }
                 }
@@ -214,7 +220,7 @@ impl TestRunner {
                     }],
                     is_error: false,
                     structured: None,
-                    obtained: Obtained::in_process("test"),
+                    obtained: ObtainedEnforcement::in_process("test"),
                 }),
                 Behaviour::Say(text) => Ok(RunOutcome {
                     content: vec![ContentBlock::text(text)],
@@ -248,7 +254,7 @@ fn echo(arguments: &Map<String, Value>) -> RunOutcome {
         content: vec![ContentBlock::text(text)],
         is_error: false,
         structured: None,
-        obtained: Obtained::in_process("test"),
+        obtained: ObtainedEnforcement::in_process("test"),
     }
 }
 
@@ -257,7 +263,7 @@ impl ToolRunner for TestRunner {
         tool.starts_with("memory-") || tool == "context-write"
     }
 
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         let hint = self.read_only.lock().unwrap().iter().any(|name| name == tool);
         let trusted_annotations = if hint {
             json!({"readOnlyHint": true})
@@ -265,7 +271,7 @@ impl ToolRunner for TestRunner {
             json!({})
         };
         let said = self.descriptions.lock().unwrap().get(tool).cloned();
-        let described = Description {
+        let described = ToolDescription {
             description: said.unwrap_or_else(|| format!("the tool {tool}")),
             input_schema: json!({"type": "object"}),
             output_schema: None,
@@ -282,7 +288,7 @@ impl ToolRunner for TestRunner {
         Box::pin(std::future::ready(Ok(described)))
     }
 
-    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         let names = self.served.lock().unwrap().get(tool).cloned();
         Box::pin(std::future::ready(Ok(names)))
     }
@@ -293,7 +299,7 @@ impl ToolRunner for TestRunner {
         arguments: &Map<String, Value>,
         plan: &Plan,
         _: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         plan.available()?;
         match arguments.get("command").and_then(Value::as_str) {
             Some(command) => plan.preflight(&Request::Shell { command }),
@@ -305,7 +311,7 @@ impl ToolRunner for TestRunner {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         let asked = self.license.0.lock().unwrap().as_ref().map(|asked| asked());
         let Some(asked) = asked else {
             return self.begin(permit, cancel);
@@ -316,24 +322,28 @@ impl ToolRunner for TestRunner {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         let line = format!("{} {}", look.tool, json!(look.arguments));
-        Box::pin(std::future::ready(Preview {
-            lines: vec![Line::fact(&line)],
+        Box::pin(std::future::ready(ExecutorPreview {
+            lines: vec![PreviewLine::fact(&line)],
             covers: &[],
         }))
     }
 
-    fn stands_on<'a>(&'a self, _: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, _: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         Box::pin(std::future::ready(self.facts.lock().unwrap().clone()))
     }
 
     /// Where it is asked for: a thread would have an order of its own.
-    fn places<'a>(&'a self, _: Look<'a>, search: Search) -> Later<'a, clawk_policy::path::Places> {
+    fn places<'a>(
+        &'a self,
+        _: InspectedCall<'a>,
+        search: PathSearch,
+    ) -> BoxFuture<'a, clawk_policy::path::RealLocations> {
         Box::pin(std::future::ready(place::find(&search)))
     }
 
-    fn mend(&self, tool: &str) -> Mend {
+    fn mend(&self, tool: &str) -> ReconcileMethod {
         let mends = self.mends.lock().unwrap();
         mends.get(tool).map(|(way, _)| way.clone()).unwrap_or_default()
     }
@@ -342,7 +352,7 @@ impl ToolRunner for TestRunner {
         &'a self,
         permit: Permit,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         self.checked.lock().unwrap().push(permit.arguments().clone());
         let mends = self.mends.lock().unwrap();
         let says = mends
@@ -353,12 +363,12 @@ impl ToolRunner for TestRunner {
             content: vec![ContentBlock::text(says)],
             is_error: false,
             structured: None,
-            obtained: Obtained::in_process("test"),
+            obtained: ObtainedEnforcement::in_process("test"),
         };
         Box::pin(std::future::ready(Ok(outcome)))
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{agent, allow_all, id, params, rig, rpc, soon};
 use crate::error::CallError;
 use crate::kind;
-use crate::notice::Answer;
+use crate::notice::ApprovalAnswer;
 
 fn asking(approval: Value) -> Value {
     agent(
@@ -35,7 +35,7 @@ async fn nothing_runs_until_somebody_says_yes() {
     assert_eq!(kernel.pending().len(), 1);
     assert!(
         kernel
-            .answer(&id(1), Answer::Approve, Some("go".to_owned()), "ann")
+            .answer(&id(1), ApprovalAnswer::Approve, Some("go".to_owned()), "ann")
             .await
     );
     call.await.unwrap().unwrap();
@@ -51,7 +51,7 @@ async fn r18_an_answer_right_behind_the_call_is_not_lost() {
     // The call's future has not been polled when the answer is given.
     let call = kernel.call(session, params("write", json!({}), 1));
     let (outcome, taken) = tokio::join!(call, async {
-        kernel.answer(&id(1), Answer::Approve, None, "ann").await
+        kernel.answer(&id(1), ApprovalAnswer::Approve, None, "ann").await
     });
     assert!(taken);
     outcome.unwrap();
@@ -62,7 +62,7 @@ async fn r18_an_answer_to_nothing_never_approves_a_later_call() {
     let rig = rig(asking(json!({"timeout_seconds": 1})));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    assert!(!kernel.answer(&id(1), Answer::Approve, None, "eve").await);
+    assert!(!kernel.answer(&id(1), ApprovalAnswer::Approve, None, "eve").await);
     tokio::time::pause();
     let error = kernel
         .call(session, params("write", json!({}), 1))
@@ -84,8 +84,8 @@ async fn r18_the_first_answer_counts() {
     kernel.questions().recv().await.unwrap();
     let asked = id(1);
     let (first, second) = tokio::join!(
-        kernel.answer(&asked, Answer::Deny, Some("no".to_owned()), "ann"),
-        kernel.answer(&asked, Answer::Approve, None, "bob"),
+        kernel.answer(&asked, ApprovalAnswer::Deny, Some("no".to_owned()), "ann"),
+        kernel.answer(&asked, ApprovalAnswer::Approve, None, "bob"),
     );
     assert_eq!((first, second), (true, false));
     let error = call.await.unwrap().unwrap_err();
@@ -150,14 +150,14 @@ async fn r13_supervised_asks_for_effects_whatever_a_rule_allows_and_a_grant_spar
     soon(questions.recv()).await.unwrap();
     assert!(
         kernel
-            .answer(&id(2), Answer::ApproveForSession, None, "ann")
+            .answer(&id(2), ApprovalAnswer::ApproveForSession, None, "ann")
             .await
     );
     call.await.unwrap().unwrap();
     kernel.call(session, params("write", json!({}), 3)).await.unwrap();
     let wider = tokio::spawn(kernel.call(session, params("write", json!({"n": 2}), 5)));
     soon(questions.recv()).await.unwrap();
-    kernel.answer(&id(5), Answer::Deny, None, "ann").await;
+    kernel.answer(&id(5), ApprovalAnswer::Deny, None, "ann").await;
     wider
         .await
         .unwrap()
@@ -165,7 +165,7 @@ async fn r13_supervised_asks_for_effects_whatever_a_rule_allows_and_a_grant_spar
     let other = rpc(&kernel).await;
     let call = tokio::spawn(kernel.call(other, params("write", json!({}), 4)));
     soon(questions.recv()).await.unwrap();
-    kernel.answer(&id(4), Answer::Deny, None, "ann").await;
+    kernel.answer(&id(4), ApprovalAnswer::Deny, None, "ann").await;
     call.await.unwrap().unwrap_err();
 }
 

@@ -6,7 +6,7 @@ use clawk_proto::Digest;
 use serde_json::json;
 
 use super::{agent, allow_all, id, params, rig, rpc};
-use crate::dedup::{self, Claim, Dedup, Keyed};
+use crate::dedup::{self, Claim, DedupMethod, DedupTable};
 use crate::error::CallError;
 use crate::ports::RunError;
 use crate::testing::{Behaviour, Rig};
@@ -306,8 +306,8 @@ async fn the_journal_says_how_old_another_hosts_answer_is_and_not_its_time() {
         there.call(session, params("write", json!({}), 1)).await.unwrap();
         rig.clock.set_off_ms(off_ms);
         rig.journal.age_answers(age_ms * 1000);
-        let here = Dedup::new(rig.clock.clone(), None, true);
-        let key = dedup::key(Keyed::Call, &id(1));
+        let here = DedupTable::new(rig.clock.clone(), None, true);
+        let key = dedup::key(DedupMethod::Call, &id(1));
         let found = here.recorded(key, Digest::ZERO, &*rig.journal).await.unwrap();
         assert_eq!(found.is_some(), answers, "off by {off_ms} ms, {age_ms} ms old");
         let claim = here.claim(key, Digest::ZERO, &*rig.journal).await.unwrap();

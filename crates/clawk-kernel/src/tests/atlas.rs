@@ -9,18 +9,19 @@ use std::sync::Arc;
 use clawk_carp::Atlas;
 use clawk_proto::SessionId;
 use clawk_proto::carp::{
-    DecisionType, ExecuteResponse, Execution, ExecutionStatus, Operation, Request, Requester, Task,
+    CarpExecution, CarpOperation, CarpRequester, CarpTask, DecisionType, ExecuteResponse, ExecutionStatus,
+    Request,
 };
 use serde_json::{Map, Value, json};
 
 use super::{agent, allow_all, params, rig, rpc};
 use crate::carp::{NewSession, SessionView};
 use crate::error::{CallError, DeniedBy};
-use crate::notice::Answer;
-use crate::ports::Completion;
-use crate::sheet::Seen;
+use crate::notice::ApprovalAnswer;
+use crate::ports::ModelCompletion;
+use crate::sheet::PreviewReceipt;
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{Atlases, CarpError, Cra, Door, Kernel, kind};
+use crate::{AtlasSettings, CarpError, CraHandle, EntryPoint, Kernel, kind};
 
 fn atlas() -> Value {
     json!({
@@ -53,31 +54,31 @@ fn load(manifest: &Value) -> Arc<Atlas> {
 
 fn governed() -> Rig {
     let mut rig = rig(agent(allow_all()));
-    rig.atlases = Atlases {
+    rig.atlases = AtlasSettings {
         loaded: vec![load(&atlas())],
         clock_skew_ms: None,
         served: true,
-        ..Atlases::default()
+        ..AtlasSettings::default()
     };
     rig
 }
 
-fn teach(rig: &mut Rig, turns: Vec<Completion>) -> Arc<ScriptedModel> {
+fn teach(rig: &mut Rig, turns: Vec<ModelCompletion>) -> Arc<ScriptedModel> {
     let model = Arc::new(ScriptedModel::turns(turns));
     rig.models.insert("model".to_owned(), Arc::clone(&model));
     model
 }
 
 async fn turn(kernel: &Kernel, text: &str) -> SessionId {
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send(text).await.unwrap();
     while let Some(notice) = session.next_notice().await {
         match notice {
-            crate::Notice::Asking(question) => {
+            crate::SessionNotice::Asking(question) => {
                 let id = question.request_id.clone();
-                assert!(kernel.answer(&id, Answer::Approve, None, "ann").await);
+                assert!(kernel.answer(&id, ApprovalAnswer::Approve, None, "ann").await);
             }
-            crate::Notice::TurnEnded { .. } => break,
+            crate::SessionNotice::TurnEnded { .. } => break,
             _ => {}
         }
     }
@@ -252,7 +253,7 @@ async fn the_manifests_policy_holds_beside_the_atlas() {
     assert_eq!(rig.runner.runs(), []);
 }
 
-async fn session(cra: &Cra) -> SessionView {
+async fn session(cra: &CraHandle) -> SessionView {
     let new = NewSession {
         agent_id: "desk-1".to_owned(),
         goal: "help".to_owned(),
@@ -265,24 +266,24 @@ async fn session(cra: &Cra) -> SessionView {
     cra.open(new).await.unwrap()
 }
 
-fn request(session: SessionId, n: u32, execution: Option<Execution>) -> Request {
+fn request(session: SessionId, n: u32, execution: Option<CarpExecution>) -> Request {
     Request {
         carp_version: "1.0".to_owned(),
         request_id: format!("00000000-0000-4000-8000-{n:012}").parse().unwrap(),
         timestamp: "2026-01-02T03:04:05Z".to_owned(),
         operation: if execution.is_some() {
-            Operation::Execute
+            CarpOperation::Execute
         } else {
-            Operation::Resolve
+            CarpOperation::Resolve
         },
-        requester: Requester {
+        requester: CarpRequester {
             agent_id: "desk-1".to_owned(),
             session_id: session,
             parent_session_id: None,
         },
-        task: Some(Task {
+        task: Some(CarpTask {
             goal: "help".to_owned(),
-            ..Task::default()
+            ..CarpTask::default()
         }),
         execution,
         atlas_ids: Vec::new(),
@@ -290,8 +291,8 @@ fn request(session: SessionId, n: u32, execution: Option<Execution>) -> Request 
     }
 }
 
-fn run(resolution: uuid::Uuid, action: &str, parameters: Value) -> Option<Execution> {
-    Some(Execution {
+fn run(resolution: uuid::Uuid, action: &str, parameters: Value) -> Option<CarpExecution> {
+    Some(CarpExecution {
         resolution_id: resolution,
         action_id: action.to_owned(),
         parameters: parameters.as_object().cloned().unwrap(),
@@ -300,10 +301,10 @@ fn run(resolution: uuid::Uuid, action: &str, parameters: Value) -> Option<Execut
 }
 
 async fn execute(
-    cra: &Cra,
+    cra: &CraHandle,
     session: SessionId,
     n: u32,
-    execution: Option<Execution>,
+    execution: Option<CarpExecution>,
 ) -> Result<ExecuteResponse, CarpError> {
     cra.execute(request(session, n, execution)).await
 }
@@ -388,11 +389,11 @@ async fn a_yes_over_the_api_holds_for_these_parameters_once() {
     let pending = execute(&cra, id, 2, fee(3)).await.unwrap();
     assert_eq!(pending.status, ExecutionStatus::PendingApproval);
     let approval = cra.approvals().first().unwrap().id;
-    cra.answer(approval, true, "ann", None, &Seen::Short)
+    cra.answer(approval, true, "ann", None, &PreviewReceipt::Short)
         .await
         .unwrap();
     assert!(
-        cra.answer(approval, false, "bob", None, &Seen::Short)
+        cra.answer(approval, false, "bob", None, &PreviewReceipt::Short)
             .await
             .is_err(),
         "the first answer counts"
@@ -441,7 +442,7 @@ async fn an_idempotency_key_gives_the_same_answer_and_one_run() {
     let id = session(&cra).await.id;
     let resolution = cra.resolve(&request(id, 1, None)).await.unwrap().resolution_id;
     let keyed = |text: &str| {
-        run(resolution, "note.write", json!({"text": text})).map(|execution| Execution {
+        run(resolution, "note.write", json!({"text": text})).map(|execution| CarpExecution {
             idempotency_key: Some("k".to_owned()),
             ..execution
         })
@@ -480,11 +481,11 @@ async fn nothing_is_resolved_that_cannot_be_recorded() {
     let mut rig = governed();
     let model = teach(&mut rig, vec![says("ok")]);
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     rig.journal.fail_after(3);
     let _sent = session.send("hello").await;
     while let Some(notice) = session.next_notice().await {
-        if matches!(notice, crate::Notice::TurnEnded { .. }) {
+        if matches!(notice, crate::SessionNotice::TurnEnded { .. }) {
             break;
         }
     }
@@ -530,7 +531,7 @@ async fn a_request_that_is_not_answered_as_asked_leaves_its_error() {
     let nothing = run(uuid::Uuid::nil(), "note.write", json!({"text": "x"}));
     execute(&cra, id, 2, nothing).await.unwrap_err();
     let mut bare = request(id, 3, None);
-    bare.operation = Operation::Execute;
+    bare.operation = CarpOperation::Execute;
     cra.execute(bare).await.unwrap_err();
     // What is nobody's business here leaves nothing: another agent's request, an unknown session.
     let mut foreign = request(id, 4, None);

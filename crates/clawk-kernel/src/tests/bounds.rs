@@ -8,16 +8,16 @@ use serde_json::json;
 
 use super::limits::say;
 use super::{agent, allow_all, rig};
-use crate::event::{ActionRequested, Scribe, Thread, digest};
+use crate::event::{ActionRequested, JournalWriter, Thread, digest};
 use crate::kind;
 use crate::notice::TurnEnd;
-use crate::ports::{Batch, Completion, Journal, ToolUse, Usage};
+use crate::ports::{Batch, Journal, ModelCompletion, ToolUse, Usage};
 use crate::testing::{MemJournal, Rig, ScriptedModel, TestClock, calls, says};
 
 /// A model whose every answer says that it took this.
 fn counting(usage: Usage) -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::new(move |_, _| {
-        Ok(Completion {
+        Ok(ModelCompletion {
             usage,
             ..says("work for nothing")
         })
@@ -88,7 +88,7 @@ async fn names_of_any_length_make_a_record_that_verifies() {
     let long = "n".repeat(17 << 20);
     let rig = rig(agent(allow_all()));
     let mut rig = rig;
-    let first = Completion {
+    let first = ModelCompletion {
         model: long.clone(),
         calls: vec![ToolUse {
             id: long.clone(),
@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn no_event_that_is_written_exceeds_the_limit(fields in prop::collection::vec(text(), 6), kind in 0usize..3) {
         let journal = Arc::new(MemJournal::default());
-        let scribe = Scribe::new(journal.clone(), Arc::new(TestClock::default()));
+        let scribe = JournalWriter::new(journal.clone(), Arc::new(TestClock::default()));
         let id = uuid::Uuid::from_u128(1);
         let thread = Thread { session: clawk_proto::SessionId(id), span: id, parent: None };
         let requested = ActionRequested {

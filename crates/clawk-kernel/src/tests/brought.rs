@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{agent, rig};
 use crate::ports::{Executor, RunError};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Answer, Door, Notice, kind};
+use crate::{ApprovalAnswer, EntryPoint, SessionNotice, kind};
 
 /// An agent whose `send` is refused in a context with untrusted text of any origin; the refusal names the origins.
 fn with(label: Option<&str>, network: &str, executor: Executor, server: bool) -> Rig {
@@ -52,14 +52,14 @@ async fn brought(mut rig: Rig, tool: &str) -> Option<String> {
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     loop {
         tokio::select! {
-            notice = session.next_notice() => if matches!(notice, Some(Notice::TurnEnded { .. }) | None) { break },
+            notice = session.next_notice() => if matches!(notice, Some(SessionNotice::TurnEnded { .. }) | None) { break },
             () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {
                 for question in kernel.pending() {
-                    kernel.answer(&question.request_id, Answer::Deny, None, "ann").await;
+                    kernel.answer(&question.request_id, ApprovalAnswer::Deny, None, "ann").await;
                 }
             }
         }
@@ -155,9 +155,12 @@ async fn a_rule_that_names_a_server_is_judged_with_the_call() {
         rig.models
             .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
         let kernel = rig.start().await;
-        let session = kernel.open(Door::Cli).await.unwrap();
+        let session = kernel.open(EntryPoint::Cli).await.unwrap();
         session.send("do it").await.unwrap();
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. }) | None) {}
+        while !matches!(
+            session.next_notice().await,
+            Some(SessionNotice::TurnEnded { .. }) | None
+        ) {}
         let ran = rig.runner.runs();
         let ran = ran.iter().filter(|(tool, _)| tool == "srv-read").count();
         let told = super::poison::told(&rig).join(" ");

@@ -12,14 +12,14 @@ use serde_json::json;
 use super::{agent, allow_all, rig, soon};
 use crate::door::REMEMBERED_DAYS;
 use crate::error::KernelError;
-use crate::ingress::{Accepted, Inbound};
+use crate::ingress::{AcceptedMessage, ChannelMessage};
 use crate::mailbox::MAILBOX;
-use crate::ports::{Journal as _, Message, MessageContext, Outgoing};
+use crate::ports::{Journal as _, MessageContext, ModelMessage, OutgoingAnswer};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
-use crate::{Person, kind, stop};
+use crate::{KnownPerson, kind, stop};
 
-fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
-    Inbound {
+fn inbound(conversation: &str, id: &str, text: &str) -> ChannelMessage {
+    ChannelMessage {
         channel: "chat".to_owned(),
         conversation: conversation.to_owned(),
         direct: false,
@@ -43,7 +43,7 @@ fn parrot() -> Rig {
     let mut rig = rig(spec);
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
-            Message::User { text, .. } => Some(text.clone()),
+            ModelMessage::User { text, .. } => Some(text.clone()),
             _ => None,
         });
         Ok(says(&format!("re: {}", said.unwrap())))
@@ -77,7 +77,7 @@ async fn empty(rig: &Rig) {
     .await;
 }
 
-fn texts(sent: &[Outgoing]) -> Vec<&str> {
+fn texts(sent: &[OutgoingAnswer]) -> Vec<&str> {
     sent.iter().map(|out| out.text.as_str()).collect()
 }
 
@@ -201,7 +201,7 @@ async fn the_same_message_from_many_hands_at_once_is_one() {
             tokio::spawn(async move { kernel.submit(inbound("room", "p1", "hello")).await.unwrap() })
         })
         .collect();
-    let mut taken: Vec<Accepted> = Vec::new();
+    let mut taken: Vec<AcceptedMessage> = Vec::new();
     for task in tasks {
         taken.push(task.await.unwrap());
     }
@@ -216,12 +216,12 @@ async fn one_conversation_is_one_session_and_each_message_has_its_own_senders_ri
     let mut rig = rig(agent(allow_all()));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            Some(ModelMessage::User { .. }) => calls(&[("write", json!({}))]),
             _ => says("done"),
         })
     });
     rig.models.insert("model".to_owned(), Arc::new(model));
-    let by = |sender: &str, role, id: &str, direct| Inbound {
+    let by = |sender: &str, role, id: &str, direct| ChannelMessage {
         direct,
         sender: sender.to_owned(),
         role,
@@ -280,7 +280,9 @@ async fn an_idle_conversation_leaves_memory_and_goes_on_where_it_stood() {
     assert_eq!(second.session_id, first.session_id);
     answered(&rig, 2).await;
     let last = rig.models["model"].asked().pop().unwrap();
-    assert!(matches!(last.messages.first(), Some(Message::User { text, .. }) if text == "my name is Ann"));
+    assert!(
+        matches!(last.messages.first(), Some(ModelMessage::User { text, .. }) if text == "my name is Ann")
+    );
     assert_eq!(last.messages.len(), 3);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
 }
@@ -293,7 +295,12 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     let kernel = rig.start().await;
     // One turn that does not end: everything else waits.
     kernel
-        .stop(None, stop::Level::Frozen, &Person::admin("test", "ann"), None)
+        .stop(
+            None,
+            stop::Level::Frozen,
+            &KnownPerson::admin("test", "ann"),
+            None,
+        )
         .await
         .unwrap();
     let mut taken = Vec::new();
@@ -314,7 +321,10 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     assert!((most..=most + 1).contains(&taken.len()), "{}", taken.len());
     assert_eq!(taken.len() + refused, 100);
     // A platform that sends a refused one again is heard once there is room.
-    kernel.lift(None, &Person::admin("test", "ann")).await.unwrap();
+    kernel
+        .lift(None, &KnownPerson::admin("test", "ann"))
+        .await
+        .unwrap();
     answered(&rig, taken.len()).await;
     assert!(
         !kernel
@@ -328,7 +338,7 @@ async fn what_waits_beyond_the_mailbox_keeps_its_order_and_its_text_and_more_is_
     let asked = rig.models["model"].asked().into_iter();
     let asked: Vec<String> = asked
         .filter_map(|request| match request.messages.last() {
-            Some(Message::User { text, .. }) => Some(text.clone()),
+            Some(ModelMessage::User { text, .. }) => Some(text.clone()),
             _ => None,
         })
         .collect();
@@ -342,7 +352,7 @@ async fn no_more_turns_run_at_once_than_there_are_seats() {
     rig.runner.set("write", Behaviour::Sleep(10_000));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            Some(ModelMessage::User { .. }) => calls(&[("write", json!({}))]),
             _ => says("done"),
         })
     });
@@ -367,23 +377,23 @@ async fn names_that_no_platform_gives_are_refused() {
     let rig = parrot();
     let kernel = rig.start().await;
     let wrong = [
-        Inbound {
+        ChannelMessage {
             channel: String::new(),
             ..inbound("room", "1", "x")
         },
-        Inbound {
+        ChannelMessage {
             sender: "x".repeat(2000),
             ..inbound("room", "1", "x")
         },
-        Inbound {
+        ChannelMessage {
             conversation: String::new(),
             ..inbound("room", "1", "x")
         },
-        Inbound {
+        ChannelMessage {
             platform_ids: vec![String::new()],
             ..inbound("room", "1", "x")
         },
-        Inbound {
+        ChannelMessage {
             platform_ids: vec!["a".to_owned(); 41],
             ..inbound("room", "1", "x")
         },
@@ -421,7 +431,7 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
         trace_id: sealed.trace_id,
         turn: None,
     };
-    let (session, goes_on) = kernel.fork(point, crate::Door::Cli, true).await.unwrap();
+    let (session, goes_on) = kernel.fork(point, crate::EntryPoint::Cli, true).await.unwrap();
     assert!(goes_on);
     let events = rig.journal.events();
     let first = events.iter().find(|event| event.session == session.id).unwrap();
@@ -430,7 +440,10 @@ async fn a_fork_of_a_channels_turn_answers_who_forked_it_and_not_the_channel() {
         "the record says so: {}",
         first.payload
     );
-    while !matches!(session.next_notice().await, Some(crate::Notice::TurnEnded { .. })) {}
+    while !matches!(
+        session.next_notice().await,
+        Some(crate::SessionNotice::TurnEnded { .. })
+    ) {}
     let port = Arc::new(ScriptedChannel::default());
     let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
     soon(async {

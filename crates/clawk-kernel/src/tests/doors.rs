@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use clawk_plan::{Plan, Refusal};
-use clawk_proto::method::{DelegateContext, DelegateParams, LifecycleState, Task};
+use clawk_plan::{Plan, SandboxRefusal};
+use clawk_proto::method::{DelegateContext, DelegateParams, DelegateTask, LifecycleState};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{agent, id, params, rig, rpc};
 use crate::call::Permit;
-use crate::notice::{Answer, Notice};
-use crate::ports::{Description, Later, Look, RunError, RunOutcome, ToolRunner};
+use crate::notice::{ApprovalAnswer, SessionNotice};
+use crate::ports::{BoxFuture, InspectedCall, RunError, RunOutcome, ToolDescription, ToolRunner};
 use crate::testing::{Behaviour, MemJournal, Rig, ScriptedModel, TestRunner, calls, says};
-use crate::witness::Fact;
-use crate::{Door, Kernel, kind};
+use crate::witness::GrantPrecondition;
+use crate::{EntryPoint, Kernel, kind};
 
 /// Runs as the test runner does, after it has found the durable decision of every call with effects.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Looking {
 }
 
 impl ToolRunner for Looking {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         self.runner.describe(tool)
     }
 
@@ -36,7 +36,7 @@ impl ToolRunner for Looking {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.runner.preflight(tool, arguments, plan, workdir)
     }
 
@@ -44,7 +44,7 @@ impl ToolRunner for Looking {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         let decided = self.journal.events().iter().any(|event| {
             event.kind == kind::ACTION_APPROVED && event.payload.contains(permit.request_id().as_str())
         });
@@ -53,15 +53,15 @@ impl ToolRunner for Looking {
         self.runner.run(permit, cancel)
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, crate::sheet::Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, crate::sheet::ExecutorPreview> {
         self.runner.preview(look)
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.runner.stands_on(look)
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.runner.close()
     }
 }
@@ -128,12 +128,12 @@ async fn every_door_leads_through_a_durable_decision() {
     let model = ScriptedModel::new(|request, _| {
         let last = request.messages.last().cloned();
         Ok(match last {
-            Some(crate::ports::Message::User { text, .. })
+            Some(crate::ports::ModelMessage::User { text, .. })
                 if text.contains("skill") || text.contains("task") =>
             {
                 calls(&[("write", json!({}))])
             }
-            Some(crate::ports::Message::User { .. }) => calls(&[
+            Some(crate::ports::ModelMessage::User { .. }) => calls(&[
                 ("write", json!({})),
                 ("watched", json!({})),
                 ("denied", json!({})),
@@ -156,21 +156,21 @@ async fn every_door_leads_through_a_durable_decision() {
         let outcome = kernel.call(session, params(tool, json!({}), n)).await;
         assert_eq!(outcome.is_ok(), runs, "{tool}: {outcome:?}");
     }
-    for (n, answer) in [(5, Answer::Approve), (6, Answer::Deny)] {
+    for (n, answer) in [(5, ApprovalAnswer::Approve), (6, ApprovalAnswer::Deny)] {
         let mut questions = kernel.questions();
         let call = tokio::spawn(kernel.call(session, params("asked", json!({}), n)));
         questions.recv().await.unwrap();
         kernel.answer(&id(n), answer, None, "ann").await;
-        assert_eq!(call.await.unwrap().is_ok(), answer == Answer::Approve);
+        assert_eq!(call.await.unwrap().is_ok(), answer == ApprovalAnswer::Approve);
     }
     // A conversation, with a composite tool in it.
-    let talk = kernel.open(Door::Cli).await.unwrap();
+    let talk = kernel.open(EntryPoint::Cli).await.unwrap();
     talk.send("all of it").await.unwrap();
-    while !matches!(talk.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(talk.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     // A peer.
     let task = DelegateParams {
         task_id: id(8),
-        task: Task {
+        task: DelegateTask {
             description: "a task".to_owned(),
             input: None,
         },

@@ -8,14 +8,14 @@ use clawk_proto::RequestId;
 use serde_json::json;
 
 use super::{agent, allow_all, id, params, rig, rpc};
-use crate::effect::{Entry, Ledger, Outcome, State};
+use crate::effect::{EffectEntry, EffectLedger, EffectSettlement, State};
 use crate::error::CallError;
 use crate::kind;
-use crate::ports::{Journal as _, Mend, RunError};
+use crate::ports::{Journal as _, ReconcileMethod, RunError};
 use crate::testing::{Behaviour, Rig};
 
-fn ledger(rig: &Rig) -> BTreeMap<RequestId, Entry> {
-    let mut ledger = Ledger::default();
+fn ledger(rig: &Rig) -> BTreeMap<RequestId, EffectEntry> {
+    let mut ledger = EffectLedger::default();
     for event in rig.journal.events() {
         ledger.see(&event.kind, event.session, &event.at.to_string(), &event.payload);
     }
@@ -137,7 +137,7 @@ async fn with_unknown() -> Rig {
     rig
 }
 
-async fn settled(rig: &Rig) -> Entry {
+async fn settled(rig: &Rig) -> EffectEntry {
     let kernel = rig.start().await;
     // What is found out is found out beside the work, not before it.
     for _ in 0..200 {
@@ -158,7 +158,7 @@ async fn a_check_says_what_became_of_an_unknown_effect() {
         ("", State::Unknown),
     ] {
         let rig = with_unknown().await;
-        rig.runner.mends("write", Mend::Check, answer);
+        rig.runner.mends("write", ReconcileMethod::Check, answer);
         let entry = settled(&rig).await;
         assert_eq!(entry.state, state, "{answer}");
         assert_eq!(open(&rig).await.is_empty(), state != State::Unknown, "{answer}");
@@ -188,7 +188,8 @@ async fn a_check_says_what_became_of_an_unknown_effect() {
 #[tokio::test(start_paused = true)]
 async fn a_declared_tool_may_be_the_check_if_it_has_no_effects() {
     let rig = with_unknown().await;
-    rig.runner.mends("write", Mend::Tool("write".to_owned()), "");
+    rig.runner
+        .mends("write", ReconcileMethod::Tool("write".to_owned()), "");
     assert_eq!(
         settled(&rig).await.state,
         State::Unknown,
@@ -196,7 +197,8 @@ async fn a_declared_tool_may_be_the_check_if_it_has_no_effects() {
     );
     assert_eq!(rig.runner.runs().len(), 1);
     // `echo` gives back what it is given; its schema wants a text, so it refuses: not known.
-    rig.runner.mends("write", Mend::Tool("echo".to_owned()), "");
+    rig.runner
+        .mends("write", ReconcileMethod::Tool("echo".to_owned()), "");
     assert_eq!(settled(&rig).await.state, State::Unknown);
 }
 
@@ -209,7 +211,7 @@ async fn with_a_key_the_same_request_goes_again_and_without_one_nothing_does() {
         1,
         "nothing unknown is run again by itself"
     );
-    rig.runner.mends("write", Mend::SameKey, "");
+    rig.runner.mends("write", ReconcileMethod::SameKey, "");
     let entry = settled(&rig).await;
     assert_eq!(
         (entry.state, entry.resolved_by.as_deref()),
@@ -230,7 +232,7 @@ async fn with_a_key_the_same_request_goes_again_and_without_one_nothing_does() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_under_the_key_leaves_it_unknown() {
     let rig = with_unknown().await;
-    rig.runner.mends("write", Mend::SameKey, "");
+    rig.runner.mends("write", ReconcileMethod::SameKey, "");
     rig.runner.set("write", Behaviour::Fail("503".to_owned()));
     assert_eq!(settled(&rig).await.state, State::Unknown);
     assert_eq!(open(&rig).await, [id(1)]);
@@ -239,7 +241,7 @@ async fn a_failure_under_the_key_leaves_it_unknown() {
 #[tokio::test(start_paused = true)]
 async fn todays_rules_hold_for_the_same_request_again() {
     let mut rig = with_unknown().await;
-    rig.runner.mends("write", Mend::SameKey, "");
+    rig.runner.mends("write", ReconcileMethod::SameKey, "");
     let denied = agent(json!([{"id": "no", "action": "deny", "scope": "all"}]));
     rig.manifest = Arc::new(crate::testing::manifest(denied));
     assert_eq!(settled(&rig).await.state, State::Unknown);
@@ -256,19 +258,19 @@ async fn a_persons_word_is_recorded_and_the_question_survives_until_then() {
     assert_eq!(kernel.open_effects().await.unwrap()[0].request_id, id(1));
     assert!(
         !kernel
-            .resolve_effect(&id(2), Outcome::Done, "ann", None)
+            .resolve_effect(&id(2), EffectSettlement::Done, "ann", None)
             .await
             .unwrap()
     );
     assert!(
         kernel
-            .resolve_effect(&id(1), Outcome::NotDone, "ann", Some("no such order"))
+            .resolve_effect(&id(1), EffectSettlement::NotDone, "ann", Some("no such order"))
             .await
             .unwrap()
     );
     assert!(
         !kernel
-            .resolve_effect(&id(1), Outcome::Done, "bob", None)
+            .resolve_effect(&id(1), EffectSettlement::Done, "bob", None)
             .await
             .unwrap(),
         "the first word counts"

@@ -4,11 +4,11 @@ use clawk_trace::verify_events;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, params, rig, rpc};
-use crate::ports::{Connection, Connections, Reached, RunError};
+use crate::ports::{CallConnection, ConnectionCollector, ReachedConnections, RunError};
 use crate::testing::Behaviour;
 
-fn connection(host: &str, refused: bool) -> Connection {
-    Connection {
+fn connection(host: &str, refused: bool) -> CallConnection {
+    CallConnection {
         via: "connect",
         host: host.to_owned(),
         port: 443,
@@ -30,9 +30,9 @@ async fn connections_are_events_of_their_call() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let reached = Reached {
+    let reached = ReachedConnections {
         connections: vec![connection("a.test", false), connection("b.test", true)],
-        ..Reached::default()
+        ..ReachedConnections::default()
     };
     let lost = Behaviour::Error(RunError::Unknown("lost".to_owned()));
     for (n, then) in [(1, Behaviour::Echo), (2, lost)] {
@@ -82,17 +82,17 @@ async fn connections_are_events_of_their_call() {
 
 #[test]
 fn a_flood_is_summed_up_and_its_bytes_are_counted() {
-    let connections = Connections::default();
+    let connections = ConnectionCollector::default();
     for _ in 0..100 {
-        connections.tell(Reached {
+        connections.tell(ReachedConnections {
             connections: vec![connection("a.test", false), connection("b.test", true)],
             more_bytes_out: 1,
-            ..Reached::default()
+            ..ReachedConnections::default()
         });
     }
     assert_eq!(connections.bytes_out(), 100 * 21);
     let reached = connections.take();
-    assert_eq!(reached.connections.len(), Connections::KEPT);
+    assert_eq!(reached.connections.len(), ConnectionCollector::KEPT);
     assert_eq!((reached.more_connected, reached.more_refused), (68, 68));
     assert_eq!(connections.bytes_out(), 0);
 }

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::{agent, id, params, rig, rpc, soon};
 use crate::error::CallError;
-use crate::notice::Answer;
-use crate::sheet::Seen;
+use crate::notice::ApprovalAnswer;
+use crate::sheet::PreviewReceipt;
 use crate::testing::{Behaviour, Rig};
-use crate::{Breadth, Kernel, Person, Reception, Reply, kind};
+use crate::{ApprovalReply, GrantScope, Kernel, KnownPerson, ReplyOutcome, kind};
 
 fn asking() -> Value {
     let mut spec = agent(json!([
@@ -32,13 +32,13 @@ fn rig_in(dir: &Path) -> Rig {
     rig
 }
 
-fn reply(answer: Answer) -> Reply {
-    Reply {
+fn reply(answer: ApprovalAnswer) -> ApprovalReply {
+    ApprovalReply {
         answer,
-        breadth: Breadth::Exact,
-        person: Person::admin("terminal", "ann"),
+        breadth: GrantScope::Exact,
+        person: KnownPerson::admin("terminal", "ann"),
         reason: None,
-        seen: Seen::Short,
+        seen: PreviewReceipt::Short,
     }
 }
 
@@ -51,8 +51,8 @@ async fn approved_after(rig: &Rig, arguments: Value, swap: impl FnOnce()) -> Res
     soon(questions.recv()).await.unwrap();
     swap();
     assert_eq!(
-        kernel.reply(&id(1), reply(Answer::Approve)).await,
-        Reception::Taken
+        kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await,
+        ReplyOutcome::Taken
     );
     call.await.unwrap().map(drop)
 }
@@ -104,7 +104,7 @@ async fn a_swap_between_two_attempts_ends_them() {
         let mut questions = kernel.questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
         soon(questions.recv()).await.unwrap();
-        let _taken = kernel.reply(&id(1), reply(Answer::Approve)).await;
+        let _taken = kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
         soon(async {
             while rig.runner.runs().is_empty() {
                 tokio::task::yield_now().await;
@@ -193,28 +193,28 @@ async fn roles_decide_who_may_answer() {
     let mut questions = kernel.questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({}), 1)));
     soon(questions.recv()).await.unwrap();
-    let with = |role, answer| Reply {
-        person: Person {
+    let with = |role, answer| ApprovalReply {
+        person: KnownPerson {
             role,
-            ..Person::admin("slack", "eve")
+            ..KnownPerson::admin("slack", "eve")
         },
         ..reply(answer)
     };
     for (role, answer) in [
-        (Role::Viewer, Answer::Approve),
-        (Role::User, Answer::Approve),
-        (Role::User, Answer::Always),
-        (Role::Viewer, Answer::Deny),
+        (Role::Viewer, ApprovalAnswer::Approve),
+        (Role::User, ApprovalAnswer::Approve),
+        (Role::User, ApprovalAnswer::Always),
+        (Role::Viewer, ApprovalAnswer::Deny),
     ] {
         assert_eq!(
             kernel.reply(&id(1), with(role, answer)).await,
-            Reception::NotAllowed
+            ReplyOutcome::NotAllowed
         );
     }
     assert_eq!(kernel.pending().len(), 1);
     assert_eq!(
-        kernel.reply(&id(1), with(Role::User, Answer::Deny)).await,
-        Reception::Taken
+        kernel.reply(&id(1), with(Role::User, ApprovalAnswer::Deny)).await,
+        ReplyOutcome::Taken
     );
     call.await.unwrap().unwrap_err();
 }
@@ -226,31 +226,35 @@ async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
     let session = rpc(&kernel).await;
     let mut questions = kernel.questions();
     let long = json!({"n": format!("{}; rm -rf /; {}", "a".repeat(900), "b".repeat(900))});
-    for (n, seen) in [(1, None), (2, Some(Seen::Sent))] {
+    for (n, seen) in [(1, None), (2, Some(PreviewReceipt::Sent))] {
         let call = tokio::spawn(kernel.call(session, params("write", long.clone(), n)));
         let question = soon(questions.recv()).await.unwrap();
         assert!(!question.sheet.short().join("\n").contains("rm -rf"));
         assert!(question.sheet.whole().contains("; rm -rf /; "));
         for unseen in [
-            Seen::Short,
-            Seen::Whole(Vec::new()),
-            Seen::Whole(vec![clawk_proto::Digest::ZERO]),
+            PreviewReceipt::Short,
+            PreviewReceipt::Whole(Vec::new()),
+            PreviewReceipt::Whole(vec![clawk_proto::Digest::ZERO]),
         ] {
-            for answer in [Answer::Approve, Answer::ApproveForSession, Answer::Always] {
-                let reply = Reply {
+            for answer in [
+                ApprovalAnswer::Approve,
+                ApprovalAnswer::ApproveForSession,
+                ApprovalAnswer::Always,
+            ] {
+                let reply = ApprovalReply {
                     seen: unseen.clone(),
                     ..reply(answer)
                 };
-                assert_eq!(soon(kernel.reply(&id(n), reply)).await, Reception::Unseen);
+                assert_eq!(soon(kernel.reply(&id(n), reply)).await, ReplyOutcome::Unseen);
             }
         }
         assert_eq!(kernel.pending().len(), 1, "it waits on");
-        let seen = seen.unwrap_or_else(|| Seen::Whole(vec![question.sheet.digest()]));
-        let reply = Reply {
+        let seen = seen.unwrap_or_else(|| PreviewReceipt::Whole(vec![question.sheet.digest()]));
+        let reply = ApprovalReply {
             seen,
-            ..reply(Answer::Approve)
+            ..reply(ApprovalAnswer::Approve)
         };
-        assert_eq!(soon(kernel.reply(&id(n), reply)).await, Reception::Taken);
+        assert_eq!(soon(kernel.reply(&id(n), reply)).await, ReplyOutcome::Taken);
         soon(call).await.unwrap().unwrap();
     }
     let events = rig.journal.events();
@@ -265,8 +269,8 @@ async fn a_yes_to_a_folded_question_counts_from_who_has_seen_the_whole() {
     let call = tokio::spawn(kernel.call(session, params("write", long, 3)));
     soon(questions.recv()).await.unwrap();
     assert_eq!(
-        soon(kernel.reply(&id(3), reply(Answer::Deny))).await,
-        Reception::Taken
+        soon(kernel.reply(&id(3), reply(ApprovalAnswer::Deny))).await,
+        ReplyOutcome::Taken
     );
     assert!(soon(call).await.unwrap().is_err());
 }
@@ -291,14 +295,14 @@ async fn an_open_question_that_is_folded_waits_for_who_reads_it() {
     assert_eq!(open.len(), 1, "it is open again");
     assert_eq!(open[0].sheet.digest(), digest, "with the same text");
     assert_eq!(
-        soon(kernel.reply(&id(1), reply(Answer::Approve))).await,
-        Reception::Unseen
+        soon(kernel.reply(&id(1), reply(ApprovalAnswer::Approve))).await,
+        ReplyOutcome::Unseen
     );
-    let read = Reply {
-        seen: Seen::Whole(vec![digest]),
-        ..reply(Answer::Approve)
+    let read = ApprovalReply {
+        seen: PreviewReceipt::Whole(vec![digest]),
+        ..reply(ApprovalAnswer::Approve)
     };
-    assert_eq!(soon(kernel.reply(&id(1), read)).await, Reception::Taken);
+    assert_eq!(soon(kernel.reply(&id(1), read)).await, ReplyOutcome::Taken);
 }
 
 #[tokio::test]
@@ -327,15 +331,15 @@ async fn asks(
     session: clawk_proto::SessionId,
     n: u32,
     path: &str,
-    breadth: Breadth,
+    breadth: GrantScope,
 ) -> bool {
     let mut questions = kernel.questions();
     let call = tokio::spawn(kernel.call(session, params("write", json!({"path": path}), n)));
     tokio::select! {
         question = questions.recv() => {
             question.unwrap();
-            let always = Reply { breadth, ..reply(Answer::Always) };
-            assert_eq!(kernel.reply(&id(n), always).await, Reception::Taken);
+            let always = ApprovalReply { breadth, ..reply(ApprovalAnswer::Always) };
+            assert_eq!(kernel.reply(&id(n), always).await, ReplyOutcome::Taken);
             call.await.unwrap().unwrap();
             true
         }
@@ -358,7 +362,7 @@ async fn a_grant_is_for_the_place_and_not_for_a_link_to_another() {
     let rig = rig_in(&root);
     let kernel = rig.start().await;
     let session = rpc(&kernel).await;
-    let (folder, exact) = (Breadth::Folder, Breadth::Exact);
+    let (folder, exact) = (GrantScope::Folder, GrantScope::Exact);
     assert!(asks(&kernel, session, 1, "a/one", folder).await);
     assert!(!asks(&kernel, session, 2, "a/two", exact).await, "in the folder");
     assert!(!asks(&kernel, session, 3, "a/in/deep", exact).await, "below it");

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, soon};
-use crate::attach::{Attached, MAX_IMAGES};
+use crate::attach::{AttachedPicture, MAX_IMAGES};
 use crate::error::KernelError;
 use crate::event::digest;
-use crate::ports::{Image, InferRequest, Message};
+use crate::ports::{Image, InferRequest, ModelMessage};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Talk, Told, kind};
+use crate::{EntryPoint, Kernel, TalkRequest, TurnResult, kind};
 
 fn spec(takes: &[&str]) -> Value {
     let mut spec = agent(allow_all());
@@ -25,29 +25,29 @@ fn seeing(takes: &[&str]) -> Rig {
     rig(spec(takes))
 }
 
-fn png(tail: &[u8]) -> Attached {
-    Attached {
+fn png(tail: &[u8]) -> AttachedPicture {
+    AttachedPicture {
         mime_type: "image/png".to_owned(),
         name: Some("a `chart`\n.png".to_owned()),
         data: [&b"\x89PNG\r\n\x1a\n"[..], tail].concat(),
     }
 }
 
-fn message(text: &str, images: Vec<Attached>, n: u32) -> Talk {
-    Talk {
+fn message(text: &str, images: Vec<AttachedPicture>, n: u32) -> TalkRequest {
+    TalkRequest {
         images,
-        ..Talk::new("ann", Some("desk".to_owned()), text.to_owned(), id(n))
+        ..TalkRequest::new("ann", Some("desk".to_owned()), text.to_owned(), id(n))
     }
 }
 
-async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {
-    soon(kernel.talk(Door::launcher("test"), asked, &|_, _| ())).await
+async fn send(kernel: &Kernel, asked: TalkRequest) -> Result<TurnResult, KernelError> {
+    soon(kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ())).await
 }
 
 fn user(request: &InferRequest, at: usize) -> (String, Vec<Image>) {
     let users = request.messages.iter().filter_map(|message| match message {
-        Message::User { text, images, .. } => Some((text.clone(), images.clone())),
-        Message::Assistant { .. } | Message::ToolResult { .. } => None,
+        ModelMessage::User { text, images, .. } => Some((text.clone(), images.clone())),
+        ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     });
     users.collect::<Vec<_>>().remove(at)
 }
@@ -143,11 +143,11 @@ async fn other_pictures_make_another_request_and_what_is_none_is_refused() {
     }
     assert_eq!(rig.models["model"].asked().len(), 1);
     assert_eq!(
-        Attached::read("image/svg+xml", None, "PHN2Zz4="),
+        AttachedPicture::read("image/svg+xml", None, "PHN2Zz4="),
         Ok(None),
         "it becomes a note"
     );
-    Attached::read("image/png", None, "not base64").unwrap_err();
+    AttachedPicture::read("image/png", None, "not base64").unwrap_err();
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ fn showing(takes: &[&str]) -> Rig {
     let mut rig = seeing(takes);
     rig.runner.set("write", Behaviour::Show(PICTURE.to_owned()));
     let model = ScriptedModel::new(|request, _| {
-        let has_result = |message: &Message| matches!(message, Message::ToolResult { .. });
+        let has_result = |message: &ModelMessage| matches!(message, ModelMessage::ToolResult { .. });
         Ok(match request.messages.iter().any(has_result) {
             false => calls(&[("write", json!({}))]),
             true => says("seen"),
@@ -190,10 +190,10 @@ fn showing(takes: &[&str]) -> Rig {
 /// The pictures that stand right behind a tool's result, and the words beside them.
 fn behind_the_result(request: &InferRequest) -> Option<(String, Vec<Image>)> {
     let mut messages = request.messages.iter();
-    messages.find(|message| matches!(message, Message::ToolResult { .. }))?;
+    messages.find(|message| matches!(message, ModelMessage::ToolResult { .. }))?;
     match messages.next() {
-        Some(Message::User { text, images, .. }) => Some((text.clone(), images.clone())),
-        Some(Message::Assistant { .. } | Message::ToolResult { .. }) | None => None,
+        Some(ModelMessage::User { text, images, .. }) => Some((text.clone(), images.clone())),
+        Some(ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. }) | None => None,
     }
 }
 
@@ -236,8 +236,8 @@ async fn a_model_that_takes_no_pictures_reads_of_a_tools_picture() {
     let asked = rig.models["model"].asked();
     assert_eq!(behind_the_result(&asked[1]), None);
     let told = asked[1].messages.iter().find_map(|message| match message {
-        Message::ToolResult { text, .. } => Some(text.clone()),
-        Message::User { .. } | Message::Assistant { .. } => None,
+        ModelMessage::ToolResult { text, .. } => Some(text.clone()),
+        ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
     });
     assert!(told.unwrap().starts_with("[image image/png"));
 }

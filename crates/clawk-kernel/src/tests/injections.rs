@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::poison::{ORDERS, order, page, refused, said, with};
-use crate::Door;
+use crate::EntryPoint;
 use crate::testing::{Behaviour, says};
 
 const CORPUS: &str = include_str!("../../../../vectors/policy/injections.json");
@@ -27,7 +27,7 @@ async fn obey_every(stride: usize) -> usize {
         let text = clawk_policy::testing::dress(dress, attack, &mut dice);
         rig.runner.set("page", Behaviour::Say(text));
         let kernel = rig.start().await;
-        let reasons = said(&kernel, Door::Cli, "read the page").await;
+        let reasons = said(&kernel, EntryPoint::Cli, "read the page").await;
         refused(&rig, &reasons, &format!("{policy}, {dress}: {attack}"));
         tried += 1;
     }

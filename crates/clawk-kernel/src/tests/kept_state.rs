@@ -10,7 +10,9 @@ use super::screening::{SECRET, kept, knowing};
 use super::{agent, allow_all, rig};
 use crate::kind;
 use crate::notice::TurnEnd;
-use crate::ports::{Completion, InferRequest, Message, ProviderState, StatePart, StopReason, Usage};
+use crate::ports::{
+    InferRequest, ModelCompletion, ModelMessage, ProviderState, StatePart, StopReason, Usage,
+};
 use crate::testing::{Rig, ScriptedModel, calls, says};
 
 fn state(parts: Vec<StatePart>) -> Option<Box<ProviderState>> {
@@ -38,14 +40,14 @@ fn block(json: &str) -> StatePart {
 
 /// A step with a tool and these parts, then an answer.
 fn with_parts(parts: Vec<StatePart>) -> Arc<ScriptedModel> {
-    let first = Completion {
+    let first = ModelCompletion {
         state: state(parts),
         ..calls(&[("echo", json!({"text": "x"}))])
     };
     Arc::new(ScriptedModel::new(move |request, _| {
         let last = request.messages.last();
         Ok(match last {
-            Some(Message::ToolResult { .. }) => says("done"),
+            Some(ModelMessage::ToolResult { .. }) => says("done"),
             _ => first.clone(),
         })
     }))
@@ -53,8 +55,8 @@ fn with_parts(parts: Vec<StatePart>) -> Arc<ScriptedModel> {
 
 fn states(request: &InferRequest) -> Vec<ProviderState> {
     let found = request.messages.iter().filter_map(|message| match message {
-        Message::Assistant { state, .. } => state.as_deref().cloned(),
-        Message::User { .. } | Message::ToolResult { .. } => None,
+        ModelMessage::Assistant { state, .. } => state.as_deref().cloned(),
+        ModelMessage::User { .. } | ModelMessage::ToolResult { .. } => None,
     });
     found.collect()
 }
@@ -160,7 +162,7 @@ async fn an_answer_without_words_or_calls_fails_and_says_why() {
     ] {
         let mut rig = rig(agent(allow_all()));
         let model = ScriptedModel::new(move |_, _| {
-            Ok(Completion {
+            Ok(ModelCompletion {
                 stop,
                 usage,
                 ..says(text)
@@ -185,7 +187,7 @@ async fn an_answer_without_words_or_calls_fails_and_says_why() {
     }
     let mut rig = rig(agent(allow_all()));
     let refusing = |_: &InferRequest, _| {
-        Ok(Completion {
+        Ok(ModelCompletion {
             stop: StopReason::Refusal,
             ..says("")
         })
@@ -201,7 +203,7 @@ async fn every_request_of_a_session_begins_alike_and_has_its_key() {
     let model = with_parts(Vec::new());
     rig.models.insert("model".to_owned(), model.clone());
     let kernel = rig.start().await;
-    let session = kernel.open(crate::Door::launcher("test")).await.unwrap();
+    let session = kernel.open(crate::EntryPoint::launcher("test")).await.unwrap();
     for text in ["one", "two", "three"] {
         session.send(text).await.unwrap();
     }
@@ -223,7 +225,7 @@ async fn every_request_of_a_session_begins_alike_and_has_its_key() {
         let before = &pair[0].messages;
         assert_eq!(before.as_slice(), &pair[1].messages[..before.len()]);
     }
-    let other = kernel.open(crate::Door::launcher("test")).await.unwrap();
+    let other = kernel.open(crate::EntryPoint::launcher("test")).await.unwrap();
     other.send("four").await.unwrap();
     all_ended(&rig, 4).await;
     assert_ne!(

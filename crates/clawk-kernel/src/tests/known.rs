@@ -8,7 +8,7 @@ use super::screening::{SECRET, encodings, kept, knowing, screened};
 use super::{agent, allow_all, id, params, rpc};
 use crate::error::CallError;
 use crate::testing::{ScriptedModel, calls, says};
-use crate::{Door, kind};
+use crate::{EntryPoint, kind};
 
 const MARK: &str = "[redacted:known-secret LAMP_KEY]";
 
@@ -97,7 +97,11 @@ async fn questions_descriptions_and_reasons_hold_none() {
     };
     assert!(!format!("{question:?}").contains(SECRET), "{question:?}");
     let reason = Some(format!("never send {SECRET}"));
-    assert!(kernel.answer(&id(1), crate::Answer::Deny, reason, "op").await);
+    assert!(
+        kernel
+            .answer(&id(1), crate::ApprovalAnswer::Deny, reason, "op")
+            .await
+    );
     let error = call.await.unwrap().unwrap_err();
     assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
     assert!(!kept(&rig).contains(SECRET), "{}", kept(&rig));
@@ -132,7 +136,7 @@ proptest! {
             let ran = format!("{:?}", rig.runner.runs());
             assert!(!ran.contains(SECRET), "{ran}");
             assert!(!kept(&rig).contains(SECRET));
-            kernel.open(Door::Cli).await.unwrap();
+            kernel.open(EntryPoint::Cli).await.unwrap();
         });
     }
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use clawk_manifest::model::Backoff;
+use clawk_manifest::model::BackoffStrategy;
 use clawk_proto::method::{
-    DelegateContext, DelegateParams, MemoryContext, MemoryQuery, MemoryQueryParams, MemoryStoreParams,
-    NewEntry, Task,
+    DelegateContext, DelegateParams, DelegateTask, MemoryContext, MemoryQuery, MemoryQueryParams,
+    MemoryStoreParams, NewEntry,
 };
 use serde_json::{Value, json};
 
 use super::limits::say;
 use super::{agent, allow_all, id, params, rig, rpc};
 use crate::infer::patience::backoff_ms;
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::Message;
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::ModelMessage;
 use crate::testing::{ScriptedModel, calls, says};
 
 #[tokio::test]
@@ -33,10 +33,10 @@ async fn an_identity_is_told_to_the_model() {
 #[test]
 fn waits_between_attempts_grow_as_declared() {
     let waits = |backoff| [1, 2, 3, 4].map(|attempt| backoff_ms(backoff, 100, attempt, 0));
-    assert_eq!(waits(Backoff::Exponential), [100, 200, 400, 800]);
-    assert_eq!(waits(Backoff::Linear), [100, 200, 300, 400]);
-    assert_eq!(waits(Backoff::Constant), [100, 100, 100, 100]);
-    assert_eq!(backoff_ms(Backoff::Constant, 7_000, 1, 0), 7_000);
+    assert_eq!(waits(BackoffStrategy::Exponential), [100, 200, 400, 800]);
+    assert_eq!(waits(BackoffStrategy::Linear), [100, 200, 300, 400]);
+    assert_eq!(waits(BackoffStrategy::Constant), [100, 100, 100, 100]);
+    assert_eq!(backoff_ms(BackoffStrategy::Constant, 7_000, 1, 0), 7_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,7 +54,7 @@ async fn requests_of_a_minute_are_bounded() {
     assert!(said.contains("requests_per_minute"), "{said}");
     let waited = told
         .iter()
-        .any(|notice| matches!(notice, Notice::Retrying { wait_ms, .. } if *wait_ms > 0));
+        .any(|notice| matches!(notice, SessionNotice::Retrying { wait_ms, .. } if *wait_ms > 0));
     assert!(end != TurnEnd::Answered || waited, "{said}");
 }
 
@@ -82,7 +82,7 @@ async fn allowed(permission: &str) -> Vec<bool> {
     assert_eq!(say(&kernel, "dig").await.0, TurnEnd::Answered);
     let asked = rig.models["model"].asked();
     let results = asked[4].messages.iter().filter_map(|message| match message {
-        Message::ToolResult { is_error, .. } => Some(!is_error),
+        ModelMessage::ToolResult { is_error, .. } => Some(!is_error),
         _ => None,
     });
     results.skip(1).collect()
@@ -140,7 +140,7 @@ async fn a_peer_asks_the_provider_of_its_seat() {
     let session = rpc(&kernel).await;
     let task = DelegateParams {
         task_id: id(1001),
-        task: Task {
+        task: DelegateTask {
             description: "count the beans".to_owned(),
             input: None,
         },

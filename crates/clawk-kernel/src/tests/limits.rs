@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::{agent, allow_all, params, rig, rpc};
 use crate::error::CallError;
 use crate::kind;
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::{FaultKind, Message, ProviderError};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::{FaultKind, ModelMessage, ProviderError};
 use crate::testing::{Behaviour, ScriptedModel, says};
-use crate::{Door, Kernel};
+use crate::{EntryPoint, Kernel};
 
 pub(super) fn provider(name: &str, extra: Value) -> Value {
     let mut spec = json!({"name": name, "protocol": "custom", "endpoint": "script:x", "model": "m", "auth": {"type": "none"}});
@@ -19,12 +19,12 @@ pub(super) fn provider(name: &str, extra: Value) -> Value {
 }
 
 /// Says something and returns how the turn ended, with everything that was told on the way.
-pub(super) async fn say(kernel: &Kernel, text: &str) -> (TurnEnd, Vec<Notice>) {
-    let session = kernel.open(Door::Cli).await.unwrap();
+pub(super) async fn say(kernel: &Kernel, text: &str) -> (TurnEnd, Vec<SessionNotice>) {
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send(text).await.unwrap();
     let mut told = Vec::new();
     while let Some(notice) = session.next_notice().await {
-        if let Notice::TurnEnded { end, .. } = notice {
+        if let SessionNotice::TurnEnded { end, .. } = notice {
             return (end, told);
         }
         told.push(notice);
@@ -149,7 +149,7 @@ async fn the_fallback_chain_is_tried_in_order_and_none_is_skipped() {
     let next: Vec<String> = told
         .iter()
         .filter_map(|n| {
-            if let Notice::Retrying { next, .. } = n {
+            if let SessionNotice::Retrying { next, .. } = n {
                 Some(next.clone())
             } else {
                 None
@@ -213,18 +213,18 @@ async fn a_conversation_too_long_for_the_window_is_cut_at_a_user_message_and_sai
     spec["providers"] = json!([provider("model", json!({"limits": {"max_context_window": 400}}))]);
     let rig = rig(spec);
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     for n in 0..12 {
         session
             .send(format!("message {n} {}", "x".repeat(200)))
             .await
             .unwrap();
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     }
     let last = rig.models["model"].asked().pop().unwrap();
     assert!(last.messages.len() < 12, "{}", last.messages.len());
-    assert!(matches!(last.messages.first(), Some(Message::User { .. })));
-    let Some(Message::User { text, .. }) = last.messages.last() else {
+    assert!(matches!(last.messages.first(), Some(ModelMessage::User { .. })));
+    let Some(ModelMessage::User { text, .. }) = last.messages.last() else {
         panic!("the last one is the user's")
     };
     assert!(text.starts_with("message 11"));

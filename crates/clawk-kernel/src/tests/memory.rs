@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::limits::say;
 use super::{agent, rig};
 use crate::notice::TurnEnd;
-use crate::ports::Message;
+use crate::ports::ModelMessage;
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Notice, kind};
+use crate::{EntryPoint, Kernel, SessionNotice, kind};
 
 const PAGE: &str = "https://evil.test/page";
 
@@ -38,18 +38,18 @@ fn spec() -> Value {
     spec
 }
 
-fn with(script: Vec<crate::ports::Completion>) -> Rig {
+fn with(script: Vec<crate::ports::ModelCompletion>) -> Rig {
     let mut rig = rig(spec());
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
     rig
 }
 
-async fn said(kernel: &Kernel, door: Door, text: &str) -> TurnEnd {
+async fn said(kernel: &Kernel, door: EntryPoint, text: &str) -> TurnEnd {
     let session = kernel.open(door).await.unwrap();
     session.send(text).await.unwrap();
     while let Some(notice) = session.next_notice().await {
-        if let Notice::TurnEnded { end, .. } = notice {
+        if let SessionNotice::TurnEnded { end, .. } = notice {
             return end;
         }
     }
@@ -61,8 +61,8 @@ fn results(rig: &Rig, at: usize) -> Vec<String> {
     let messages = asked[at].messages.iter();
     messages
         .filter_map(|message| match message {
-            Message::ToolResult { text, .. } => Some(text.clone()),
-            Message::User { .. } | Message::Assistant { .. } => None,
+            ModelMessage::ToolResult { text, .. } => Some(text.clone()),
+            ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
         })
         .collect()
 }
@@ -111,7 +111,7 @@ async fn below_admin_nobody_recalls_what_others_said() {
             .across_senders
             .extend(across.then(|| "talks".to_owned()));
         let kernel = Kernel::start(parts).await.unwrap();
-        let door = |client: &str, role| Door::Rpc {
+        let door = |client: &str, role| EntryPoint::Rpc {
             client: client.to_owned(),
             role,
         };
@@ -181,15 +181,15 @@ async fn the_taint_of_what_was_recalled_stays_with_the_session_and_survives_a_re
     ]);
     let kernel = rig.start().await;
     say(&kernel, "read about parsnips").await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     let id = session.id;
     session.send("what of parsnips?").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, Door::Cli).await.unwrap();
+    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
     session.send("xyz").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let refused = results(&rig, 4);
     assert!(refused.last().unwrap().contains(PAGE), "{refused:?}");
 }

@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::limits::say;
 use super::{agent, allow_all, rig};
-use crate::Door;
+use crate::EntryPoint;
 use crate::error::KernelError;
 use crate::kind;
 use crate::mailbox::MAILBOX;
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::{FaultKind, Message};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::{FaultKind, ModelMessage};
 use crate::session::MAX_MESSAGE_BYTES;
 use crate::testing::{Behaviour, ScriptedModel, calls, says};
 
@@ -27,15 +27,15 @@ async fn a_turn_calls_tools_and_answers() {
     let kernel = rig.start().await;
     let (end, told) = say(&kernel, "go").await;
     assert_eq!(end, TurnEnd::Answered);
-    assert!(told.contains(&Notice::Said("done".to_owned())));
+    assert!(told.contains(&SessionNotice::Said("done".to_owned())));
     let asked = rig.models["model"].asked();
-    let results: Vec<&Message> = asked[1]
+    let results: Vec<&ModelMessage> = asked[1]
         .messages
         .iter()
-        .filter(|m| matches!(m, Message::ToolResult { .. }))
+        .filter(|m| matches!(m, ModelMessage::ToolResult { .. }))
         .collect();
     assert_eq!(results.len(), 2);
-    assert!(matches!(results[0], Message::ToolResult { text, is_error: false, .. } if text == "one"));
+    assert!(matches!(results[0], ModelMessage::ToolResult { text, is_error: false, .. } if text == "one"));
     assert_eq!(
         rig.journal
             .inbox()
@@ -60,7 +60,7 @@ async fn a_denied_call_is_told_to_the_model_and_the_turn_goes_on() {
     let kernel = rig.start().await;
     assert_eq!(say(&kernel, "go").await.0, TurnEnd::Answered);
     let asked = rig.models["model"].asked();
-    let Some(Message::ToolResult {
+    let Some(ModelMessage::ToolResult {
         text, is_error: true, ..
     }) = asked[1].messages.last()
     else {
@@ -91,7 +91,7 @@ async fn a_turn_that_no_model_answers_lies_in_the_dead_letter_box() {
 async fn refusals_have_a_reason_and_a_record() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     for text in [
         String::new(),
         "  \n".to_owned(),
@@ -115,13 +115,13 @@ async fn a_flood_is_bounded_and_the_counts_add_up() {
     rig.runner.set("write", Behaviour::Sleep(1000));
     let model = ScriptedModel::new(|request, _| {
         Ok(match request.messages.last() {
-            Some(Message::User { .. }) => calls(&[("write", json!({}))]),
+            Some(ModelMessage::User { .. }) => calls(&[("write", json!({}))]),
             _ => says("ok"),
         })
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     let mut taken = 0;
     let mut refused = 0;
     for n in 0..200 {
@@ -136,7 +136,7 @@ async fn a_flood_is_bounded_and_the_counts_add_up() {
     assert_eq!(taken + refused, 200);
     let mut ended = 0;
     while ended < taken {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Answered);
             ended += 1;
         }
@@ -154,7 +154,7 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
     let mut rig = rig(agent(allow_all()));
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let model = ScriptedModel::new(|request, _| {
-        let asks = matches!(request.messages.last(), Some(Message::User { text, .. }) if text == "slow");
+        let asks = matches!(request.messages.last(), Some(ModelMessage::User { text, .. }) if text == "slow");
         Ok(if asks {
             calls(&[("write", json!({})), ("echo", json!({"text": "never"}))])
         } else {
@@ -163,19 +163,22 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
     });
     rig.models.insert("model".to_owned(), std::sync::Arc::new(model));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("slow").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::CallDecided { .. })) {}
+    while !matches!(
+        session.next_notice().await,
+        Some(SessionNotice::CallDecided { .. })
+    ) {}
     session.cancel_turn();
     loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Cancelled);
             break;
         }
     }
     session.send("still there?").await.unwrap();
     loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Answered);
             break;
         }
@@ -185,7 +188,7 @@ async fn cancelling_ends_the_turn_and_not_the_session() {
     let results = last
         .messages
         .iter()
-        .filter(|m| matches!(m, Message::ToolResult { .. }))
+        .filter(|m| matches!(m, ModelMessage::ToolResult { .. }))
         .count();
     assert_eq!(results, 2);
 }
@@ -207,21 +210,23 @@ async fn an_endless_turn_ends_with_an_explanation() {
 async fn a_session_is_taken_up_again_with_its_conversation() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("my name is Ann").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let id = session.id;
     kernel.shutdown("test", 1000).await;
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, Door::Cli).await.unwrap();
+    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
     session.send("who am I?").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let last = rig.models["model"].asked().pop().unwrap();
-    assert!(matches!(last.messages.first(), Some(Message::User { text, .. }) if text == "my name is Ann"));
+    assert!(
+        matches!(last.messages.first(), Some(ModelMessage::User { text, .. }) if text == "my name is Ann")
+    );
     assert_eq!(last.messages.len(), 3);
     assert!(clawk_trace::verify_events(rig.journal.trace()).valid);
     let unknown = kernel
-        .reopen(clawk_proto::SessionId(uuid::Uuid::nil()), Door::Cli)
+        .reopen(clawk_proto::SessionId(uuid::Uuid::nil()), EntryPoint::Cli)
         .await;
     assert!(matches!(unknown, Err(KernelError::UnknownSession(_))));
 }

@@ -59,7 +59,7 @@ use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
 
 use crate::testing::{Rig, manifest};
-use crate::{Door, Kernel};
+use crate::{EntryPoint, Kernel};
 
 /// An agent with a tool `echo` (read-only), a tool `write` (effects), and the given policy rules.
 pub(crate) fn agent(rules: Value) -> Value {
@@ -83,7 +83,7 @@ pub(crate) fn rig(spec: Value) -> Rig {
 }
 
 pub(crate) async fn rpc(kernel: &Kernel) -> SessionId {
-    kernel.open(Door::launcher("test")).await.unwrap().id
+    kernel.open(EntryPoint::launcher("test")).await.unwrap().id
 }
 
 pub(crate) fn id(n: u32) -> RequestId {

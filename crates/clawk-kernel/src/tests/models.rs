@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::limits::say;
 use super::{agent, allow_all, params, rig, rpc};
 use crate::kind;
-use crate::notice::{Notice, TurnEnd};
+use crate::notice::{SessionNotice, TurnEnd};
 use crate::ports::{FaultKind, ProviderError};
-use crate::purse::Price;
+use crate::purse::TokenPrice;
 use crate::testing::{Rig, ScriptedModel, says};
-use crate::{Door, Kernel, ModelOptions};
+use crate::{EntryPoint, Kernel, ModelOptions};
 
 fn server(name: &str, model: &str, fallback: &[&str]) -> Value {
     let fallback: Vec<Value> = fallback
@@ -83,7 +83,7 @@ async fn an_unpriced_link_counts_as_tried_and_the_next_is_asked() {
     );
     let next = told
         .iter()
-        .filter(|notice| matches!(notice, Notice::Retrying { .. }))
+        .filter(|notice| matches!(notice, SessionNotice::Retrying { .. }))
         .count();
     assert_eq!(next, 2, "and shown");
     drop(kernel);
@@ -162,7 +162,7 @@ async fn a_second_answer_side_by_side_finds_room_in_the_purse() {
     let mut rig = with(json!([server("model", "claude-sonnet-4-5", &[])]));
     rig.prices.models.insert(
         "claude-*".to_owned(),
-        Price {
+        TokenPrice {
             input: 1,
             output: 1_000_000,
             cached_input: None,
@@ -193,7 +193,7 @@ async fn a_rate_limit_is_waited_out_for_its_time_and_then_said_with_the_way_back
     assert_eq!(end, TurnEnd::Answered);
     assert_eq!(rig.models["model"].asked().len(), 8);
     let waits = told.iter().filter_map(|notice| match notice {
-        Notice::Retrying { wait_ms, .. } => Some(*wait_ms),
+        SessionNotice::Retrying { wait_ms, .. } => Some(*wait_ms),
         _ => None,
     });
     assert!(
@@ -212,10 +212,10 @@ async fn a_rate_limit_is_waited_out_for_its_time_and_then_said_with_the_way_back
     );
     let kernel = rig.start().await;
     let before = tokio::time::Instant::now();
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     let id = session.send("hi").await.unwrap();
     let end = loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             break end;
         }
     };
@@ -237,13 +237,13 @@ async fn a_cancel_ends_the_wait() {
     rig.models
         .insert("model".to_owned(), limited(1_000, Some(60_000)));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("hi").await.unwrap();
     let before = tokio::time::Instant::now();
     loop {
         match session.next_notice().await {
-            Some(Notice::Retrying { .. }) => session.cancel_turn(),
-            Some(Notice::TurnEnded { end, .. }) => {
+            Some(SessionNotice::Retrying { .. }) => session.cancel_turn(),
+            Some(SessionNotice::TurnEnded { end, .. }) => {
                 assert_eq!(end, TurnEnd::Cancelled);
                 break;
             }
@@ -276,11 +276,11 @@ async fn while_no_provider_can_be_reached_messages_wait_in_error() {
         "the start does not wait for it"
     );
     until(&kernel, LifecycleState::Error).await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("hi").await.unwrap();
     let first = session.next_notice().await;
     assert!(
-        matches!(&first, Some(Notice::Unreachable(why)) if why.contains("messages wait") && why.contains("connection refused")),
+        matches!(&first, Some(SessionNotice::Unreachable(why)) if why.contains("messages wait") && why.contains("connection refused")),
         "{first:?}"
     );
     tokio::time::sleep(Duration::from_secs(300)).await;
@@ -295,7 +295,7 @@ async fn while_no_provider_can_be_reached_messages_wait_in_error() {
     rig.models["two"].goes(false);
     until(&kernel, LifecycleState::Ready).await;
     let end = loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             break end;
         }
     };
@@ -325,10 +325,9 @@ async fn some_unreachable_are_named_and_the_agent_works() {
     assert_eq!(kernel.status().state, LifecycleState::Ready);
     let (end, told) = say(&kernel, "hi").await;
     assert_eq!(end, TurnEnd::Answered);
-    assert!(
-        told.iter()
-            .any(|notice| matches!(notice, Notice::Unreachable(why) if why.contains("not every provider")))
-    );
+    assert!(told.iter().any(
+        |notice| matches!(notice, SessionNotice::Unreachable(why) if why.contains("not every provider"))
+    ));
     assert_eq!(payloads(&rig, kind::PROVIDER_UNREACHABLE).len(), 1);
 }
 
@@ -339,7 +338,7 @@ async fn an_agent_in_error_stops_in_order_and_keeps_what_waits() {
     rig.models["one"].goes(true);
     let kernel = rig.start().await;
     until(&kernel, LifecycleState::Error).await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("hi").await.unwrap();
     assert!(kernel.shutdown("test", 100).await);
     assert_eq!(kernel.status().state, LifecycleState::Stopped);

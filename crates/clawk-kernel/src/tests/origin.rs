@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use clawk_manifest::model::Role;
-use clawk_proto::method::{DelegateContext, DelegateParams, Task};
+use clawk_proto::method::{DelegateContext, DelegateParams, DelegateTask};
 use serde_json::{Map, Value, json};
 
 use super::{agent, allow_all, id, params, rig};
-use crate::door::Door;
+use crate::door::EntryPoint;
 use crate::error::KernelError;
-use crate::notice::Notice;
-use crate::ports::{Message, Recorded};
-use crate::replay::{Replayed, Tape, replay};
+use crate::notice::SessionNotice;
+use crate::ports::{ModelMessage, RecordedEvent};
+use crate::replay::{ReplayResult, ReplayTape, replay};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{ForkPoint, Kernel, kind};
 
@@ -21,7 +21,7 @@ fn writer() -> Arc<ScriptedModel> {
         let done = request
             .messages
             .iter()
-            .any(|m| matches!(m, Message::ToolResult { .. }));
+            .any(|m| matches!(m, ModelMessage::ToolResult { .. }));
         Ok(if done {
             says("done")
         } else {
@@ -36,8 +36,8 @@ fn writing() -> Rig {
     rig
 }
 
-fn channel(role: Role) -> Door {
-    Door::Channel {
+fn channel(role: Role) -> EntryPoint {
+    EntryPoint::Channel {
         channel: "slack".to_owned(),
         conversation: "C1".to_owned(),
         direct: false,
@@ -65,11 +65,11 @@ async fn settled(rig: &Rig, kernel: &Kernel) {
     assert!(kernel.shutdown("test", 5_000).await, "nothing is left in flight");
 }
 
-async fn said(rig: &Rig, door: Door) {
+async fn said(rig: &Rig, door: EntryPoint) {
     let kernel = rig.start().await;
     let session = kernel.open(door).await.unwrap();
     session.send("work").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn the_whole_door_is_recorded_with_each_message() {
         assert_eq!(door[member], value, "{member}");
     }
     let rig = writing();
-    said(&rig, Door::Cli).await;
+    said(&rig, EntryPoint::Cli).await;
     let (_, door) = accepted(&rig);
     assert_eq!((&door["door"], &door["role"]), (&json!("cli"), &json!("admin")));
 }
@@ -143,7 +143,7 @@ async fn the_whole_door_is_recorded_with_each_message() {
 /// What the next process makes of a record whose door reads like this: the role of the turn, and the tools that ran.
 async fn taken_up(tell: impl Fn(&mut Map<String, Value>)) -> (String, usize) {
     let rig = writing();
-    said(&rig, Door::Cli).await;
+    said(&rig, EntryPoint::Cli).await;
     let (at, _) = accepted(&rig);
     let mut after = cut(&rig, at);
     after.journal = Arc::new(after.journal.retold(|kind, payload| {
@@ -235,9 +235,9 @@ async fn every_role_goes_on_as_itself_and_is_replayed_as_itself() {
 }
 
 /// The session of the rig's message, replayed from its journal.
-pub(super) async fn replayed(rig: &Rig) -> Replayed {
+pub(super) async fn replayed(rig: &Rig) -> ReplayResult {
     let events = rig.journal.events();
-    let content = |event: &Recorded| event.content.clone().unwrap().bytes;
+    let content = |event: &RecordedEvent| event.content.clone().unwrap().bytes;
     let message = events
         .iter()
         .find(|event| event.kind == kind::MESSAGE_ACCEPTED)
@@ -260,7 +260,7 @@ pub(super) async fn replayed(rig: &Rig) -> Replayed {
         .filter(|event| event.session == session)
         .cloned()
         .collect();
-    let tape = Tape::new(
+    let tape = ReplayTape::new(
         session,
         own,
         serde_json::from_slice(&content(facts)).unwrap(),
@@ -275,9 +275,9 @@ pub(super) async fn replayed(rig: &Rig) -> Replayed {
 async fn a_fork_gives_a_turn_no_rights_that_its_message_or_its_forker_had_not() {
     // Who said it, who forks it, what may run.
     for (said_by, forked_by, runs) in [
-        (Role::Viewer, Door::Cli, 0),
+        (Role::Viewer, EntryPoint::Cli, 0),
         (Role::Admin, channel(Role::Viewer), 0),
-        (Role::User, Door::Cli, 2),
+        (Role::User, EntryPoint::Cli, 2),
     ] {
         let rig = writing();
         said(&rig, channel(said_by)).await;
@@ -289,7 +289,7 @@ async fn a_fork_gives_a_turn_no_rights_that_its_message_or_its_forker_had_not() 
         let before = source.runner.runs().len();
         let (session, goes_on) = kernel.fork(point, forked_by, true).await.unwrap();
         assert!(goes_on);
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         assert_eq!(source.runner.runs().len() - before, runs, "{said_by}");
         // And the fork's own crash changes nothing of it.
         let events = source.journal.events();
@@ -334,14 +334,14 @@ async fn a_peer_works_with_the_rights_of_who_delegated() {
         let mut rig = rig(spec);
         rig.models.insert("model".to_owned(), writer());
         let kernel = rig.start().await;
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: "test".to_owned(),
             role,
         };
         let session = kernel.open(door).await.unwrap();
         let task = DelegateParams {
             task_id: id(8),
-            task: Task {
+            task: DelegateTask {
                 description: "write".to_owned(),
                 input: None,
             },
@@ -388,7 +388,7 @@ async fn a_call_from_the_wire_has_the_role_of_its_connection() {
     for (role, runs) in [(Role::Viewer, 0), (Role::User, 1), (Role::Admin, 1)] {
         let rig = writing();
         let kernel = rig.start().await;
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: "test".to_owned(),
             role,
         };
@@ -416,15 +416,18 @@ async fn who_joins_a_session_speaks_for_himself_and_nobody_joins_above_his_right
     let session = kernel.open(channel(Role::User)).await.unwrap();
     rig.runner.set("write", Behaviour::Sleep(10_000));
     session.send("work").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::CallDecided { .. })) {}
+    while !matches!(
+        session.next_notice().await,
+        Some(SessionNotice::CallDecided { .. })
+    ) {}
     // While a turn runs: the owner's message waits behind it, as the owner's.
-    let owner = kernel.reopen(session.id, Door::Cli).await.unwrap();
+    let owner = kernel.reopen(session.id, EntryPoint::Cli).await.unwrap();
     owner.send("and this").await.unwrap();
     let mut ended = 0;
     while ended < 2 {
         ended += usize::from(matches!(
             owner.next_notice().await,
-            Some(Notice::TurnEnded { .. })
+            Some(SessionNotice::TurnEnded { .. })
         ));
     }
     let messages = rig.journal.events().into_iter();

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::limits::say;
 use super::{agent, allow_all, params, rig, rpc};
-use crate::Door;
+use crate::EntryPoint;
 use crate::error::CallError;
-use crate::ports::Message;
+use crate::ports::ModelMessage;
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 
 fn long() -> String {
@@ -36,9 +36,9 @@ fn reading(rig: &mut Rig) -> Arc<ScriptedModel> {
     model
 }
 
-fn last(messages: &[Message]) -> String {
+fn last(messages: &[ModelMessage]) -> String {
     match messages.last() {
-        Some(Message::ToolResult { text, .. }) => text.clone(),
+        Some(ModelMessage::ToolResult { text, .. }) => text.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -131,9 +131,12 @@ async fn after_a_restart_the_session_still_reads_on() {
     rig.runner.set("write", Behaviour::Fail(long()));
     let model = reading(&mut rig);
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("go").await.unwrap();
-    while !matches!(session.next_notice().await, Some(crate::Notice::TurnEnded { .. })) {}
+    while !matches!(
+        session.next_notice().await,
+        Some(crate::SessionNotice::TurnEnded { .. })
+    ) {}
     let id = session.id;
     drop(session);
     kernel.shutdown("test", 1_000).await;
@@ -155,9 +158,12 @@ async fn after_a_restart_the_session_still_reads_on() {
     let again = Arc::new(again);
     rig.models.insert("model".to_owned(), Arc::clone(&again));
     let kernel = rig.start().await;
-    let session = kernel.reopen(id, Door::Cli).await.unwrap();
+    let session = kernel.reopen(id, EntryPoint::Cli).await.unwrap();
     session.send("more").await.unwrap();
-    while !matches!(session.next_notice().await, Some(crate::Notice::TurnEnded { .. })) {}
+    while !matches!(
+        session.next_notice().await,
+        Some(crate::SessionNotice::TurnEnded { .. })
+    ) {}
     assert_eq!(offered(&again), [true, true]);
     let told = last(&again.asked()[1].messages);
     assert!(

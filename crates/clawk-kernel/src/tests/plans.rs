@@ -9,11 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, rig, soon};
-use crate::notice::Answer;
-use crate::ports::Message;
+use crate::notice::ApprovalAnswer;
+use crate::ports::ModelMessage;
 use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{
-    Breadth, Door, Kernel, Notice, Person, Plan, Question, Reception, Reply, Session, TurnEnd, Waiting, kind,
+    ApprovalQuestion, ApprovalReply, EntryPoint, GrantScope, Kernel, KnownPerson, Plan, ReplyOutcome,
+    SessionHandle, SessionNotice, TurnEnd, WaitingApproval, kind,
 };
 
 fn asking() -> Value {
@@ -29,7 +30,7 @@ fn model(wanted: Vec<(&'static str, Value)>) -> Arc<ScriptedModel> {
         let done = request
             .messages
             .iter()
-            .any(|message| matches!(message, Message::ToolResult { .. }));
+            .any(|message| matches!(message, ModelMessage::ToolResult { .. }));
         Ok(if done { says("done") } else { calls(&wanted) })
     }))
 }
@@ -58,26 +59,26 @@ fn three() -> Vec<(&'static str, Value)> {
         .to_vec()
 }
 
-fn reply(answer: Answer) -> Reply {
-    Reply {
+fn reply(answer: ApprovalAnswer) -> ApprovalReply {
+    ApprovalReply {
         answer,
-        breadth: Breadth::Exact,
-        person: Person::admin("terminal", "ann"),
+        breadth: GrantScope::Exact,
+        person: KnownPerson::admin("terminal", "ann"),
         reason: None,
-        seen: crate::sheet::Seen::Short,
+        seen: crate::sheet::PreviewReceipt::Short,
     }
 }
 
 /// Says something and waits for the plan that comes of it.
-async fn planned(kernel: &Kernel) -> (Session, Plan) {
-    let session = kernel.open(Door::Cli).await.unwrap();
+async fn planned(kernel: &Kernel) -> (SessionHandle, Plan) {
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     let plan = soon(async {
         loop {
             match session.next_notice().await.unwrap() {
-                Notice::Planned(plan) => return plan,
-                Notice::Asking(question) => panic!("asked alone: {question:?}"),
-                Notice::TurnEnded { .. } => panic!("nothing was asked"),
+                SessionNotice::Planned(plan) => return plan,
+                SessionNotice::Asking(question) => panic!("asked alone: {question:?}"),
+                SessionNotice::TurnEnded { .. } => panic!("nothing was asked"),
                 _ => {}
             }
         }
@@ -86,10 +87,10 @@ async fn planned(kernel: &Kernel) -> (Session, Plan) {
     (session, plan)
 }
 
-async fn ended(session: &Session) -> TurnEnd {
+async fn ended(session: &SessionHandle) -> TurnEnd {
     soon(async {
         loop {
-            if let Notice::TurnEnded { end, .. } = session.next_notice().await.unwrap() {
+            if let SessionNotice::TurnEnded { end, .. } = session.next_notice().await.unwrap() {
                 return end;
             }
         }
@@ -141,7 +142,7 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
     assert_eq!(ids.len(), 3, "each step has its own id");
     let listed = Plan::group(kernel.pending());
     assert!(
-        matches!(&listed[..], [Waiting::Plan(listed)] if listed.id == plan.id && listed.steps.len() == 3),
+        matches!(&listed[..], [WaitingApproval::Plan(listed)] if listed.id == plan.id && listed.steps.len() == 3),
         "one question: {listed:?}"
     );
     assert_eq!(
@@ -149,8 +150,8 @@ async fn one_question_shows_every_step_in_order_before_any_runs() {
         3,
         "durable before it is shown"
     );
-    let told = soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
-    assert_eq!(told, [1, 2, 3].map(|number| (number, Reception::Taken)));
+    let told = soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
+    assert_eq!(told, [1, 2, 3].map(|number| (number, ReplyOutcome::Taken)));
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "b", "c"]);
     assert_eq!(kernel.pending(), []);
@@ -169,27 +170,27 @@ async fn none_runs_nothing_and_some_runs_those() {
     let place = place(three());
     let kernel = place.rig.start().await;
     let (session, plan) = planned(&kernel).await;
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Deny))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Deny))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), [""; 0]);
 
     let (session, plan) = planned(&kernel).await;
     // The last first: whatever the order of the answers, the order of the steps is that of the model.
-    let late = soon(kernel.reply_plan(&plan.id, Some(&[3, 9]), &reply(Answer::Approve))).await;
-    assert_eq!(late, [(3, Reception::Taken)], "there is no step 9");
+    let late = soon(kernel.reply_plan(&plan.id, Some(&[3, 9]), &reply(ApprovalAnswer::Approve))).await;
+    assert_eq!(late, [(3, ReplyOutcome::Taken)], "there is no step 9");
     assert_eq!(
         ran(&place.rig),
         [""; 0],
         "step 1 waits, and so does what comes behind it"
     );
-    let twice = soon(kernel.reply_plan(&plan.id, Some(&[3]), &reply(Answer::Deny))).await;
-    assert_eq!(twice, [(3, Reception::Nothing)], "the first answer counts");
+    let twice = soon(kernel.reply_plan(&plan.id, Some(&[3]), &reply(ApprovalAnswer::Deny))).await;
+    assert_eq!(twice, [(3, ReplyOutcome::Nothing)], "the first answer counts");
     // One step alone, by its own id.
     assert_eq!(
-        soon(kernel.reply(&plan.steps[1].request_id, reply(Answer::Deny))).await,
-        Reception::Taken
+        soon(kernel.reply(&plan.steps[1].request_id, reply(ApprovalAnswer::Deny))).await,
+        ReplyOutcome::Taken
     );
-    soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "c"]);
 }
@@ -200,7 +201,7 @@ async fn a_swap_between_question_and_run_voids_that_step_alone() {
     let kernel = place.rig.start().await;
     let (session, plan) = planned(&kernel).await;
     fs::write(place.at.join("b"), "swapped").unwrap();
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "c"]);
     let voided: Vec<_> = kernel.answered(10).await.unwrap();
@@ -215,7 +216,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
     let place = place(three());
     let kernel = place.rig.start().await;
     let (_session, plan) = planned(&kernel).await;
-    soon(kernel.reply_plan(&plan.id, Some(&[2]), &reply(Answer::Deny))).await;
+    soon(kernel.reply_plan(&plan.id, Some(&[2]), &reply(ApprovalAnswer::Deny))).await;
     kernel.shutdown("test", 1).await;
     let kernel = place.rig.start().await;
     let ids = |plan: &Plan| {
@@ -228,7 +229,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
         loop {
             // The call of step 1 takes its question up; meanwhile it is in neither list.
             match &Plan::group(kernel.pending())[..] {
-                [Waiting::Plan(plan)] if plan.steps.len() == 2 => return plan.clone(),
+                [WaitingApproval::Plan(plan)] if plan.steps.len() == 2 => return plan.clone(),
                 _ => tokio::task::yield_now().await,
             }
         }
@@ -239,7 +240,7 @@ async fn a_plan_survives_a_restart_with_the_answers_that_were_given() {
     assert_eq!(again.steps[0].expires_at, plan.steps[0].expires_at);
     // Exactness outlives the restart, too.
     fs::write(place.at.join("c"), "swapped").unwrap();
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     soon(async {
         while place.rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -278,7 +279,7 @@ async fn restarts_while_a_person_thinks_do_not_use_a_turn_up() {
         kernel.shutdown("test", 1).await;
     }
     let kernel = place.rig.start().await;
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     soon(async {
         while place.rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -295,11 +296,11 @@ async fn silence_ends_every_step_of_a_plan() {
     place.rig.manifest = Arc::new(crate::testing::manifest(agent(json!([
         {"id": "ask", "action": "require-approval", "scope": "all", "approval": {"timeout_seconds": 60}}]))));
     let kernel = place.rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     let end = tokio::time::timeout(Duration::from_secs(3_600), async {
         loop {
-            if let Notice::TurnEnded { end, .. } = session.next_notice().await.unwrap() {
+            if let SessionNotice::TurnEnded { end, .. } = session.next_notice().await.unwrap() {
                 return end;
             }
         }
@@ -326,7 +327,7 @@ async fn a_step_that_works_on_what_an_earlier_one_changes_is_asked_about_in_its_
     let kernel = place.rig.start().await;
     let mut questions = kernel.questions();
     let (session, plan) = planned(&kernel).await;
-    let numbers: Vec<u32> = plan.steps.iter().map(Question::number).collect();
+    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::number).collect();
     assert_eq!(numbers, [1, 3]);
     let beside = plan.beside();
     assert_eq!(beside[0], "step 2: `echo` needs no question");
@@ -341,17 +342,17 @@ async fn a_step_that_works_on_what_an_earlier_one_changes_is_asked_about_in_its_
     for _ in 0..2 {
         soon(questions.recv()).await.unwrap();
     }
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     let alone = soon(async {
         loop {
-            if let Notice::Asking(question) = session.next_notice().await.unwrap() {
+            if let SessionNotice::Asking(question) = session.next_notice().await.unwrap() {
                 return question;
             }
         }
     })
     .await;
     assert_eq!(alone.step, None);
-    soon(kernel.reply(&alone.request_id, reply(Answer::Approve))).await;
+    soon(kernel.reply(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 4);
 }
@@ -380,8 +381,8 @@ async fn a_step_that_is_refused_whatever_a_person_says_is_not_asked_about() {
         ("write", json!({"path": "c"})),
     ]);
     place.rig.manifest = Arc::new(crate::testing::manifest(bounded()));
-    let tight = crate::purse::Named {
-        run: crate::purse::Allowance {
+    let tight = crate::purse::NamedBudget {
+        run: crate::purse::BudgetAllowance {
             bytes_out: Some(10),
             ..Default::default()
         },
@@ -389,13 +390,13 @@ async fn a_step_that_is_refused_whatever_a_person_says_is_not_asked_about() {
     };
     place.rig.budgets.tools.insert("dear".to_owned(), tight);
     let kernel = place.rig.start().await;
-    let operator = Person::admin("control", "ann");
+    let operator = KnownPerson::admin("control", "ann");
     kernel
         .stop(None, crate::stop::Level::NoNetwork, &operator, None)
         .await
         .unwrap();
     let (session, plan) = planned(&kernel).await;
-    let numbers: Vec<u32> = plan.steps.iter().map(Question::number).collect();
+    let numbers: Vec<u32> = plan.steps.iter().map(ApprovalQuestion::number).collect();
     assert_eq!(numbers, [1, 5], "{:?}", plan.beside());
     let beside = plan.beside();
     let wanted = [
@@ -410,7 +411,7 @@ async fn a_step_that_is_refused_whatever_a_person_says_is_not_asked_about() {
     for (said, (begins, why)) in beside.iter().zip(wanted) {
         assert!(said.starts_with(begins) && said.contains(why), "{said}");
     }
-    soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(ran(&place.rig), ["a", "c"]);
     assert_eq!(codes(&place.rig).len(), 3, "each is refused by its own call");
@@ -431,7 +432,7 @@ async fn nobody_is_asked_about_steps_for_which_the_minute_has_no_room() {
     let caller = super::rpc(&kernel).await;
     let first = super::params("echo", json!({"text": "x"}), 1);
     kernel.call(caller, first).await.unwrap();
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(count(&place.rig, kind::APPROVAL_REQUESTED), 0);
@@ -445,26 +446,26 @@ async fn a_single_call_and_calls_without_questions_make_no_plan() {
         ("write", json!({"path": "a"})),
     ]);
     let kernel = place.rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     let alone = soon(async {
         loop {
             match session.next_notice().await.unwrap() {
-                Notice::Asking(question) => return question,
-                Notice::Planned(plan) => panic!("{plan:?}"),
+                SessionNotice::Asking(question) => return question,
+                SessionNotice::Planned(plan) => panic!("{plan:?}"),
                 _ => {}
             }
         }
     })
     .await;
     assert_eq!(alone.step, None);
-    soon(kernel.reply(&alone.request_id, reply(Answer::Approve))).await;
+    soon(kernel.reply(&alone.request_id, reply(ApprovalAnswer::Approve))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
 
     let mut spec = rig(agent(allow_all()));
     spec.models.insert("model".to_owned(), model(three()));
     let kernel = spec.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("do it").await.unwrap();
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(count(&spec, kind::APPROVAL_REQUESTED), 0);
@@ -478,7 +479,7 @@ async fn a_cancelled_turn_leaves_no_question_behind() {
     session.cancel_turn();
     assert_eq!(ended(&session).await, TurnEnd::Cancelled);
     assert_eq!(kernel.pending(), []);
-    let told = soon(kernel.reply_plan(&plan.id, None, &reply(Answer::Approve))).await;
+    let told = soon(kernel.reply_plan(&plan.id, None, &reply(ApprovalAnswer::Approve))).await;
     assert_eq!(told, []);
     kernel.shutdown("test", 100).await;
     assert_eq!(place.rig.start().await.pending(), []);
@@ -495,8 +496,8 @@ async fn a_no_to_one_step_is_heard_though_a_standing_grant_would_cover_it() {
     let kernel = place.rig.start().await;
     let (session, plan) = planned(&kernel).await;
     assert_eq!(plan.steps.len(), 3);
-    soon(kernel.reply_plan(&plan.id, Some(&[3]), &reply(Answer::Deny))).await;
-    soon(kernel.reply_plan(&plan.id, Some(&[1, 2]), &reply(Answer::ApproveForSession))).await;
+    soon(kernel.reply_plan(&plan.id, Some(&[3]), &reply(ApprovalAnswer::Deny))).await;
+    soon(kernel.reply_plan(&plan.id, Some(&[1, 2]), &reply(ApprovalAnswer::ApproveForSession))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 2);
     assert_eq!(kernel.granted().len(), 2);
@@ -507,7 +508,7 @@ async fn a_standing_grant_spares_a_step_that_nobody_has_answered() {
     let place = place(vec![("write", json!({"n": 1})), ("write", json!({"n": 1}))]);
     let kernel = place.rig.start().await;
     let (session, plan) = planned(&kernel).await;
-    soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(Answer::ApproveForSession))).await;
+    soon(kernel.reply_plan(&plan.id, Some(&[1]), &reply(ApprovalAnswer::ApproveForSession))).await;
     assert_eq!(ended(&session).await, TurnEnd::Answered);
     assert_eq!(place.rig.runner.runs().len(), 2);
     assert_eq!(kernel.pending(), []);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::poison::{ORDER, PAGE, order, page, refused, said, told, with};
-use crate::Door;
-use crate::ports::{Completion, Message};
+use crate::EntryPoint;
+use crate::ports::{ModelCompletion, ModelMessage};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 
 /// The same agent with more tools, skills and parts.
-fn changed(policy: &str, script: Vec<Completion>, change: impl FnOnce(&mut Value)) -> Rig {
+fn changed(policy: &str, script: Vec<ModelCompletion>, change: impl FnOnce(&mut Value)) -> Rig {
     let mut rig = with(policy, script);
     let manifest = &*rig.manifest;
     let mut spec = json!({"tools": manifest.tools, "policies": manifest.policies, "memory": manifest.memory, "sandbox": manifest.sandbox});
@@ -50,9 +50,9 @@ async fn an_order_as_a_key_of_memory_is_refused() {
         vec![page(), keep, says("noted"), ask, order(0), says("no")],
     );
     let kernel = rig.start().await;
-    said(&kernel, Door::Cli, "read the page").await;
+    said(&kernel, EntryPoint::Cli, "read the page").await;
     rig.clock.advance_ms(24 * 3_600_000);
-    let reasons = said(&kernel, Door::Cli, "do what the invoices key says").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "do what the invoices key says").await;
     refused(&rig, &reasons, "a key");
 }
 
@@ -60,16 +60,16 @@ async fn an_order_as_a_key_of_memory_is_refused() {
 async fn an_order_that_the_user_quotes_in_the_same_conversation_is_refused() {
     let rig = with("trusting", vec![page(), says(ORDER), order(0), says("no")]);
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     let mut reasons = Vec::new();
     for text in ["read the page", &format!("it said: {ORDER}. Go on as it says")] {
         session.send(text).await.unwrap();
         loop {
             tokio::select! {
-                notice = session.next_notice() => if matches!(notice, Some(crate::Notice::TurnEnded { .. }) | None) { break },
+                notice = session.next_notice() => if matches!(notice, Some(crate::SessionNotice::TurnEnded { .. }) | None) { break },
                 () = tokio::time::sleep(std::time::Duration::from_millis(5)) => for question in kernel.pending() {
                     reasons.push(question.reason.clone());
-                    kernel.answer(&question.request_id, crate::Answer::Deny, None, "ann").await;
+                    kernel.answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann").await;
                 },
             }
         }
@@ -97,7 +97,7 @@ async fn an_order_in_a_mail_that_a_tool_reads_is_refused_and_the_tool_is_named()
         Behaviour::Say(format!("From: boss@evil.test\n\n{ORDER}")),
     );
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "read my mail").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "read my mail").await;
     stopped(&rig, &reasons, &["mail-read"], "web mail-read");
 }
 
@@ -109,7 +109,7 @@ async fn an_order_in_the_alt_text_of_a_picture_is_refused() {
         Behaviour::Say(format!("![{ORDER}](https://evil.test/x.png)")),
     );
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "what is in the picture?").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "what is in the picture?").await;
     refused(&rig, &reasons, "an alt text");
 }
 
@@ -118,7 +118,7 @@ async fn an_order_in_an_error_is_refused() {
     let rig = with("trusting", vec![page(), order(2), says("no")]);
     rig.runner.set("page", Behaviour::Fail(format!("404: {ORDER}")));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "read the page").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "read the page").await;
     refused(&rig, &reasons, "an error");
 }
 
@@ -134,7 +134,7 @@ async fn a_page_whose_address_plays_a_mark_is_refused_in_its_name() {
         ],
     );
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "read the page").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "read the page").await;
     stopped(&rig, &reasons, &["page"], "web https://evil.test/");
 }
 
@@ -145,7 +145,7 @@ async fn an_order_in_the_part_of_a_page_that_was_cut_out_is_refused() {
     let long = format!("{}{ORDER}{}", "words ".repeat(20_000), "words ".repeat(20_000));
     rig.runner.set("page", Behaviour::Say(long));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "read the page").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "read the page").await;
     refused(&rig, &reasons, "a cut");
 }
 
@@ -168,7 +168,7 @@ async fn an_order_of_a_page_that_a_composite_tool_read_is_refused() {
         let inner = request.system.contains("Look it up.");
         let results = request.messages.iter();
         let results = results
-            .filter(|message| matches!(message, Message::ToolResult { .. }))
+            .filter(|message| matches!(message, ModelMessage::ToolResult { .. }))
             .count();
         Ok(match (inner, results) {
             (true, 0) => page(),
@@ -181,7 +181,7 @@ async fn an_order_of_a_page_that_a_composite_tool_read_is_refused() {
     let mut rig = rig;
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "look it up").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "look it up").await;
     stopped(&rig, &reasons, &["page"], "web research");
 }
 
@@ -197,7 +197,7 @@ async fn an_order_in_a_plan_that_a_tool_foretold_is_refused() {
     let plan = json!({"candidates": [{"steps": [{"tool": "page", "why": ORDER}]}]});
     rig.runner.set("page", Behaviour::Say(plan.to_string()));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "look").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "look").await;
     stopped(&rig, &reasons, &["page"], "web skill-look");
 }
 
@@ -220,7 +220,7 @@ async fn an_order_in_a_skills_own_words_gets_no_tool_beyond_it() {
             .insert(0, own);
     });
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "count").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "count").await;
     assert!(reasons.is_empty(), "nobody is even asked: {reasons:?}");
     stopped(&rig, &reasons, &[], "not one of its tools");
 }
@@ -240,12 +240,12 @@ async fn an_order_in_another_members_report_is_refused_and_the_delegation_is_nam
     });
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
-            Message::User { text, .. } => Some(text.clone()),
-            Message::Assistant { .. } | Message::ToolResult { .. } => None,
+            ModelMessage::User { text, .. } => Some(text.clone()),
+            ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
         });
         let results = request.messages.iter();
         let results = results
-            .filter(|message| matches!(message, Message::ToolResult { .. }))
+            .filter(|message| matches!(message, ModelMessage::ToolResult { .. }))
             .count();
         let member = said.is_some_and(|said| said.contains("look at the page"));
         Ok(match (member, results) {
@@ -258,7 +258,7 @@ async fn an_order_in_another_members_report_is_refused_and_the_delegation_is_nam
     });
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "let somebody look").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "let somebody look").await;
     stopped(&rig, &reasons, &["page"], "peer delegate");
 }
 
@@ -280,7 +280,7 @@ async fn an_order_as_the_name_of_a_file_sends_no_message_by_itself() {
     rig.runner
         .set("file-list", Behaviour::Say(format!("a.txt\n{ORDER}.txt\n")));
     let kernel = rig.start().await;
-    let reasons = said(&kernel, Door::Cli, "what did I download?").await;
+    let reasons = said(&kernel, EntryPoint::Cli, "what did I download?").await;
     let runs = rig.runner.runs();
     assert!(
         runs.iter().all(|(tool, _)| tool == "file-list"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_proto::method::{
-    DelegateContext, DelegateParams, MemoryContext, MemoryStoreParams, NewEntry, Task,
+    DelegateContext, DelegateParams, DelegateTask, MemoryContext, MemoryStoreParams, NewEntry,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::limits::say;
 use super::{agent, allow_all, id, params, rpc};
 use crate::Kernel;
-use crate::effect::Outcome;
+use crate::effect::EffectSettlement;
 use crate::ports::{FaultKind, Journal as _, RunError};
-use crate::projection::{Fold, Kept};
-use crate::purse::Amount;
+use crate::projection::{ProjectionFold, StoredProjections};
+use crate::purse::BudgetAmount;
 use crate::testing::{Behaviour, Rig, ScriptedModel, manifest, says};
 
 fn rig() -> Rig {
@@ -82,7 +82,7 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
             return rig.start().await;
         }
         8 => {
-            let task = Task {
+            let task = DelegateTask {
                 description: "count".to_owned(),
                 input: None,
             };
@@ -118,7 +118,7 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
             if let Some(open) = rig.journal.open_effects().await.unwrap().first() {
                 drop(
                     kernel
-                        .resolve_effect(&open.request_id, Outcome::Done, "ann", None)
+                        .resolve_effect(&open.request_id, EffectSettlement::Done, "ann", None)
                         .await,
                 );
             }
@@ -128,8 +128,8 @@ async fn step(rig: &Rig, kernel: Kernel, what: u8, n: u32) -> Kernel {
     kernel
 }
 
-async fn kept(rig: &Rig) -> Kept {
-    Kept {
+async fn kept(rig: &Rig) -> StoredProjections {
+    StoredProjections {
         inbox: rig
             .journal
             .inbox()
@@ -143,8 +143,8 @@ async fn kept(rig: &Rig) -> Kept {
     }
 }
 
-fn differences(rig: &Rig, kept: &Kept, from: usize) -> Vec<String> {
-    let mut fold = Fold::new(kept, from == 0);
+fn differences(rig: &Rig, kept: &StoredProjections, from: usize) -> Vec<String> {
+    let mut fold = ProjectionFold::new(kept, from == 0);
     rig.journal
         .events()
         .iter()
@@ -154,7 +154,7 @@ fn differences(rig: &Rig, kept: &Kept, from: usize) -> Vec<String> {
 }
 
 /// Each way in which what is kept may be changed to somebody's advantage.
-fn changed(kept: &Kept) -> Vec<(&'static str, Kept)> {
+fn changed(kept: &StoredProjections) -> Vec<(&'static str, StoredProjections)> {
     let mut all = Vec::new();
     for at in 0..kept.inbox.len() {
         let mut lost = kept.clone();
@@ -179,7 +179,7 @@ fn changed(kept: &Kept) -> Vec<(&'static str, Kept)> {
             lost.spent.remove(at);
             all.push(("a debt is gone", lost));
         }
-        type Taken = fn(&mut Amount);
+        type Taken = fn(&mut BudgetAmount);
         let less: [(u64, Taken); 4] = [
             (amount.tokens, |amount| amount.tokens -= 1),
             (if told { amount.calls } else { 0 }, |amount| amount.calls -= 1),

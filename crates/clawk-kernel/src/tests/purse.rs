@@ -11,9 +11,9 @@ use super::{agent, allow_all, params, rig, rpc};
 use crate::Kernel;
 use crate::error::CallError;
 use crate::kind;
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::{Completion, FaultKind, ProviderError, ToolUse, Usage};
-use crate::purse::{Allowance, LimitState, Named, Price, Unknown, UnknownWord};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::{FaultKind, ModelCompletion, ProviderError, ToolUse, Usage};
+use crate::purse::{BudgetAllowance, LimitState, NamedBudget, TokenPrice, UnknownPriceRule, UnknownWord};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 
 /// A rig whose one model belongs to a real server, so that it has a price or none.
@@ -117,9 +117,9 @@ async fn an_unknown_price_is_refused_where_money_is_limited() {
     drop(kernel);
     let shipped = priced("gpt-4o").start().await.budget().models.remove(0);
     assert!(shipped.shipped && shipped.price.is_some(), "{shipped:?}");
-    rig.prices.unknown = Unknown::Word(UnknownWord::Free);
+    rig.prices.unknown = UnknownPriceRule::Word(UnknownWord::Free);
     assert_eq!(say(&rig.start().await, "x").await.0, TurnEnd::Answered);
-    rig.prices.unknown = Unknown::As(Price {
+    rig.prices.unknown = UnknownPriceRule::As(TokenPrice {
         input: 1_000_000,
         output: 1_000_000,
         cached_input: None,
@@ -275,7 +275,11 @@ async fn a_limit_warns_once_in_its_window() {
     rig.budgets.day.tokens = Some(20_000);
     rig.models.insert("model".to_owned(), costing(7_000, 1_000));
     let kernel = rig.start().await;
-    let warned = |told: &[Notice]| told.iter().filter(|n| matches!(n, Notice::Warned(_))).count();
+    let warned = |told: &[SessionNotice]| {
+        told.iter()
+            .filter(|n| matches!(n, SessionNotice::Warned(_)))
+            .count()
+    };
     let (_, first) = say(&kernel, "8,000").await;
     assert_eq!(warned(&first), 0);
     let (_, second) = say(&kernel, "16,000").await;
@@ -299,14 +303,14 @@ async fn calls_time_and_bytes_have_limits_of_their_own() {
     let mut rig = rig(agent(allow_all()));
     rig.budgets.tools.insert(
         "write".to_owned(),
-        Named {
-            day: Allowance {
+        NamedBudget {
+            day: BudgetAllowance {
                 calls: Some(2),
-                ..Allowance::default()
+                ..BudgetAllowance::default()
             },
-            run: Allowance {
+            run: BudgetAllowance {
                 bytes_out: Some(40),
-                ..Allowance::default()
+                ..BudgetAllowance::default()
             },
         },
     );
@@ -423,7 +427,9 @@ async fn a_turn_has_a_purse_and_an_interrupted_one_keeps_what_it_spent() {
 #[tokio::test]
 async fn budgets_of_unknown_tools_refuse_the_start() {
     let mut rig = rig(agent(allow_all()));
-    rig.budgets.tools.insert("wirte".to_owned(), Named::default());
+    rig.budgets
+        .tools
+        .insert("wirte".to_owned(), NamedBudget::default());
     let error = Kernel::start(rig.parts()).await.unwrap_err();
     assert!(error.to_string().contains("budgets.tools.wirte"), "{error}");
 }
@@ -508,7 +514,7 @@ async fn arguments_that_are_no_object_run_nothing() {
             arguments: Err("[1, 2".to_owned()),
         };
         Ok(if n == 1 {
-            Completion {
+            ModelCompletion {
                 calls: vec![wanted],
                 ..says("")
             }

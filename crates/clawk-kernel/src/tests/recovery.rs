@@ -7,10 +7,10 @@ use serde_json::json;
 use super::limits::say;
 use super::{agent, allow_all, rig};
 use crate::kind;
-use crate::notice::{Notice, TurnEnd};
-use crate::ports::{Message, Recorded};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::ports::{ModelMessage, RecordedEvent};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel};
+use crate::{EntryPoint, Kernel};
 
 /// A model whose answer depends on the conversation alone, as a real one's does.
 fn model() -> Arc<ScriptedModel> {
@@ -18,7 +18,7 @@ fn model() -> Arc<ScriptedModel> {
         let results = request
             .messages
             .iter()
-            .filter(|m| matches!(m, Message::ToolResult { .. }))
+            .filter(|m| matches!(m, ModelMessage::ToolResult { .. }))
             .count();
         Ok(match results {
             0 => calls(&[("write", json!({"step": 1}))]),
@@ -107,10 +107,9 @@ async fn an_unfinished_effect_is_told_to_the_model_as_unknown() {
     let kernel = after.start().await;
     settled(&after, &kernel).await;
     let asked = after.models["model"].asked();
-    let told = asked[0]
-        .messages
-        .iter()
-        .any(|m| matches!(m, Message::ToolResult { text, is_error: true, .. } if text.contains("unknown")));
+    let told = asked[0].messages.iter().any(
+        |m| matches!(m, ModelMessage::ToolResult { text, is_error: true, .. } if text.contains("unknown")),
+    );
     assert!(told, "{:?}", asked[0].messages);
 }
 
@@ -152,7 +151,7 @@ async fn a_turn_that_kills_the_process_again_and_again_is_given_up() {
 
 /// A session in which `first` hangs in a tool, and `second` waits behind it.
 async fn one_hangs_and_one_waits(rig: &Rig, kernel: &Kernel) {
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("first").await.unwrap();
     session.send("second").await.unwrap();
     for _ in 0..10_000 {
@@ -194,7 +193,8 @@ async fn nothing_begins_behind_a_turn_that_the_end_of_the_agent_cuts_off() {
     let order: Vec<_> = answered.map(|event| event.payload.clone()).collect();
     let first = rig.journal.inbox()[0].0.to_string();
     assert!(order[0].contains(&first), "in the order in which they came");
-    let taken_up = |event: &&Recorded| event.kind == kind::MESSAGE_RESUMED && !event.payload.contains(&first);
+    let taken_up =
+        |event: &&RecordedEvent| event.kind == kind::MESSAGE_RESUMED && !event.payload.contains(&first);
     assert_eq!(
         events.iter().filter(taken_up).count(),
         1,
@@ -213,12 +213,12 @@ async fn a_turn_whose_end_was_not_recorded_is_not_forgotten_when_another_one_fol
         }
     });
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     session.send("first").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     rig.journal.recover();
     session.send("second").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     let ends = || {
         rig.journal
             .inbox()
@@ -239,10 +239,10 @@ async fn a_turn_whose_end_was_not_recorded_is_not_forgotten_when_another_one_fol
 async fn a_message_that_was_taken_up_twice_sees_the_conversation_once() {
     let mut rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     for text in ["my name is Ann", "who am I?"] {
         session.send(text).await.unwrap();
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     }
     let nth = |of: &str, n: usize| {
         let kinds = rig.journal.kinds();

@@ -8,9 +8,9 @@ use super::limits::{provider, say};
 use super::models::payloads;
 use super::origin::replayed;
 use super::{agent, allow_all, params, rig, rpc};
-use crate::ports::{Completion, FaultKind, InferRequest, Message, ProviderError, RefusalCause};
+use crate::ports::{FaultKind, InferRequest, ModelCompletion, ModelMessage, ProviderError, RefusalCause};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Door, ModelOptions, Notice, Session, TurnEnd, kind};
+use crate::{EntryPoint, ModelOptions, SessionHandle, SessionNotice, TurnEnd, kind};
 
 /// A refusal with its cause.
 fn refused(cause: RefusalCause) -> ProviderError {
@@ -32,10 +32,10 @@ fn parameter(name: &str, instead: Option<&str>) -> RefusalCause {
 }
 
 /// Says something in a session that goes on.
-async fn say_in(session: &Session, text: &str) -> TurnEnd {
+async fn say_in(session: &SessionHandle, text: &str) -> TurnEnd {
     session.send(text).await.unwrap();
     loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             return end;
         }
     }
@@ -43,7 +43,7 @@ async fn say_in(session: &Session, text: &str) -> TurnEnd {
 
 /// An agent whose model is this.
 fn with(
-    answer: impl Fn(&InferRequest, usize) -> Result<Completion, ProviderError> + Send + Sync + 'static,
+    answer: impl Fn(&InferRequest, usize) -> Result<ModelCompletion, ProviderError> + Send + Sync + 'static,
 ) -> Rig {
     let mut rig = rig(agent(allow_all()));
     rig.models
@@ -122,7 +122,7 @@ async fn a_server_that_always_refuses_is_not_asked_for_ever() {
 fn strict(
     bytes: usize,
     limit_tokens: Option<u64>,
-) -> impl Fn(&InferRequest, usize) -> Result<Completion, ProviderError> {
+) -> impl Fn(&InferRequest, usize) -> Result<ModelCompletion, ProviderError> {
     move |request, at| {
         let size: usize = request
             .messages
@@ -133,7 +133,7 @@ fn strict(
             return Err(refused(RefusalCause::TooLong { limit_tokens }));
         }
         match request.messages.last() {
-            Some(Message::User { .. }) => Ok(calls(&[("echo", json!({ "text": format!("{at}.txt") }))])),
+            Some(ModelMessage::User { .. }) => Ok(calls(&[("echo", json!({ "text": format!("{at}.txt") }))])),
             _ => Ok(says("plum")),
         }
     }
@@ -145,7 +145,7 @@ async fn a_conversation_that_outgrows_a_window_nobody_told_goes_on() {
         let rig = with(strict(30_000, limit));
         rig.runner.set("echo", Behaviour::Say("lorem ipsum ".repeat(600)));
         let kernel = rig.start().await;
-        let session = kernel.open(Door::Cli).await.unwrap();
+        let session = kernel.open(EntryPoint::Cli).await.unwrap();
         for turn in 0..10 {
             let end = say_in(&session, &format!("turn {turn}")).await;
             assert_eq!(end, TurnEnd::Answered, "{limit:?} turn {turn}");
@@ -222,7 +222,7 @@ async fn a_smaller_fallback_is_sent_what_it_can_hold() {
     rig.models.insert(
         "model".to_owned(),
         Arc::new(ScriptedModel::new(|request, _| match request.messages.last() {
-            Some(Message::User { .. }) => Ok(calls(&[("echo", json!({"text": "a"}))])),
+            Some(ModelMessage::User { .. }) => Ok(calls(&[("echo", json!({"text": "a"}))])),
             _ => Err(ScriptedModel::fault(FaultKind::Rejected, "no")),
         })),
     );

@@ -11,7 +11,7 @@ use super::{agent, allow_all, id, rig};
 use crate::door::Origin;
 use crate::error::KernelError;
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Notice, kind};
+use crate::{EntryPoint, Kernel, SessionNotice, kind};
 
 /// Each turn calls a tool and answers.
 fn acting() -> Rig {
@@ -29,8 +29,8 @@ fn accepted(rig: &Rig) -> Vec<String> {
     accepted.map(|event| event.payload.clone()).collect()
 }
 
-fn from_group(role: Role) -> Door {
-    Door::Channel {
+fn from_group(role: Role) -> EntryPoint {
+    EntryPoint::Channel {
         channel: "slack".to_owned(),
         conversation: "C1".to_owned(),
         direct: false,
@@ -41,7 +41,7 @@ fn from_group(role: Role) -> Door {
 
 #[tokio::test]
 async fn a_message_said_again_keeps_its_door_its_sender_and_its_role() {
-    let client = |role| Door::Rpc {
+    let client = |role| EntryPoint::Rpc {
         client: "tok".to_owned(),
         role,
     };
@@ -50,19 +50,19 @@ async fn a_message_said_again_keeps_its_door_its_sender_and_its_role() {
         (from_group(Role::User), true),
         (client(Role::Viewer), false),
         (client(Role::Admin), true),
-        (Door::Cli, true),
+        (EntryPoint::Cli, true),
     ] {
         let rig = acting();
         let kernel = rig.start().await;
         let session = kernel.open(door.clone()).await.unwrap();
         session.send("do it").await.unwrap();
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         let before = rig.runner.runs().len();
         // The owner says it again at the terminal.
-        let owner = kernel.reopen(session.id, Door::Cli).await.unwrap();
+        let owner = kernel.reopen(session.id, EntryPoint::Cli).await.unwrap();
         let first = accepted(&rig).remove(0);
         owner.send_again(&first, "do it").await.unwrap();
-        while !matches!(owner.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(owner.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         let ran = rig.runner.runs().len() - before;
         assert_eq!(ran > 0, may_act, "{door:?}");
         let all = accepted(&rig);
@@ -84,7 +84,7 @@ async fn who_says_it_again_lends_it_nothing() {
     let session = kernel.open(from_group(Role::Viewer)).await.unwrap();
     let admin = r#"{"door": "cli", "sender": "owner", "role": "admin"}"#;
     session.send_again(admin, "do it").await.unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     assert_eq!(rig.runner.runs(), []);
     for (record, why) in [
         ("no JSON", "can't be read"),
@@ -104,7 +104,7 @@ async fn who_says_it_again_lends_it_nothing() {
         .send_again(r#"{"door": "channel", "sender": "x"}"#, "do it")
         .await
         .unwrap();
-    while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+    while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
     assert_eq!(rig.runner.runs(), []);
 }
 
@@ -113,31 +113,31 @@ async fn who_says_it_again_lends_it_nothing() {
 fn a_fork_keeps_the_rights_of_its_message_as_a_bound() {
     for role in [Role::Viewer, Role::User, Role::Admin] {
         let recorded = Origin::from(from_group(role));
-        let forked = recorded.forked_by(&Origin::from(Door::Cli));
+        let forked = recorded.forked_by(&Origin::from(EntryPoint::Cli));
         assert_eq!((forked.role, forked.door.sender()), (role, "owner"));
         assert_eq!(
             forked.sender_door().sender(),
             "U1",
             "the words stay their sender's"
         );
-        let again = forked.forked_by(&Origin::from(Door::Cli));
+        let again = forked.forked_by(&Origin::from(EntryPoint::Cli));
         assert_eq!(again.sender_door().sender(), "U1", "also in a fork of the fork");
     }
-    let by_a_viewer = Origin::from(Door::Cli).forked_by(&Origin::from(from_group(Role::Viewer)));
+    let by_a_viewer = Origin::from(EntryPoint::Cli).forked_by(&Origin::from(from_group(Role::Viewer)));
     assert_eq!(
         (by_a_viewer.role, by_a_viewer.door.sender()),
         (Role::Viewer, "U1")
     );
     // Who may know less than the sender takes the turn over, and recalls nothing of the sender's.
     assert_eq!(by_a_viewer.sender_door(), &by_a_viewer.door);
-    let by_an_equal = Origin::from(from_group(Role::User)).forked_by(&Origin::from(Door::Rpc {
+    let by_an_equal = Origin::from(from_group(Role::User)).forked_by(&Origin::from(EntryPoint::Rpc {
         client: "other".to_owned(),
         role: Role::User,
     }));
     assert_eq!(by_an_equal.sender_door().sender(), "other");
 }
 
-async fn stores(kernel: &Kernel, door: Door, number: u32, text: &str) {
+async fn stores(kernel: &Kernel, door: EntryPoint, number: u32, text: &str) {
     let session = kernel.open(door).await.unwrap();
     let entry = NewEntry {
         content: json!(text),
@@ -155,7 +155,7 @@ async fn stores(kernel: &Kernel, door: Door, number: u32, text: &str) {
 }
 
 /// What a client is told of a store, by words and by time.
-async fn told(kernel: &Kernel, door: Door) -> Vec<String> {
+async fn told(kernel: &Kernel, door: EntryPoint) -> Vec<String> {
     let session = kernel.open(door).await.unwrap();
     let whole = TimeRange {
         from: "1970-01-01T00:00:00Z".to_owned(),
@@ -199,7 +199,7 @@ async fn a_client_is_told_its_own_entries_and_everybodys() {
             .across_senders
             .extend(across.then(|| "notes".to_owned()));
         let kernel = Kernel::start(parts).await.unwrap();
-        let token = |client: &str, role| Door::Rpc {
+        let token = |client: &str, role| EntryPoint::Rpc {
             client: client.to_owned(),
             role,
         };

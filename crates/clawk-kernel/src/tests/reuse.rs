@@ -7,11 +7,11 @@ use clawk_proto::{RequestId, SessionId};
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, params, rig, rpc, soon};
-use crate::call::{Breadth, Reply};
-use crate::effect::{Ledger, Outcome, State};
-use crate::notice::Answer;
+use crate::call::{ApprovalReply, GrantScope};
+use crate::effect::{EffectLedger, EffectSettlement, State};
+use crate::notice::ApprovalAnswer;
 use crate::ports::RunError;
-use crate::roles::Person;
+use crate::roles::KnownPerson;
 use crate::testing::{Behaviour, Rig};
 use crate::{Kernel, kind};
 
@@ -136,7 +136,7 @@ async fn two_unknown_effects_of_one_request_id_are_both_listed_and_closed_one_by
         .await
         .unwrap();
     let states = |rig: &Rig| {
-        let mut ledger = Ledger::default();
+        let mut ledger = EffectLedger::default();
         for event in rig.journal.events() {
             ledger.see(&event.kind, event.session, &event.at.to_string(), &event.payload);
         }
@@ -148,7 +148,7 @@ async fn two_unknown_effects_of_one_request_id_are_both_listed_and_closed_one_by
     for left in [1, 0] {
         assert!(
             kernel
-                .resolve_effect(&id(1), Outcome::NotDone, "ann", None)
+                .resolve_effect(&id(1), EffectSettlement::NotDone, "ann", None)
                 .await
                 .unwrap()
         );
@@ -156,7 +156,7 @@ async fn two_unknown_effects_of_one_request_id_are_both_listed_and_closed_one_by
     }
     assert!(
         !kernel
-            .resolve_effect(&id(1), Outcome::NotDone, "ann", None)
+            .resolve_effect(&id(1), EffectSettlement::NotDone, "ann", None)
             .await
             .unwrap()
     );
@@ -170,19 +170,19 @@ async fn a_question_that_waits_is_not_closed_by_an_earlier_one_of_its_id() {
          "approval": {"timeout_seconds": 86_400}},
         {"id": "rest", "action": "allow", "scope": "all"}]));
     spec["tools"][1]["labels"] = json!({"category": "filesystem"});
-    for answer in [Answer::Approve, Answer::Deny] {
+    for answer in [ApprovalAnswer::Approve, ApprovalAnswer::Deny] {
         let rig = rig(spec.clone());
         let kernel = rig.start().await;
         let session = rpc(&kernel).await;
         let mut questions = kernel.questions();
         let call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), 1)));
         soon(questions.recv()).await.unwrap();
-        let reply = Reply {
+        let reply = ApprovalReply {
             answer,
-            breadth: Breadth::Exact,
-            person: Person::admin("terminal", "ann"),
+            breadth: GrantScope::Exact,
+            person: KnownPerson::admin("terminal", "ann"),
             reason: None,
-            seen: crate::sheet::Seen::Short,
+            seen: crate::sheet::PreviewReceipt::Short,
         };
         kernel.reply(&id(1), reply).await;
         let _ended = call.await.unwrap();

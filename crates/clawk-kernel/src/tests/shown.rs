@@ -7,10 +7,10 @@ use clawk_manifest::model::Role;
 use serde_json::json;
 
 use super::{agent, rig, soon};
-use crate::Notice;
+use crate::SessionNotice;
 use crate::door::REMEMBERED_DAYS;
-use crate::ingress::Inbound;
-use crate::ports::{Message, MessageContext, RunError};
+use crate::ingress::ChannelMessage;
+use crate::ports::{MessageContext, ModelMessage, RunError};
 use crate::testing::{Behaviour, Rig, ScriptedChannel, ScriptedModel, calls, says};
 
 /// What happens, what the agent claims, and what the line says.
@@ -111,11 +111,11 @@ pub(super) fn tools(change: impl FnOnce(&mut serde_json::Value)) -> Rig {
     );
     let model = ScriptedModel::new(|request, _| {
         let said = request.messages.iter().rev().find_map(|message| match message {
-            Message::User { text, .. } => text.parse::<usize>().ok(),
+            ModelMessage::User { text, .. } => text.parse::<usize>().ok(),
             _ => None,
         });
         let (tools, claim, _) = CASES[said.unwrap()];
-        let asked = matches!(request.messages.last(), Some(Message::User { .. }));
+        let asked = matches!(request.messages.last(), Some(ModelMessage::User { .. }));
         if asked && !tools.is_empty() {
             let wanted: Vec<_> = tools
                 .iter()
@@ -138,7 +138,7 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
     let _deliveries = kernel.deliver("chat", Arc::clone(&port) as _);
     // Half of them in one conversation after each other: a line is about its own turn.
     for (n, (_, claim, line)) in CASES.iter().enumerate() {
-        let inbound = Inbound {
+        let inbound = ChannelMessage {
             channel: "chat".to_owned(),
             conversation: if n % 2 == 0 {
                 "room".to_owned()
@@ -170,17 +170,17 @@ async fn twenty_answers_that_claim_what_did_not_happen_are_each_contradicted_by_
 async fn a_surface_is_told_the_line_before_the_turn_ends() {
     let rig = with();
     let kernel = rig.start().await;
-    let session = kernel.open(crate::Door::Cli).await.unwrap();
+    let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
     session.send("8").await.unwrap();
     let mut told = Vec::new();
     soon(async {
         loop {
             match session.next_notice().await {
-                Some(Notice::Shown(shown, line)) => {
+                Some(SessionNotice::Shown(shown, line)) => {
                     assert!(shown.contradicts());
                     told.push(line);
                 }
-                Some(Notice::TurnEnded { .. }) | None => break,
+                Some(SessionNotice::TurnEnded { .. }) | None => break,
                 Some(_) => {}
             }
         }

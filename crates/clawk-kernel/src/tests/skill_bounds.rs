@@ -9,7 +9,7 @@ use super::origin::{cut, replayed, settled_turns};
 use super::{agent, allow_all, rig};
 use crate::kind;
 use crate::notice::TurnEnd;
-use crate::ports::{Completion, Message};
+use crate::ports::{ModelCompletion, ModelMessage};
 use crate::testing::{Rig, ScriptedModel, calls, says};
 
 /// A skill `dig` that may use `echo` and `fetch`, changed by `change`.
@@ -26,7 +26,7 @@ fn spec(change: Value) -> Value {
     spec
 }
 
-fn scripted(spec: Value, script: Vec<Completion>) -> Rig {
+fn scripted(spec: Value, script: Vec<ModelCompletion>) -> Rig {
     let mut rig = rig(spec);
     rig.models
         .insert("model".to_owned(), Arc::new(ScriptedModel::turns(script)));
@@ -37,9 +37,9 @@ fn scripted(spec: Value, script: Vec<Completion>) -> Rig {
 fn results(rig: &Rig) -> Vec<(String, bool)> {
     let asked = rig.models["model"].asked();
     let messages = &asked.last().unwrap().messages;
-    let result = |message: &Message| match message {
-        Message::ToolResult { text, is_error, .. } => Some((text.clone(), *is_error)),
-        Message::User { .. } | Message::Assistant { .. } => None,
+    let result = |message: &ModelMessage| match message {
+        ModelMessage::ToolResult { text, is_error, .. } => Some((text.clone(), *is_error)),
+        ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
     };
     messages.iter().filter_map(result).collect()
 }
@@ -158,7 +158,7 @@ async fn a_result_that_does_not_fit_is_repaired_once_and_then_fails_the_turn() {
     assert_eq!(say(&mended.start().await, "dig").await.0, TurnEnd::Answered);
     let asked = mended.models["model"].asked();
     assert!(
-        matches!(asked[2].messages.last(), Some(Message::User { text, .. }) if text.contains("does not fit")),
+        matches!(asked[2].messages.last(), Some(ModelMessage::User { text, .. }) if text.contains("does not fit")),
         "{:?}",
         asked[2].messages
     );
@@ -228,9 +228,9 @@ async fn a_crash_anywhere_leaves_the_skills_bound_in_force() {
     let change = json!({"output_schema": {"type": "object"}});
     let answers = ScriptedModel::new(|request, _| {
         let told = request.messages.iter().rev().find_map(|message| match message {
-            Message::ToolResult { text, .. } => Some(text.clone()),
-            Message::User { text, .. } if text.contains("does not fit") => Some("again".to_owned()),
-            Message::User { .. } | Message::Assistant { .. } => None,
+            ModelMessage::ToolResult { text, .. } => Some(text.clone()),
+            ModelMessage::User { text, .. } if text.contains("does not fit") => Some("again".to_owned()),
+            ModelMessage::User { .. } | ModelMessage::Assistant { .. } => None,
         });
         Ok(match told.as_deref() {
             None => calls(&[("skill-dig", json!({}))]),

@@ -9,7 +9,7 @@ use super::{agent, allow_all, params, rig, rpc};
 use crate::error::CallError;
 use crate::kind;
 use crate::notice::TurnEnd;
-use crate::ports::Message;
+use crate::ports::ModelMessage;
 use crate::testing::{Rig, ScriptedModel, calls, says};
 
 fn spec(permissions: Value) -> Value {
@@ -54,7 +54,7 @@ async fn an_invoked_skill_joins_the_turn_and_is_a_ceiling() {
         .messages
         .iter()
         .filter_map(|m| {
-            if let Message::ToolResult { text, .. } = m {
+            if let ModelMessage::ToolResult { text, .. } = m {
                 Some(text.as_str())
             } else {
                 None
@@ -149,7 +149,7 @@ async fn a_skills_input_is_validated() {
     let asked = rig.models["model"].asked();
     assert!(matches!(
         asked[1].messages.last(),
-        Some(Message::ToolResult { is_error: true, .. })
+        Some(ModelMessage::ToolResult { is_error: true, .. })
     ));
 }
 
@@ -159,7 +159,7 @@ async fn a_composite_tool_runs_an_inner_turn_with_every_gate() {
         let done = request
             .messages
             .iter()
-            .any(|m| matches!(m, Message::ToolResult { .. }));
+            .any(|m| matches!(m, ModelMessage::ToolResult { .. }));
         Ok(if done {
             says("worms are soft")
         } else {
@@ -240,7 +240,7 @@ async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
         assert_eq!(question.tool, "write");
         assert!(question.reason.contains("dig"), "{}", question.reason);
         kernel
-            .answer(&question.request_id, crate::Answer::Deny, None, "ann")
+            .answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
             .await
     };
     let (end, denied) = tokio::join!(say(&kernel, "dig"), person);
@@ -253,7 +253,7 @@ async fn a_skill_that_needs_approval_asks_before_anything_with_effects() {
         let question = questions.recv().await.unwrap();
         assert_eq!(question.tool, "research");
         kernel
-            .answer(&question.request_id, crate::Answer::Deny, None, "ann")
+            .answer(&question.request_id, crate::ApprovalAnswer::Deny, None, "ann")
             .await
     };
     let (outcome, _) = tokio::join!(call, person);

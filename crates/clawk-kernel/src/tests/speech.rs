@@ -12,8 +12,8 @@ use super::models::payloads;
 use crate::event::digest;
 use crate::kind;
 use crate::ports::{
-    Audio, Completion, Delta, FaultKind, InferRequest, Later, Provider, ProviderError, Spoken, Transcribed,
-    heard, said,
+    AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
+    ModelProvider, ProviderError, SpokenAudio, heard, said,
 };
 use crate::testing::{Rig, ScriptedModel, manifest};
 
@@ -34,26 +34,26 @@ impl Ear {
     }
 }
 
-impl Provider for Ear {
+impl ModelProvider for Ear {
     fn infer<'a>(
         &'a self,
         _: &'a InferRequest,
-        _: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async { Err(ScriptedModel::fault(FaultKind::Rejected, "it only hears")) })
     }
 
     fn transcribe<'a>(
         &'a self,
-        audio: &'a Audio,
+        audio: &'a AudioRecording,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async {
             self.asked()?;
             let usage = heard(audio.length_ms);
             let text = "hello".to_owned();
-            Ok(Transcribed { text, usage })
+            Ok(AudioTranscript { text, usage })
         })
     }
 
@@ -62,10 +62,10 @@ impl Provider for Ear {
         _: &'a str,
         text: &'a str,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Spoken, ProviderError>> {
+    ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(async {
             self.asked()?;
-            Ok(Spoken {
+            Ok(SpokenAudio {
                 media_type: "audio/mpeg",
                 data: text.as_bytes().to_vec(),
                 usage: said(5),
@@ -91,9 +91,9 @@ async fn agent(
     (rig, kernel, ear)
 }
 
-fn audio() -> Audio {
+fn audio() -> AudioRecording {
     let data = b"a recording that stays out of the record";
-    Audio {
+    AudioRecording {
         media_type: "audio/wav".to_owned(),
         digest: digest(data),
         length_ms: 10_000,

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, params, rig, rpc};
 use crate::error::{CallError, DeniedBy};
-use crate::notice::{Notice, TurnEnd};
-use crate::stop::{Level, Order};
+use crate::notice::{SessionNotice, TurnEnd};
+use crate::stop::{Level, StopOrder};
 use crate::testing::{Behaviour, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Person, kind, stop};
+use crate::{EntryPoint, Kernel, KnownPerson, kind, stop};
 
-fn operator() -> Person {
-    Person::admin("control", "ann")
+fn operator() -> KnownPerson {
+    KnownPerson::admin("control", "ann")
 }
 
 async fn stop(kernel: &Kernel, session: Option<SessionId>, level: Level) {
@@ -63,7 +63,7 @@ async fn a_stop_ends_what_runs_within_a_second_and_refuses_what_is_new() {
         .unwrap_err();
     assert!(stopped(&error), "{error}");
     for role in [Role::Viewer, Role::User] {
-        let person = Person { role, ..operator() };
+        let person = KnownPerson { role, ..operator() };
         assert!(!kernel.lift(None, &person).await.unwrap());
         assert_eq!(kernel.stops().len(), 1);
     }
@@ -108,7 +108,7 @@ async fn frozen_keeps_messages_and_asks_no_model() {
     let model = Arc::new(ScriptedModel::saying("hello"));
     rig.models.insert("model".to_owned(), Arc::clone(&model));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     stop(&kernel, None, Level::Frozen).await;
     session.send("are you there").await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -119,7 +119,7 @@ async fn frozen_keeps_messages_and_asks_no_model() {
     );
     kernel.lift(None, &operator()).await.unwrap();
     loop {
-        if let Some(Notice::TurnEnded { end, .. }) = session.next_notice().await {
+        if let Some(SessionNotice::TurnEnded { end, .. }) = session.next_notice().await {
             assert_eq!(end, TurnEnd::Answered);
             break;
         }
@@ -131,7 +131,7 @@ async fn frozen_keeps_messages_and_asks_no_model() {
 async fn a_frozen_agent_still_stops_in_order_and_answers_after_the_next_start() {
     let rig = rig(agent(allow_all()));
     let kernel = rig.start().await;
-    let session = kernel.open(Door::Cli).await.unwrap();
+    let session = kernel.open(EntryPoint::Cli).await.unwrap();
     stop(&kernel, None, Level::Frozen).await;
     session.send("later").await.unwrap();
     tokio::time::timeout(Duration::from_secs(10), kernel.shutdown("test", 50))
@@ -141,7 +141,7 @@ async fn a_frozen_agent_still_stops_in_order_and_answers_after_the_next_start() 
         rig.journal.inbox().iter().all(|(_, end)| end.is_none()),
         "kept, not lost"
     );
-    let order = Order::Lift { session: None };
+    let order = StopOrder::Lift { session: None };
     let clock = Arc::clone(&rig.clock);
     let left = stop::offline(Arc::clone(&rig.journal) as _, clock, Some(order), &operator())
         .await
@@ -156,7 +156,7 @@ async fn a_frozen_agent_still_stops_in_order_and_answers_after_the_next_start() 
 #[tokio::test]
 async fn an_agent_that_does_not_run_can_be_stopped() {
     let rig = rig(agent(allow_all()));
-    let order = Order::Engage {
+    let order = StopOrder::Engage {
         level: Level::NoTools,
         session: None,
         reason: Some("fire".to_owned()),
@@ -176,8 +176,8 @@ async fn an_agent_that_does_not_run_can_be_stopped() {
     ));
 }
 
-fn channel(role: Role) -> Door {
-    Door::Channel {
+fn channel(role: Role) -> EntryPoint {
+    EntryPoint::Channel {
         channel: "slack".to_owned(),
         conversation: "C1".to_owned(),
         direct: true,
@@ -201,7 +201,7 @@ async fn a_viewer_triggers_no_tool() {
         let kernel = rig.start().await;
         let session = kernel.open(channel(role)).await.unwrap();
         session.send("go").await.unwrap();
-        while !matches!(session.next_notice().await, Some(Notice::TurnEnded { .. })) {}
+        while !matches!(session.next_notice().await, Some(SessionNotice::TurnEnded { .. })) {}
         assert_eq!(rig.runner.runs().len(), runs, "{role}");
         let denied = rig
             .journal

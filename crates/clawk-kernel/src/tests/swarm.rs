@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use clawk_proto::RequestId;
 use clawk_proto::method::{
-    BroadcastParams, DelegateContext, DelegateParams, DiscoverParams, MemoryCompactParams, MemoryContext,
-    MemoryQuery, MemoryQueryParams, MemoryStoreParams, NewEntry, PeerStatus, ReportParams, Task, TaskStatus,
+    BroadcastParams, DelegateContext, DelegateParams, DelegateTask, DiscoverParams, MemoryCompactParams,
+    MemoryContext, MemoryQuery, MemoryQueryParams, MemoryStoreParams, NewEntry, PeerStatus, ReportParams,
+    TaskStatus,
 };
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc};
 use crate::error::KernelError;
-use crate::ports::Message;
+use crate::ports::ModelMessage;
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, kind};
+use crate::{EntryPoint, Kernel, kind};
 
 fn team() -> Value {
     let mut spec = agent(allow_all());
@@ -28,7 +29,7 @@ fn team() -> Value {
 fn task(n: u32) -> DelegateParams {
     DelegateParams {
         task_id: id(1000 + n),
-        task: Task {
+        task: DelegateTask {
             description: "count the beans".to_owned(),
             input: Some(json!({"beans": 3})),
         },
@@ -126,7 +127,7 @@ async fn a_session_that_ends_answers_what_waits_and_takes_nothing_more() {
     let rig = rig(team());
     let kernel = rig.start().await;
     let rest = at_rest(&kernel).await;
-    let session = kernel.open(Door::launcher("test")).await.unwrap();
+    let session = kernel.open(EntryPoint::launcher("test")).await.unwrap();
     for text in ["one", "two", "three"] {
         session.send(text).await.unwrap();
     }
@@ -148,7 +149,7 @@ fn writer() -> Arc<ScriptedModel> {
         let done = request
             .messages
             .iter()
-            .any(|m| matches!(m, Message::ToolResult { .. }));
+            .any(|m| matches!(m, ModelMessage::ToolResult { .. }));
         Ok(if done {
             says("three beans")
         } else {

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use clawk_proto::RequestId;
 use clawk_proto::method::{DelegateParams, ReportParams, TaskStatus};
-use clawk_swarm::coord::Lost;
+use clawk_swarm::coord::RetryReason;
 use clawk_trace::checkpoint::PublicKey;
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc, swarm_slices};
-use crate::ports::{Elsewhere, Errand, Later, Place, Reports, Worked};
-use crate::purse::{Unit, Window};
+use crate::ports::{BoxFuture, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver};
+use crate::purse::{BudgetUnit, Window};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, kind};
+use crate::{EntryPoint, Kernel, kind};
 
 /// What the other side does with a try.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ enum Act {
 #[derive(Debug, Default)]
 struct There {
     acts: Mutex<VecDeque<Act>>,
-    given: Mutex<Vec<Errand>>,
+    given: Mutex<Vec<RemoteTask>>,
 }
 
 impl There {
@@ -55,7 +55,7 @@ impl There {
     }
 }
 
-fn said(errand: &Errand, tokens: u64) -> ReportParams {
+fn said(errand: &RemoteTask, tokens: u64) -> ReportParams {
     ReportParams {
         task_id: errand.id.clone(),
         status: TaskStatus::Completed,
@@ -68,9 +68,9 @@ fn said(errand: &Errand, tokens: u64) -> ReportParams {
     }
 }
 
-impl Elsewhere for There {
-    fn place(&self, identity: &str) -> Option<Place> {
-        (identity == "hand").then_some(Place::Peer)
+impl RemoteWorkers for There {
+    fn place(&self, identity: &str) -> Option<MemberRoute> {
+        (identity == "hand").then_some(MemberRoute::Peer)
     }
 
     fn is_gone(&self, _identity: &str) -> bool {
@@ -93,15 +93,19 @@ impl Elsewhere for There {
         None
     }
 
-    fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+    fn work<'a>(
+        &'a self,
+        errand: RemoteTask,
+        reports: Arc<dyn ReportReceiver>,
+    ) -> BoxFuture<'a, RemoteResult> {
         let act = self.acts.lock().unwrap().pop_front().unwrap_or(Act::Keep);
         self.given.lock().unwrap().push(errand.clone());
         Box::pin(async move {
             match act {
                 Act::Keep => {}
                 Act::Lose(tokens) => {
-                    return Worked::Lost {
-                        why: Lost::Crashed,
+                    return RemoteResult::Lost {
+                        why: RetryReason::Crashed,
                         message: "gone".to_owned(),
                         tokens,
                     };
@@ -111,7 +115,7 @@ impl Elsewhere for There {
                     assert!(taken.unwrap().acknowledged);
                 }
                 Act::Answer(tokens) => {
-                    return Worked::Answered {
+                    return RemoteResult::Answered {
                         text: "three beans".to_owned(),
                         tokens: Some(tokens),
                     };
@@ -121,7 +125,7 @@ impl Elsewhere for There {
         })
     }
 
-    fn may_begin<'a>(&'a self, _run: &'a RequestId) -> Later<'a, Result<(), String>> {
+    fn may_begin<'a>(&'a self, _run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -140,7 +144,7 @@ fn team() -> Value {
 
 fn rig_with(there: &Arc<There>) -> Rig {
     let mut rig = rig(team());
-    rig.swarm.elsewhere = Some(Arc::clone(there) as Arc<dyn Elsewhere>);
+    rig.swarm.elsewhere = Some(Arc::clone(there) as Arc<dyn RemoteWorkers>);
     rig
 }
 
@@ -187,7 +191,7 @@ fn of_day(kernel: &Kernel) -> u64 {
     let purses = kernel.budget().purses;
     let agent = purses.iter().find(|purse| purse.name == "agent").unwrap();
     let mut limits = agent.limits.iter();
-    let day = limits.find(|limit| limit.unit == Unit::Tokens && limit.window == Window::Day);
+    let day = limits.find(|limit| limit.unit == BudgetUnit::Tokens && limit.window == Window::Day);
     day.unwrap().spent
 }
 
@@ -318,7 +322,7 @@ async fn an_answer_that_was_counted_before_a_crash_is_not_counted_again() {
     let session = rpc(&kernel).await;
     kernel.delegate(session, own("hand")).await.unwrap();
     reported(&rig).await;
-    let settled = |event: &crate::ports::Recorded| event.payload.contains(r#""state":"settled""#);
+    let settled = |event: &crate::ports::RecordedEvent| event.payload.contains(r#""state":"settled""#);
     let at = rig.journal.events().iter().position(settled).unwrap();
     let after = There::new(&[Act::Answer(700)]);
     let mut cut = rig_with(&after);
@@ -338,7 +342,7 @@ async fn a_session_that_gave_a_run_pays_for_it_when_it_is_opened_later() {
     spec["swarm"].as_object_mut().unwrap().remove("resource_limits");
     let mut rig = rig(spec);
     rig.budgets.session.tokens = Some(6_000);
-    let costs = |mut completion: crate::ports::Completion, tokens: u64| {
+    let costs = |mut completion: crate::ports::ModelCompletion, tokens: u64| {
         completion.usage.input_tokens = 10;
         completion.usage.output_tokens = tokens - 10;
         completion
@@ -353,7 +357,7 @@ async fn a_session_that_gave_a_run_pays_for_it_when_it_is_opened_later() {
     rig.models.insert("model".to_owned(), Arc::new(before));
     rig.runner.set("write", Behaviour::Sleep(60_000));
     let kernel = rig.start().await;
-    let giver = kernel.open(Door::launcher("test")).await.unwrap();
+    let giver = kernel.open(EntryPoint::launcher("test")).await.unwrap();
     giver.send("hello").await.unwrap();
     until("an answer", || {
         rig.journal.kinds().contains(&kind::MESSAGE_ANSWERED.to_owned())
@@ -389,7 +393,7 @@ async fn a_session_that_gave_a_run_pays_for_it_when_it_is_opened_later() {
         "6000 - 4000 - 500: {worked:?}"
     );
     let behind = rig.journal.kinds().len();
-    let session = kernel.reopen(giver, Door::launcher("test")).await.unwrap();
+    let session = kernel.reopen(giver, EntryPoint::launcher("test")).await.unwrap();
     session.send("and now?").await.unwrap();
     until("an answer", || {
         let answered = rig.journal.kinds().into_iter().skip(behind);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use clawk_proto::method::{DelegateContext, DelegateParams, Task, TaskLimits};
+use clawk_proto::method::{DelegateContext, DelegateParams, DelegateTask, TaskLimits};
 use serde_json::{Value, json};
 
 use super::{agent, allow_all, id, rig, rpc};
-use crate::ports::{Completion, FaultKind, Message};
+use crate::ports::{FaultKind, ModelCompletion, ModelMessage};
 use crate::testing::{Behaviour, Rig, ScriptedModel, calls, says};
 use crate::{Kernel, kind};
 
@@ -25,7 +25,7 @@ pub(super) fn task(
 ) -> DelegateParams {
     DelegateParams {
         task_id: id(1001),
-        task: Task {
+        task: DelegateTask {
             description: "count the beans".to_owned(),
             input: None,
         },
@@ -45,7 +45,7 @@ pub(super) fn task(
     }
 }
 
-fn costs(mut completion: Completion, input: u64, output: u64) -> Completion {
+fn costs(mut completion: ModelCompletion, input: u64, output: u64) -> ModelCompletion {
     completion.usage.input_tokens = input;
     completion.usage.output_tokens = output;
     completion
@@ -131,7 +131,7 @@ async fn a_call_that_a_slice_has_no_room_for_after_a_restart_is_refused() {
 async fn an_inference_that_a_crash_cut_off_counts_for_its_slice() {
     let mut rig = rig(team());
     let before = ScriptedModel::new(|request, _| {
-        let worked = |m: &Message| matches!(m, Message::ToolResult { .. });
+        let worked = |m: &ModelMessage| matches!(m, ModelMessage::ToolResult { .. });
         Ok(match request.messages.iter().any(worked) {
             false => costs(calls(&[("echo", json!({"text": "x"}))]), 10, 990),
             true => costs(says("lost"), 10, 90),
@@ -208,7 +208,8 @@ async fn the_session_of_a_task_keeps_its_budget_over_a_restart() {
 async fn what_a_part_spent_before_a_restart_counts_for_who_delegated_it() {
     let mut rig = rig(team());
     let lead = |request: &crate::ports::InferRequest| {
-        let parts = |m: &Message| matches!(m, Message::User { .. }) && format!("{m:?}").contains("a part");
+        let parts =
+            |m: &ModelMessage| matches!(m, ModelMessage::User { .. }) && format!("{m:?}").contains("a part");
         !request.messages.iter().any(parts)
     };
     let before = ScriptedModel::new(move |request, _| {
@@ -249,7 +250,7 @@ async fn another_try_of_a_task_has_the_rest_of_its_slice() {
     let mut rig = rig(spec);
     let lost = std::sync::atomic::AtomicBool::new(false);
     let model = ScriptedModel::new(move |request, _| {
-        let worked = |m: &Message| matches!(m, Message::ToolResult { .. });
+        let worked = |m: &ModelMessage| matches!(m, ModelMessage::ToolResult { .. });
         if !request.messages.iter().any(worked) {
             return Ok(costs(calls(&[("echo", json!({"text": "x"}))]), 10, 990));
         }

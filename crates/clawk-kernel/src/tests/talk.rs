@@ -8,10 +8,10 @@ use serde_json::json;
 use super::{agent, allow_all, id, rig, soon};
 use crate::error::KernelError;
 use crate::kind;
-use crate::notice::Notice;
-use crate::ports::{Completion, FaultKind, Message, ProviderError, StopReason};
+use crate::notice::SessionNotice;
+use crate::ports::{FaultKind, ModelCompletion, ModelMessage, ProviderError, StopReason};
 use crate::testing::{Rig, ScriptedModel, calls, says};
-use crate::{Door, Kernel, Talk, TalkStop, Told};
+use crate::{EntryPoint, Kernel, TalkRequest, TalkStop, TurnResult};
 
 fn talking() -> Rig {
     let mut rig = rig(agent(allow_all()));
@@ -19,19 +19,19 @@ fn talking() -> Rig {
         let said = request
             .messages
             .iter()
-            .filter(|message| matches!(message, Message::User { .. }));
+            .filter(|message| matches!(message, ModelMessage::User { .. }));
         Ok(says(&format!("answer {}", said.count())))
     });
     rig.models.insert("model".to_owned(), Arc::new(model));
     rig
 }
 
-fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> Talk {
-    Talk::new(owner, conversation.map(str::to_owned), text.to_owned(), id(n))
+fn message(owner: &str, conversation: Option<&str>, text: &str, n: u32) -> TalkRequest {
+    TalkRequest::new(owner, conversation.map(str::to_owned), text.to_owned(), id(n))
 }
 
-async fn send(kernel: &Kernel, asked: Talk) -> Result<Told, KernelError> {
-    soon(kernel.talk(Door::launcher("test"), asked, &|_, _| ())).await
+async fn send(kernel: &Kernel, asked: TalkRequest) -> Result<TurnResult, KernelError> {
+    soon(kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ())).await
 }
 
 fn accepted(rig: &Rig) -> usize {
@@ -130,7 +130,7 @@ async fn after_a_restart_the_same_request_finds_its_answer_in_the_record() {
 }
 
 /// A rig whose model answers so, each message for itself.
-fn ending(answer: impl Fn() -> Result<Completion, ProviderError> + Send + Sync + 'static) -> Rig {
+fn ending(answer: impl Fn() -> Result<ModelCompletion, ProviderError> + Send + Sync + 'static) -> Rig {
     let mut rig = rig(agent(allow_all()));
     let model = ScriptedModel::new(move |_, _| answer());
     rig.models.insert("model".to_owned(), Arc::new(model));
@@ -141,7 +141,7 @@ fn ending(answer: impl Fn() -> Result<Completion, ProviderError> + Send + Sync +
 async fn each_way_a_turn_ends_is_told_apart_also_after_a_restart() {
     let refuses = || {
         let stop = StopReason::Refusal;
-        Ok(Completion { stop, ..says("no") })
+        Ok(ModelCompletion { stop, ..says("no") })
     };
     let fails = || Err(ScriptedModel::fault(FaultKind::Rejected, "no such model"));
     let repeats = || Ok(calls(&[("echo", json!({"text": "again"}))]));
@@ -172,7 +172,7 @@ async fn an_answer_that_nobody_read_is_there_for_seven_days() {
     let kernel = rig.start().await;
     // Who asked goes away as soon as the message is taken.
     let asked = message("ann", Some("desk"), "hello", 1);
-    let talk = kernel.talk(Door::launcher("test"), asked, &|_, _| ());
+    let talk = kernel.talk(EntryPoint::launcher("test"), asked, &|_, _| ());
     let gone = tokio::time::timeout(std::time::Duration::ZERO, talk).await;
     assert!(gone.is_err(), "nobody hears the answer");
     while accepted(&rig) == 0 {
@@ -264,7 +264,7 @@ async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
         kernel.watch(one.session).unwrap(),
     ];
     let heard = Mutex::new(Vec::new());
-    let door = Door::Rpc {
+    let door = EntryPoint::Rpc {
         client: "test".to_owned(),
         role: Role::User,
     };
@@ -276,14 +276,14 @@ async fn who_asks_hears_its_own_turn_and_watchers_hear_it_too() {
     .unwrap();
     let heard = heard.into_inner().unwrap();
     assert!(heard.iter().all(|(turn, _)| *turn == told.turn));
-    let said = Notice::Said("answer 2".to_owned());
+    let said = SessionNotice::Said("answer 2".to_owned());
     assert!(heard.iter().any(|(_, notice)| *notice == said));
     for watcher in watchers {
         let mut all = Vec::new();
-        while !matches!(all.last(), Some(Notice::TurnEnded { .. })) {
+        while !matches!(all.last(), Some(SessionNotice::TurnEnded { .. })) {
             all.push(soon(watcher.next()).await.unwrap());
         }
-        let own: Vec<Notice> = heard.iter().map(|(_, notice)| notice.clone()).collect();
+        let own: Vec<SessionNotice> = heard.iter().map(|(_, notice)| notice.clone()).collect();
         assert_eq!(all, own);
     }
     let record = rig.journal.events();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{agent, rig};
-use crate::Door;
+use crate::EntryPoint;
 use crate::testing::{Rig, ScriptedModel, calls, says};
 
 const PAGE: &str = "https://evil.test/page";
 
 /// `mail` is refused where its address may come from a page, `page` and `ledger` are free.
-fn world(script: Vec<crate::ports::Completion>) -> Rig {
+fn world(script: Vec<crate::ports::ModelCompletion>) -> Rig {
     let from = json!({"argument": "to", "origins": ["web", "peer"], "trust": ["contacts"]});
     let mut spec = agent(json!([
         {"id": "no-foreign-address", "action": "deny", "scope": "tool", "match": {"name": "mail"}, "conditions": {"from": from},
@@ -41,7 +41,7 @@ async fn ran(said: &str, before: &[(&str, Value)], mail: Value) -> bool {
     script.extend([calls(&[("mail", mail)]), says("done")]);
     let rig = world(script);
     let kernel = rig.start().await;
-    let reasons = super::poison::said(&kernel, Door::Cli, said).await;
+    let reasons = super::poison::said(&kernel, EntryPoint::Cli, said).await;
     assert!(reasons.is_empty(), "nobody is asked: {reasons:?}");
     rig.runner.runs().iter().any(|(tool, _)| tool == "mail")
 }
@@ -91,7 +91,7 @@ async fn fetched(said: &str, arguments: Value) -> (bool, Vec<String>) {
     }
     rig.manifest = Arc::new(manifest);
     let kernel = rig.start().await;
-    let reasons = super::poison::said(&kernel, Door::Cli, said).await;
+    let reasons = super::poison::said(&kernel, EntryPoint::Cli, said).await;
     let ran = rig.runner.runs().iter().any(|(tool, _)| tool == "web-fetch");
     (ran, reasons)
 }
@@ -134,7 +134,7 @@ async fn under_trusting_an_address_that_the_person_named_is_not_asked_for_as_for
 }
 
 /// An agent under `trusting` with tools of a service, as an operator describes them.
-fn service(script: Vec<crate::ports::Completion>) -> Rig {
+fn service(script: Vec<crate::ports::ModelCompletion>) -> Rig {
     let mut rig = super::poison::with("trusting", script);
     let mut manifest = (*rig.manifest).clone();
     let template = manifest
@@ -164,7 +164,7 @@ async fn posted(said: &str, before: &[(&str, Value)], arguments: Value) -> (bool
     script.extend([calls(&[("post", arguments)]), says("done")]);
     let rig = service(script);
     let kernel = rig.start().await;
-    let reasons = super::poison::said(&kernel, Door::Cli, said).await;
+    let reasons = super::poison::said(&kernel, EntryPoint::Cli, said).await;
     let ran = rig.runner.runs().iter().any(|(tool, _)| tool == "post");
     (ran, reasons)
 }

@@ -8,8 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::limits::say;
 use super::{agent, allow_all, rig};
-use crate::notice::Notice;
-use crate::ports::{Completion, Delta, FaultKind, InferRequest, Later, Message, Provider, ProviderError};
+use crate::notice::SessionNotice;
+use crate::ports::{
+    BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelMessage, ModelProvider,
+    ProviderError,
+};
 use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{Kernel, kind};
 
@@ -33,24 +36,24 @@ fn scanning(scanning: Value) -> Rig {
 /// Streams its answers in pieces of some bytes.
 #[derive(Debug)]
 struct Streaming {
-    answers: Mutex<Vec<Completion>>,
+    answers: Mutex<Vec<ModelCompletion>>,
     asked: Mutex<Vec<InferRequest>>,
     chunk: usize,
 }
 
-impl Provider for Streaming {
+impl ModelProvider for Streaming {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
             self.asked.lock().unwrap().push(request.clone());
             let answer = self.answers.lock().unwrap().remove(0);
             let chars: Vec<char> = answer.text.chars().collect();
             for piece in chars.chunks(self.chunk) {
-                on_delta(Delta::Text(&piece.iter().collect::<String>()));
+                on_delta(CompletionDelta::Text(&piece.iter().collect::<String>()));
                 tokio::task::yield_now().await;
             }
             Ok(answer)
@@ -58,7 +61,7 @@ impl Provider for Streaming {
     }
 }
 
-async fn streaming(rig: &Rig, answers: Vec<Completion>, chunk: usize) -> (Kernel, Arc<Streaming>) {
+async fn streaming(rig: &Rig, answers: Vec<ModelCompletion>, chunk: usize) -> (Kernel, Arc<Streaming>) {
     let model = Arc::new(Streaming {
         answers: Mutex::new(answers),
         asked: Mutex::default(),
@@ -72,12 +75,12 @@ async fn streaming(rig: &Rig, answers: Vec<Completion>, chunk: usize) -> (Kernel
 }
 
 /// What a surface was told: the pieces, and the whole.
-fn told(notices: &[Notice]) -> (String, String) {
+fn told(notices: &[SessionNotice]) -> (String, String) {
     let (mut pieces, mut whole) = (String::new(), String::new());
     for notice in notices {
         match notice {
-            Notice::Delta(piece) => pieces.push_str(piece),
-            Notice::Said(text) => whole.push_str(text),
+            SessionNotice::Delta(piece) => pieces.push_str(piece),
+            SessionNotice::Said(text) => whole.push_str(text),
             _ => {}
         }
     }
@@ -210,7 +213,7 @@ async fn the_arguments_that_a_model_gives_are_kept_as_the_call_gets_them() {
         assert!(!kept.contains(&shaped()), "{action}: {kept}");
         let asked = model.asked.lock().unwrap();
         let read = asked[1].messages.last().unwrap();
-        let Message::ToolResult { text, is_error, .. } = read else {
+        let ModelMessage::ToolResult { text, is_error, .. } = read else {
             panic!("{read:?}")
         };
         assert_eq!(*is_error, action == "block", "{text}");
@@ -231,7 +234,7 @@ async fn the_arguments_that_a_model_gives_are_kept_as_the_call_gets_them() {
             }
             assert!(!text.contains("JSON") && !text.contains("]. "), "{text}");
             let told = notices.iter().any(|notice| {
-                matches!(notice, Notice::Screened { place: "arguments", action: "block", kinds } if kinds == &["github-token"])
+                matches!(notice, SessionNotice::Screened { place: "arguments", action: "block", kinds } if kinds == &["github-token"])
             });
             assert!(told, "{notices:?}");
         }

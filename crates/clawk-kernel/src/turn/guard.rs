@@ -35,7 +35,7 @@ impl Default for Bounds {
 
 /// Why a turn was ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stopped {
+pub struct LoopGuardStop {
     /// `steps`, `repeat` or `cycle`.
     pub guard: &'static str,
     /// For people and for the model.
@@ -44,7 +44,7 @@ pub struct Stopped {
 
 /// The calls of a turn with their answers, as digests.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Trail {
+pub(super) struct CallTrail {
     seen: BTreeMap<Digest, u32>,
     order: Vec<Digest>,
 }
@@ -55,7 +55,7 @@ pub(super) enum Finding {
     Fine,
     /// Once more, and the turn ends: the model is told.
     Nearly(String),
-    Stop(Stopped),
+    Stop(LoopGuardStop),
 }
 
 /// What makes two calls the same.
@@ -69,7 +69,7 @@ pub(super) fn call_digest(name: &str, arguments: &Result<Map<String, Value>, Str
     digest(&bytes)
 }
 
-impl Trail {
+impl CallTrail {
     /// Adds a call and its answer.
     pub(super) fn add(&mut self, tool: &str, call: Digest, answer: &str, bounds: Bounds) -> Finding {
         if bounds.repeats == 0 {
@@ -81,7 +81,7 @@ impl Trail {
         *count += 1;
         let count = *count;
         if count >= bounds.repeats {
-            return Finding::Stop(Stopped {
+            return Finding::Stop(LoopGuardStop {
                 guard: "repeat",
                 reason: format!(
                     "the turn goes in circles: `{tool}` was called {count} times with the same arguments and gave the same answer each time (`[budgets] repeats_per_turn` of clawk.toml); say what should be done differently"
@@ -89,7 +89,7 @@ impl Trail {
             });
         }
         if let Some(period) = self.cycle() {
-            return Finding::Stop(Stopped {
+            return Finding::Stop(LoopGuardStop {
                 guard: "cycle",
                 reason: format!(
                     "the turn goes in circles: the same {period} calls, `{tool}` the last of them, came {CYCLES} times in a row with the same answers; say what should be done differently"

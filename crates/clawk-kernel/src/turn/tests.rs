@@ -1,12 +1,12 @@
 use proptest::prelude::*;
 use serde_json::Map;
 
-use super::{Effect, End, Event, Turn};
-use crate::author::Author;
-use crate::ports::{Completion, Message, StopReason, ToolUse, Usage};
+use super::{Effect, Event, Turn, TurnOutcome};
+use crate::author::TextAuthor;
+use crate::ports::{ModelCompletion, ModelMessage, StopReason, ToolUse, Usage};
 
-fn completion(calls: Vec<ToolUse>) -> Completion {
-    Completion {
+fn completion(calls: Vec<ToolUse>) -> ModelCompletion {
+    ModelCompletion {
         text: String::new(),
         calls,
         stop: StopReason::End,
@@ -30,22 +30,22 @@ fn wanted(id: usize, good: bool) -> ToolUse {
 }
 
 /// Every call of every assistant message has exactly one result, before the next assistant or user message.
-fn well_formed(messages: &[Message]) -> bool {
+fn well_formed(messages: &[ModelMessage]) -> bool {
     let mut open: Vec<String> = Vec::new();
     for message in messages {
         match message {
-            Message::Assistant { calls, .. } => {
+            ModelMessage::Assistant { calls, .. } => {
                 if !open.is_empty() {
                     return false;
                 }
                 open = calls.iter().map(|call| call.id.clone()).collect();
             }
-            Message::ToolResult { call_id, .. } => match open.iter().position(|id| id == call_id) {
+            ModelMessage::ToolResult { call_id, .. } => match open.iter().position(|id| id == call_id) {
                 Some(at) => drop(open.remove(at)),
                 None => return false,
             },
-            Message::User { .. } if !open.is_empty() => return false,
-            Message::User { .. } => {}
+            ModelMessage::User { .. } if !open.is_empty() => return false,
+            ModelMessage::User { .. } => {}
         }
     }
     open.is_empty()
@@ -53,14 +53,14 @@ fn well_formed(messages: &[Message]) -> bool {
 
 #[test]
 fn arguments_that_are_no_object_are_told_to_the_model_without_a_call() {
-    let mut turn = Turn::start(Vec::new(), "x".to_owned(), Author::runtime());
+    let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::runtime());
     assert_eq!(
         turn.step(Event::Inferred(completion(vec![wanted(0, false)]))),
         [Effect::Infer]
     );
     assert!(matches!(
         turn.messages().last(),
-        Some(Message::ToolResult { is_error: true, .. })
+        Some(ModelMessage::ToolResult { is_error: true, .. })
     ));
 }
 
@@ -71,7 +71,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..4), 0..6),
         stop_after in 0usize..24,
     ) {
-        let mut turn = Turn::start(Vec::new(), "x".to_owned(), Author::runtime());
+        let mut turn = Turn::start(Vec::new(), "x".to_owned(), TextAuthor::runtime());
         let mut effects = vec![Effect::Infer];
         let mut rounds = rounds.into_iter();
         let mut id = 0;
@@ -93,8 +93,8 @@ proptest! {
             effects.reverse();
         }
         // Calls of no arguments with one answer: the loop guard may end the turn.
-        let guarded = turn.stopped().is_some() && matches!(ended, Some(End::Failed(_)));
-        prop_assert!(guarded || matches!(ended, Some(End::Answered | End::Cancelled)));
+        let guarded = turn.stopped().is_some() && matches!(ended, Some(TurnOutcome::Failed(_)));
+        prop_assert!(guarded || matches!(ended, Some(TurnOutcome::Answered | TurnOutcome::Cancelled)));
         prop_assert!(well_formed(turn.messages()));
         prop_assert!(turn.step(Event::Cancelled).is_empty());
     }

@@ -5,23 +5,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{BACKLOG, Notices, SLOW_MS};
-use crate::notice::Notice;
+use super::{BACKLOG, NoticeSender, SLOW_MS};
+use crate::notice::SessionNotice;
 
-fn said(text: &str) -> Notice {
-    Notice::Said(text.to_owned())
+fn said(text: &str) -> SessionNotice {
+    SessionNotice::Said(text.to_owned())
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_watcher_is_told_everything_in_order() {
-    let (notices, over) = (Notices::new(), CancellationToken::new());
+    let (notices, over) = (NoticeSender::new(), CancellationToken::new());
     assert!(!notices.attached());
     let (one, two) = (notices.watch(over.clone()), notices.watch(over.clone()));
     assert!(notices.attached());
     notices.delta("a");
     notices.send(said("ab")).await;
     for watcher in [&one, &two] {
-        assert_eq!(watcher.next().await, Some(Notice::Delta("a".to_owned())));
+        assert_eq!(watcher.next().await, Some(SessionNotice::Delta("a".to_owned())));
         assert_eq!(watcher.next().await, Some(said("ab")));
     }
     drop(one);
@@ -35,7 +35,7 @@ async fn every_watcher_is_told_everything_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_misses_pieces_first_and_is_told() {
-    let notices = Notices::new();
+    let notices = NoticeSender::new();
     let slow = notices.watch(CancellationToken::new());
     let start = Instant::now();
     for _ in 0..BACKLOG + 10 {
@@ -45,10 +45,10 @@ async fn who_does_not_read_misses_pieces_first_and_is_told() {
         notices.send(said(&n.to_string())).await;
     }
     assert_eq!(start.elapsed(), Duration::ZERO, "pieces hold nothing up");
-    assert_eq!(slow.next().await, Some(Notice::Missed(15)));
+    assert_eq!(slow.next().await, Some(SessionNotice::Missed(15)));
     let mut heard = Vec::new();
     while heard.len() < 5 {
-        if let Some(Notice::Said(text)) = slow.next().await {
+        if let Some(SessionNotice::Said(text)) = slow.next().await {
             heard.push(text);
         }
     }
@@ -57,7 +57,7 @@ async fn who_does_not_read_misses_pieces_first_and_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_is_stuck_holds_a_turn_up_once_and_the_others_miss_nothing() {
-    let notices = Notices::new();
+    let notices = NoticeSender::new();
     let over = CancellationToken::new();
     let stuck = notices.watch(over.clone());
     let lively = notices.watch(over);
@@ -77,7 +77,7 @@ async fn a_watcher_that_is_stuck_holds_a_turn_up_once_and_the_others_miss_nothin
     tokio::join!(hear, tell);
     assert_eq!(start.elapsed(), Duration::from_millis(SLOW_MS), "held up once");
     let missed = u64::try_from(count - BACKLOG).unwrap();
-    assert_eq!(stuck.next().await, Some(Notice::Missed(missed)));
+    assert_eq!(stuck.next().await, Some(SessionNotice::Missed(missed)));
     assert_eq!(stuck.next().await, Some(said("0")));
     // It has caught up: from now on it is told again.
     for _ in 1..BACKLOG {
@@ -89,7 +89,7 @@ async fn a_watcher_that_is_stuck_holds_a_turn_up_once_and_the_others_miss_nothin
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_goes_away_lets_the_turn_go_on_at_once() {
-    let notices = Notices::new();
+    let notices = NoticeSender::new();
     let gone = notices.watch(CancellationToken::new());
     for n in 0..BACKLOG {
         notices.send(said(&n.to_string())).await;
@@ -105,15 +105,15 @@ async fn a_watcher_that_goes_away_lets_the_turn_go_on_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_turn_reaches_even_a_watcher_that_was_stuck() {
-    let notices = Notices::new();
+    let notices = NoticeSender::new();
     let stuck = notices.watch(CancellationToken::new());
     for n in 0..=BACKLOG {
         notices.send(said(&n.to_string())).await;
     }
-    let end = Notice::TurnEnded {
+    let end = SessionNotice::TurnEnded {
         message: clawk_proto::MessageId(uuid::Uuid::nil()),
         end: crate::notice::TurnEnd::Answered,
-        stop: crate::notice::Stop::Answered,
+        stop: crate::notice::TurnStop::Answered,
         usage: crate::ports::Usage::default(),
     };
     notices.send(end.clone()).await;

@@ -2,11 +2,11 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use clawk_plan::{Defaults, FsMode, Plan};
+use clawk_plan::{FsMode, Plan, PlanDefaults};
 
-use super::{Fact, Search, difference, file, lasting, program};
+use super::{GrantPrecondition, ProgramSearch, difference, file, lasting, program};
 
-fn look(path: &Path) -> Vec<Fact> {
+fn look(path: &Path) -> Vec<GrantPrecondition> {
     file(path).facts
 }
 
@@ -85,13 +85,13 @@ fn a_program_is_the_first_of_its_name() {
     fs::create_dir(dir.path().join("a")).unwrap();
     let search = format!("{0}/a:{0}/b", dir.path().display());
     let look = |name: &str, filesystem: FsMode, configured: Option<()>| {
-        let plan = Plan::undeclared(&Defaults {
+        let plan = Plan::undeclared(&PlanDefaults {
             filesystem,
-            ..Defaults::default()
+            ..PlanDefaults::default()
         });
         program(
             name,
-            Search {
+            ProgramSearch {
                 path: Some(&search),
                 from: dir.path(),
                 plan: configured.is_none().then_some(&plan),
@@ -161,6 +161,6 @@ fn what_lasts_of_a_look_is_where_things_are_and_what_is_in_them() {
     // What only reads like an identity is none.
     let command = "file, dev 1, inode 2, size 3, modified 4, changed 5, sha256 aa";
     let other = "file, dev 9, inode 2, size 3, modified 4, changed 5, sha256 aa";
-    let said = |value: &str| lasting(&[Fact::new("the command", value)]);
+    let said = |value: &str| lasting(&[GrantPrecondition::new("the command", value)]);
     assert_ne!(said(command), said(other));
 }

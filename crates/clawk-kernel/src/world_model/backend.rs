@@ -8,14 +8,14 @@ use clawk_proto::RequestId;
 use clawk_proto::content::ContentBlock;
 use serde_json::Value;
 
-use super::{PlanLimits, Site};
-use crate::author::Author;
-use crate::call::{Caller, Rank, Request, call};
+use super::{ActingSkill, PlanLimits};
+use crate::author::TextAuthor;
+use crate::call::{CallOrder, CallerContext, Request, call};
 use crate::error::CallError;
 use crate::infer::{self, NoAnswer};
-use crate::ports::{InferRequest, Message};
+use crate::ports::{InferRequest, ModelMessage};
 use crate::skill;
-use crate::watch::Notices;
+use crate::watch::NoticeSender;
 
 /// How long an inference that was cancelled may take to end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ const ORDER: &str = "You are a world model. You foretell what an agent's skill w
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum PredictionFailure {
     /// The call was cancelled.
     Cancelled,
     /// One word, for the record: `failed`, `late`, `garbage`, `no-budget`, `refused`.
@@ -44,14 +44,14 @@ pub(super) enum Trouble {
 
 /// What foretells for one step.
 pub(super) struct Backend<'a> {
-    site: Site<'a>,
+    site: ActingSkill<'a>,
     model: &'a WorldModel,
     limits: PlanLimits,
     questions: AtomicU32,
 }
 
 impl<'a> Backend<'a> {
-    pub(super) fn new(site: Site<'a>, model: &'a WorldModel, limits: PlanLimits) -> Self {
+    pub(super) fn new(site: ActingSkill<'a>, model: &'a WorldModel, limits: PlanLimits) -> Self {
         Self {
             site,
             model,
@@ -66,24 +66,24 @@ impl<'a> Backend<'a> {
     }
 
     /// Puts a question to the world model.
-    pub(super) async fn ask(&self, question: &Value) -> Result<Value, Trouble> {
+    pub(super) async fn ask(&self, question: &Value) -> Result<Value, PredictionFailure> {
         let reference = &self.model.backend.reference;
         match self.model.backend.kind {
             WorldModelBackendType::Provider => self.provider(reference, question).await,
             WorldModelBackendType::Tool => self.tool(reference, question).await,
             // Validation refuses it.
-            WorldModelBackendType::Custom => Err(Trouble::Failed("failed")),
+            WorldModelBackendType::Custom => Err(PredictionFailure::Failed("failed")),
         }
     }
 
     /// Puts a question to the agent's own model.
-    pub(super) async fn own_model(&self, question: &Value) -> Result<Value, Trouble> {
+    pub(super) async fn own_model(&self, question: &Value) -> Result<Value, PredictionFailure> {
         self.provider(self.site.calls.models.primary(), question).await
     }
 
-    async fn provider(&self, provider: &str, question: &Value) -> Result<Value, Trouble> {
+    async fn provider(&self, provider: &str, question: &Value) -> Result<Value, PredictionFailure> {
         self.questions.fetch_add(1, Ordering::Relaxed);
-        let Site {
+        let ActingSkill {
             calls,
             caller,
             purse,
@@ -92,11 +92,11 @@ impl<'a> Backend<'a> {
         } = self.site;
         let request = InferRequest {
             system: ORDER.to_owned(),
-            messages: vec![Message::User {
+            messages: vec![ModelMessage::User {
                 text: question.to_string(),
                 images: Vec::new(),
                 frame: String::new(),
-                author: Author::runtime(),
+                author: TextAuthor::runtime(),
             }],
             tools: Vec::new(),
             max_output_tokens: 0,
@@ -104,8 +104,8 @@ impl<'a> Backend<'a> {
         };
         // A turn of its own: no conversation is rebuilt with it.
         let turn = calls.clock().uuid();
-        let quiet = Notices::default();
-        let place = infer::Site {
+        let quiet = NoticeSender::default();
+        let place = infer::InferenceContext {
             thread: caller.thread.child(turn),
             turn,
             notices: &quiet,
@@ -121,22 +121,22 @@ impl<'a> Backend<'a> {
                 // An answer that comes all the same was paid for, and counts.
                 match tokio::time::timeout(GRACE, asked).await {
                     Ok(answer) => answer,
-                    Err(_) => return Err(Trouble::Failed("late")), // silent-ok: it is settled at what was set aside
+                    Err(_) => return Err(PredictionFailure::Failed("late")), // silent-ok: it is settled at what was set aside
                 }
             }
         };
         match answer {
             Ok(completion) => read(&completion.text),
-            Err(NoAnswer::Cancelled) if cancel.is_cancelled() => Err(Trouble::Cancelled),
-            Err(NoAnswer::Cancelled) => Err(Trouble::Failed("late")),
-            Err(NoAnswer::Quota(_)) => Err(Trouble::Failed("no-budget")),
-            Err(NoAnswer::Failed(_)) => Err(Trouble::Failed("failed")), // silent-ok: the attempts are in the record
+            Err(NoAnswer::Cancelled) if cancel.is_cancelled() => Err(PredictionFailure::Cancelled),
+            Err(NoAnswer::Cancelled) => Err(PredictionFailure::Failed("late")),
+            Err(NoAnswer::Quota(_)) => Err(PredictionFailure::Failed("no-budget")),
+            Err(NoAnswer::Failed(_)) => Err(PredictionFailure::Failed("failed")), // silent-ok: the attempts are in the record
         }
     }
 
-    async fn tool(&self, tool: &str, question: &Value) -> Result<Value, Trouble> {
+    async fn tool(&self, tool: &str, question: &Value) -> Result<Value, PredictionFailure> {
         self.questions.fetch_add(1, Ordering::Relaxed);
-        let Site {
+        let ActingSkill {
             calls,
             caller,
             purse,
@@ -144,12 +144,12 @@ impl<'a> Backend<'a> {
             ..
         } = self.site;
         let turn = calls.clock().uuid();
-        let caller = Caller {
+        let caller = CallerContext {
             thread: caller.thread.child(turn),
             turn: Some(turn),
             call_id: None,
             purse: purse.clone(),
-            rank: Rank::default(),
+            rank: CallOrder::default(),
             ..caller.clone()
         };
         let request = Request {
@@ -164,14 +164,14 @@ impl<'a> Backend<'a> {
         };
         let result = match call(calls, &caller, request, cancel).await {
             Ok(result) if !result.is_error => result,
-            Ok(_) => return Err(Trouble::Failed("failed")),
-            Err(_) if cancel.is_cancelled() => return Err(Trouble::Cancelled),
-            Err(CallError::Timeout { .. }) => return Err(Trouble::Failed("late")),
-            Err(CallError::Quota { .. }) => return Err(Trouble::Failed("no-budget")),
+            Ok(_) => return Err(PredictionFailure::Failed("failed")),
+            Err(_) if cancel.is_cancelled() => return Err(PredictionFailure::Cancelled),
+            Err(CallError::Timeout { .. }) => return Err(PredictionFailure::Failed("late")),
+            Err(CallError::Quota { .. }) => return Err(PredictionFailure::Failed("no-budget")),
             Err(CallError::Denied { .. } | CallError::Screened { .. } | CallError::ApprovalDenied { .. }) => {
-                return Err(Trouble::Failed("refused"));
+                return Err(PredictionFailure::Failed("refused"));
             }
-            Err(_) => return Err(Trouble::Failed("failed")), // silent-ok: the call is in the record
+            Err(_) => return Err(PredictionFailure::Failed("failed")), // silent-ok: the call is in the record
         };
         let texts: Vec<String> = result.content.iter().map(ContentBlock::as_model_text).collect();
         match read(&texts.join("\n")) {
@@ -182,10 +182,10 @@ impl<'a> Backend<'a> {
 }
 
 /// The JSON of an answer.
-fn read(text: &str) -> Result<Value, Trouble> {
+fn read(text: &str) -> Result<Value, PredictionFailure> {
     let short = Some(text).filter(|text| text.len() <= MAX_ANSWER_BYTES);
     short
         .and_then(skill::json_in)
         .filter(Value::is_object)
-        .ok_or(Trouble::Failed("garbage"))
+        .ok_or(PredictionFailure::Failed("garbage"))
 }

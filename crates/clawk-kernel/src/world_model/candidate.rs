@@ -1,14 +1,14 @@
 //! What a world model proposes: read, bounded, judged by what binds the skill, and weighed. Pure but for the policies' word.
 
-use clawk_manifest::model::{Horizon, Paradigm, UncertaintyMode, WorldModel};
+use clawk_manifest::model::{PlanningHorizon, UncertaintyMode, WorldModel, WorldModelParadigm};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{PlanLimits, Site, cut};
+use super::{ActingSkill, PlanLimits, cut};
 use crate::call;
-use crate::purse::Wanted;
+use crate::purse::CallBudgetRequest;
 use crate::recall::escaped;
-use crate::skill::Ceiling;
+use crate::skill::SkillCeiling;
 
 /// Text of one note that is kept and shown, bytes.
 const MAX_NOTE_BYTES: usize = 300;
@@ -17,7 +17,7 @@ const UNKNOWN_ERROR: u64 = 500;
 
 /// One step of a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Step {
+pub(super) struct CandidateStep {
     pub(super) tool: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) arguments: Option<Map<String, Value>>,
@@ -29,7 +29,7 @@ pub(super) struct Step {
 
 /// What it is said to cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Cost {
+pub(super) struct PredictedCost {
     pub(super) tokens: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) calls: Option<u64>,
@@ -37,29 +37,29 @@ pub(super) struct Cost {
 
 /// What is foretold of a candidate; each may be missing.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-struct Foretold {
+struct CandidatePrediction {
     risk: Option<f64>,
     risk_high: Option<f64>,
-    cost: Option<Cost>,
+    cost: Option<PredictedCost>,
     state: Option<String>,
     observation: Option<String>,
 }
 
 /// A candidate as it came.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct Candidate {
-    pub(super) steps: Vec<Step>,
+pub(super) struct PlanCandidate {
+    pub(super) steps: Vec<CandidateStep>,
     #[serde(flatten)]
-    foretold: Foretold,
+    foretold: CandidatePrediction,
 }
 
 /// A candidate as it was weighed; the form in the record.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Weighed {
+pub(super) struct WeighedCandidate {
     /// Steps that a person will be asked about.
     asks: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cost: Option<Cost>,
+    cost: Option<PredictedCost>,
     /// Why it is not followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) discarded: Option<String>,
@@ -70,44 +70,44 @@ pub(super) struct Weighed {
     pub(super) risk_permille: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
-    steps: Vec<Step>,
+    steps: Vec<CandidateStep>,
     /// The risk as it was told, thousandths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) told_permille: Option<u64>,
 }
 
 /// By what candidates are judged.
-pub(super) struct Rules<'a> {
-    pub(super) site: Site<'a>,
+pub(super) struct CandidateRules<'a> {
+    pub(super) site: ActingSkill<'a>,
     pub(super) model: &'a WorldModel,
     pub(super) limits: PlanLimits,
     /// Steps of one candidate.
     pub(super) horizon: usize,
     /// The skill's own.
-    pub(super) ceiling: Ceiling,
+    pub(super) ceiling: SkillCeiling,
     /// How wrong earlier predictions were, thousandths; none: nothing is known.
     pub(super) errors: Option<u64>,
 }
 
 /// The candidates of an answer, at most so many; `None`: it is no list of candidates.
-pub(super) fn read(said: &Value, most: usize) -> Option<Vec<Candidate>> {
+pub(super) fn read(said: &Value, most: usize) -> Option<Vec<PlanCandidate>> {
     let found = said.get("candidates")?.as_array()?;
-    let found: Vec<Candidate> = found
+    let found: Vec<PlanCandidate> = found
         .iter()
         .take(most)
-        .filter_map(|one| serde_json::from_value::<Candidate>(one.clone()).ok()) // silent-ok: what is no candidate is none
-        .map(Candidate::bounded)
+        .filter_map(|one| serde_json::from_value::<PlanCandidate>(one.clone()).ok()) // silent-ok: what is no candidate is none
+        .map(PlanCandidate::bounded)
         .collect();
     Some(found).filter(|found| !found.is_empty())
 }
 
 /// The one that is followed: the least risk, then the fewest questions, then the least cost, then the model's own order.
-pub(super) fn best(weighed: &[Weighed]) -> Option<usize> {
+pub(super) fn best(weighed: &[WeighedCandidate]) -> Option<usize> {
     let good = weighed
         .iter()
         .enumerate()
         .filter(|(_, one)| one.discarded.is_none());
-    let order = |one: &Weighed| (one.risk_permille, one.asks, one.tokens());
+    let order = |one: &WeighedCandidate| (one.risk_permille, one.asks, one.tokens());
     good.min_by_key(|(at, one)| (order(one), *at)).map(|(at, _)| at)
 }
 
@@ -117,7 +117,7 @@ fn bounded(text: &mut Option<String>) {
     }
 }
 
-impl Candidate {
+impl PlanCandidate {
     fn bounded(mut self) -> Self {
         for step in &mut self.steps {
             bounded(&mut step.why);
@@ -130,23 +130,23 @@ impl Candidate {
 
     /// Nothing is foretold of it.
     pub(super) fn forget(&mut self) {
-        self.foretold = Foretold::default();
+        self.foretold = CandidatePrediction::default();
     }
 
     /// Takes what a simulation foretells, in place of what was said before.
     pub(super) fn foretold(&mut self, said: &Value) {
         // silent-ok: what can't be read is missing, and the candidate is judged so
-        let said: Foretold = serde_json::from_value(said.clone()).unwrap_or_default();
+        let said: CandidatePrediction = serde_json::from_value(said.clone()).unwrap_or_default();
         self.foretold = said;
         *self = self.clone().bounded();
     }
 
     /// Why its steps can't be followed, whatever comes of them.
-    pub(super) fn fits(&self, rules: &Rules<'_>) -> Option<String> {
+    pub(super) fn fits(&self, rules: &CandidateRules<'_>) -> Option<String> {
         if self.steps.is_empty() {
             return Some("it has no step".to_owned());
         }
-        let fixed = rules.model.planning.horizon == Some(Horizon::Fixed);
+        let fixed = rules.model.planning.horizon == Some(PlanningHorizon::Fixed);
         if !fixed && self.steps.len() > rules.horizon {
             return Some(format!(
                 "it has {} steps, and the horizon is {}",
@@ -159,7 +159,7 @@ impl Candidate {
     }
 
     /// What must be foretold and is not.
-    pub(super) fn lacks(&self, rules: &Rules<'_>) -> Option<&'static str> {
+    pub(super) fn lacks(&self, rules: &CandidateRules<'_>) -> Option<&'static str> {
         let (predicts, told) = (&rules.model.predicts, &self.foretold);
         let upper = rules.model.planning.uncertainty_mode == Some(UncertaintyMode::Bounded);
         let chance = |value: Option<f64>| value.is_some_and(|value| (0.0..=1.0).contains(&value));
@@ -179,7 +179,7 @@ impl Candidate {
         if predicts.observation && !filled(&told.observation) {
             return Some("it foretells no `observation`");
         }
-        let explicit = rules.model.paradigm == Paradigm::Explicit;
+        let explicit = rules.model.paradigm == WorldModelParadigm::Explicit;
         if explicit && !self.steps.iter().all(|step| filled(&step.state)) {
             return Some("a step has no `state` after it");
         }
@@ -187,9 +187,9 @@ impl Candidate {
     }
 }
 
-impl Rules<'_> {
+impl CandidateRules<'_> {
     /// A candidate, judged.
-    pub(super) async fn weigh(&self, mut candidate: Candidate) -> Weighed {
+    pub(super) async fn weigh(&self, mut candidate: PlanCandidate) -> WeighedCandidate {
         let fault = candidate
             .fits(self)
             .or_else(|| candidate.lacks(self).map(str::to_owned));
@@ -216,14 +216,14 @@ impl Rules<'_> {
                 }
             }
         }
-        let Foretold {
+        let CandidatePrediction {
             cost,
             state,
             observation,
             ..
         } = candidate.foretold;
         let predicts = &self.model.predicts;
-        Weighed {
+        WeighedCandidate {
             asks,
             cost: cost.filter(|_| predicts.cost),
             discarded,
@@ -236,7 +236,7 @@ impl Rules<'_> {
     }
 
     /// The risk as it counts: the upper bound, or raised by how wrong the model was before.
-    fn risk(&self, told: &Foretold) -> Option<u64> {
+    fn risk(&self, told: &CandidatePrediction) -> Option<u64> {
         let risk = told.risk.filter(|_| self.model.predicts.risk)?;
         let counts = match self.model.planning.uncertainty_mode {
             Some(UncertaintyMode::Bounded) => told.risk_high.unwrap_or(1.0),
@@ -260,12 +260,12 @@ impl Rules<'_> {
     }
 
     /// More than is left to spend.
-    fn too_costly(&self, told: &Foretold) -> Option<String> {
+    fn too_costly(&self, told: &CandidatePrediction) -> Option<String> {
         let tokens = told.cost.filter(|_| self.model.predicts.cost)?.tokens;
-        let Site {
+        let ActingSkill {
             calls, skill, purse, ..
         } = self.site;
-        let wanted = Wanted {
+        let wanted = CallBudgetRequest {
             tool: &skill.name,
             skill: None,
             tokens,
@@ -282,8 +282,8 @@ impl Rules<'_> {
     ///
     /// # Errors
     /// Who refuses it.
-    async fn judged(&self, step: &Step) -> Result<bool, String> {
-        let Site { calls, caller, .. } = self.site;
+    async fn judged(&self, step: &CandidateStep) -> Result<bool, String> {
+        let ActingSkill { calls, caller, .. } = self.site;
         call::foretell(
             calls,
             caller,
@@ -307,7 +307,7 @@ fn permille(chance: f64) -> u64 {
     (chance * 1000.0).round().clamp(0.0, 1000.0) as u64
 }
 
-impl Weighed {
+impl WeighedCandidate {
     /// Tokens that were foretold.
     pub(super) fn tokens(&self) -> Option<u64> {
         self.cost.map(|cost| cost.tokens)

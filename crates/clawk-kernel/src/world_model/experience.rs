@@ -5,18 +5,18 @@
 
 use clawk_manifest::model::{Evidence, Skill, Store, WorldModel, WorldModelScope};
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Hit, Mark, New, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Planned, Site, of, store};
-use crate::author::Author;
-use crate::call::{Calls, Context};
+use super::{ActingSkill, SkillPlanResult, of, store};
+use crate::author::TextAuthor;
+use crate::call::{CallGovernor, Context};
 use crate::door::Origin;
 use crate::event::{Draft, MemoryRecalled, MemoryStored, Thread, canonical, digest, kind, together};
-use crate::ports::{Ask, Batch, Message, Scope, StoreQuery};
+use crate::ports::{Batch, MemorySearch, ModelMessage, Scope, StoreQuery};
 use crate::recall;
-use crate::skill::{self, Joined};
+use crate::skill::{self, RunningSkill};
 use crate::turn::Turn;
 
 /// Experiences that a question holds.
@@ -29,7 +29,7 @@ const OTHER: &str = "other";
 /// A call that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Made {
+pub(super) struct ExperiencedCall {
     is_error: bool,
     tool: String,
 }
@@ -37,7 +37,7 @@ pub(super) struct Made {
 /// What was foretold, and how far it was off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Outcome {
+pub(super) struct PredictionOutcome {
     error_permille: u64,
     predicted_calls: Option<u64>,
     predicted_steps: Vec<String>,
@@ -48,11 +48,11 @@ pub(super) struct Outcome {
 /// One run of a skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Experience {
-    calls: Vec<Made>,
+pub(super) struct SkillExperience {
+    calls: Vec<ExperiencedCall>,
     /// `observations+outcomes`: beside what was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    outcome: Option<Outcome>,
+    outcome: Option<PredictionOutcome>,
     skill: String,
     tokens: u64,
     world_model: String,
@@ -79,8 +79,8 @@ fn words(model: &WorldModel, skill: &str) -> String {
 }
 
 /// Earlier runs of the skill. A store that can't be asked is like one that holds nothing.
-pub(super) async fn recall(site: Site<'_>, model: &WorldModel) -> Vec<Experience> {
-    let Site {
+pub(super) async fn recall(site: ActingSkill<'_>, model: &WorldModel) -> Vec<SkillExperience> {
+    let ActingSkill {
         calls, caller, skill, ..
     } = site;
     let (Some(store), Some(backend)) = (store(&calls.manifest, model), &calls.memories.backend) else {
@@ -88,8 +88,8 @@ pub(super) async fn recall(site: Site<'_>, model: &WorldModel) -> Vec<Experience
     };
     let origin = caller.context.origin.as_ref();
     let question = words(model, &skill.name);
-    let ask = Ask {
-        whose: origin.map_or(Whose::Of(Vec::new()), |origin| {
+    let ask = MemorySearch {
+        whose: origin.map_or(ConversationFilter::Of(Vec::new()), |origin| {
             recall::may_recall(calls, &store.name, origin)
         }),
         query: StoreQuery::Text(question.clone()),
@@ -109,18 +109,18 @@ pub(super) async fn recall(site: Site<'_>, model: &WorldModel) -> Vec<Experience
         .hits
         .iter()
         .filter(|hit| !task || hit.mark.session == session);
-    let earlier: Vec<Experience> = known
+    let earlier: Vec<SkillExperience> = known
         .filter_map(read)
         .filter(|one| one.world_model == model.name && one.skill == skill.name)
         .filter(|one| one.calls.len() <= MOST_CALLS && one.calls.iter().all(|made| made.tool.len() <= 64))
         .collect();
     // A replay finds here what was found: no text of it is anybody's but the agent's.
-    let search = [recall::Search {
+    let search = [recall::RecallSearch {
         store: store.name.clone(),
         found,
     }];
     let content = canonical(&search);
-    let told = search.each_ref().map(recall::Search::told);
+    let told = search.each_ref().map(recall::RecallSearch::told);
     let payload = MemoryRecalled {
         left_out: 0,
         query_hash: digest(question.as_bytes()),
@@ -143,14 +143,14 @@ pub(super) async fn recall(site: Site<'_>, model: &WorldModel) -> Vec<Experience
 }
 
 /// An entry that this agent wrote as an experience, and nobody else.
-fn read(hit: &Hit) -> Option<Experience> {
+fn read(hit: &EntryHit) -> Option<SkillExperience> {
     if hit.mark.origin != "agent" || hit.mark.untrusted {
         return None;
     }
     serde_json::from_value(hit.entry.content.clone()).ok() // silent-ok: what is no experience is none
 }
 
-fn place(calls: &Calls, origin: Option<&Origin>, door: &str) -> Scope {
+fn place(calls: &CallGovernor, origin: Option<&Origin>, door: &str) -> Scope {
     match origin {
         Some(origin) => recall::place(calls, origin.sender_door()),
         None => Scope {
@@ -161,7 +161,7 @@ fn place(calls: &Calls, origin: Option<&Origin>, door: &str) -> Scope {
 }
 
 /// How wrong earlier predictions were on average, thousandths.
-pub(super) fn mean_error(earlier: &[Experience]) -> Option<u64> {
+pub(super) fn mean_error(earlier: &[SkillExperience]) -> Option<u64> {
     let errors: Vec<u64> = earlier
         .iter()
         .filter_map(|one| Some(one.outcome.as_ref()?.error_permille.min(1000)))
@@ -171,21 +171,21 @@ pub(super) fn mean_error(earlier: &[Experience]) -> Option<u64> {
 }
 
 /// The calls that a turn made since the skill joined it.
-fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<Made> {
+fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<ExperiencedCall> {
     let own: Vec<String> = skill::needed(skill).collect();
     let mut asked: Vec<(&str, &str)> = Vec::new();
     let mut ends = Vec::new();
     for message in turn.messages() {
         match message {
-            Message::Assistant { calls, .. } => {
+            ModelMessage::Assistant { calls, .. } => {
                 asked.extend(calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
             }
-            Message::ToolResult {
+            ModelMessage::ToolResult {
                 call_id, is_error, ..
             } => {
                 // Ids may come again: the latest question is the one that is answered.
                 let tool = asked.iter().rev().find(|(id, _)| id == call_id);
-                ends.push(Made {
+                ends.push(ExperiencedCall {
                     is_error: *is_error,
                     // A name that a model made up is text, and no text is learnt.
                     tool: tool
@@ -194,14 +194,14 @@ fn made(turn: &Turn, skill: &Skill, since: usize) -> Vec<Made> {
                         .unwrap_or_else(|| OTHER.to_owned()),
                 });
             }
-            Message::User { .. } => {}
+            ModelMessage::User { .. } => {}
         }
     }
     ends.split_off(since.min(ends.len()))
 }
 
 /// How far the prediction was off, thousandths: the mean over what was foretold.
-fn error(planned: &Planned, calls: &[Made], tokens: u64) -> u64 {
+fn error(planned: &SkillPlanResult, calls: &[ExperiencedCall], tokens: u64) -> u64 {
     let off =
         |foretold: u64, seen: u64| foretold.abs_diff(seen).saturating_mul(1000) / foretold.max(seen).max(1);
     let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
@@ -229,9 +229,9 @@ fn error(planned: &Planned, calls: &[Made], tokens: u64) -> u64 {
 
 /// A skill that planned has ended: the outcome beside the prediction, and what is learnt of it.
 pub(crate) async fn learn(
-    (calls, context): (&Calls, &Context),
+    (calls, context): (&CallGovernor, &Context),
     (thread, turn_id, door): (Thread, Uuid, &str),
-    joined: &Joined,
+    joined: &RunningSkill,
     turn: &Turn,
 ) {
     let (Some(planned), Some(model)) = (&joined.planned, of(calls, &joined.skill)) else {
@@ -264,14 +264,14 @@ pub(crate) async fn learn(
     };
     seen.truncate(MOST_CALLS);
     let outcomes = model.update.evidence == Some(Evidence::ObservationsOutcomes);
-    let outcome = Outcome {
+    let outcome = PredictionOutcome {
         error_permille,
         predicted_calls: planned.calls,
         predicted_steps: planned.steps.clone(),
         predicted_tokens: planned.tokens,
         risk_permille: planned.told_permille,
     };
-    let experience = Experience {
+    let experience = SkillExperience {
         calls: seen,
         outcome: Some(outcome).filter(|_| outcomes && followed),
         skill: joined.skill.name.clone(),
@@ -292,11 +292,11 @@ pub(crate) async fn learn(
 }
 
 async fn keep(
-    calls: &Calls,
+    calls: &CallGovernor,
     store: &Store,
     (origin, door): (Option<&Origin>, &str),
     (thread, turn_id): (Thread, Uuid),
-    experience: &Experience,
+    experience: &SkillExperience,
 ) -> Result<(), String> {
     let Some(backend) = &calls.memories.backend else {
         return Ok(());
@@ -310,14 +310,14 @@ async fn keep(
         metadata: None,
     };
     let (hash, request_id) = (digest(&canonical(&entry)), turn_id.to_string());
-    let new = New {
+    let new = EntryInsertion {
         id: id.clone(),
         entry,
         // Names of the skill's tools and numbers: none of it is the word of what the turn read.
-        mark: Mark {
+        mark: EntryProvenance {
             origin: "agent".to_owned(),
             untrusted: false,
-            author: Author::runtime().words(),
+            author: TextAuthor::runtime().words(),
             session: thread.session.to_string(),
             whose: origin
                 .map(|origin| recall::whose(origin.sender_door()))
@@ -352,6 +352,6 @@ async fn keep(
     Ok(())
 }
 
-fn words_key(experience: &Experience) -> String {
+fn words_key(experience: &SkillExperience) -> String {
     format!("world-model/{}/{}", experience.world_model, experience.skill)
 }

@@ -76,10 +76,10 @@ pub struct Channel {
     pub access_control: Option<AccessControl>,
     /// Message handling.
     #[serde(default)]
-    pub processing: Processing,
+    pub processing: MessageProcessing,
     /// Abilities of the platform to use.
     #[serde(default)]
-    pub features: Features,
+    pub features: ChannelFeatures,
     /// For event-driven types; present for `cron`, `queue`, `imap` and `db-trigger` (R7a).
     #[serde(default)]
     pub trigger: Option<Trigger>,
@@ -107,7 +107,7 @@ pub enum AccessControl {
     /// Unknown users get a code that an admin approves.
     Pairing {
         /// How.
-        pairing: Pairing,
+        pairing: PairingSettings,
     },
     /// Each listed user has a role.
     RoleBased {
@@ -132,7 +132,7 @@ impl AccessControl {
 /// Pairing: how unknown users are admitted by a code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pairing {
+pub struct PairingSettings {
     /// Life of a code.
     pub code_expiry_minutes: u64,
     /// Codes that may wait at once.
@@ -152,7 +152,7 @@ pub struct RoleAssignment {
 /// Message handling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Processing {
+pub struct MessageProcessing {
     /// In characters.
     pub max_message_length: Option<u64>,
     /// Messages let in.
@@ -176,7 +176,7 @@ pub struct MessageRate {
 /// Abilities of the platform to use; what is not said is used where the platform has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Features {
+pub struct ChannelFeatures {
     /// Voice messages.
     pub voice: Option<bool>,
     /// File attachments. `false`: those that come are named and not fetched, none goes out.

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 /// A length of time in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Duration(u64);
+pub struct ManifestDuration(u64);
 
 /// The text is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a duration is digits and one unit of `s`, `m`, `h`, `d`, such as `30d`")]
 pub struct NotADuration;
 
-impl Duration {
+impl ManifestDuration {
     const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
     /// A duration of this many seconds.
@@ -67,7 +67,7 @@ impl Duration {
     }
 }
 
-impl TryFrom<String> for Duration {
+impl TryFrom<String> for ManifestDuration {
     type Error = NotADuration;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -75,13 +75,13 @@ impl TryFrom<String> for Duration {
     }
 }
 
-impl From<Duration> for String {
-    fn from(duration: Duration) -> Self {
+impl From<ManifestDuration> for String {
+    fn from(duration: ManifestDuration) -> Self {
         duration.to_string()
     }
 }
 
-impl fmt::Display for Duration {
+impl fmt::Display for ManifestDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |(_, scale): &(char, u64)| self.0.is_multiple_of(*scale) && (self.0 > 0 || *scale == 1);
         let (unit, scale) = Self::UNITS.into_iter().find(fits).unwrap_or(('s', 1));

@@ -9,7 +9,7 @@ use super::closed::closed_set;
 closed_set! {
     /// The autonomy: what the agent may do without approval (CKP §5.1, R13). The variants are ordered; a later one may do
     /// more.
-    pub enum Autonomy {
+    pub enum AutonomyLevel {
         /// Runs no tool at all.
         Observer = "observer",
         /// Asks for every tool call that has side effects.
@@ -44,13 +44,13 @@ pub struct Identity {
     pub capabilities: Vec<String>,
     /// `supervised` by default.
     #[serde(default = "default_autonomy")]
-    pub autonomy: Autonomy,
+    pub autonomy: AutonomyLevel,
 }
 
 fn default_locale() -> String {
     "en-US".to_owned()
 }
 
-fn default_autonomy() -> Autonomy {
-    Autonomy::Supervised
+fn default_autonomy() -> AutonomyLevel {
+    AutonomyLevel::Supervised
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, closed::closed_set};
+use super::{ManifestDuration, closed::closed_set};
 
 closed_set! {
     /// The purpose of a store.
@@ -45,7 +45,7 @@ closed_set! {
 
 closed_set! {
     /// The scope that shares a workspace's files.
-    pub enum Isolation { Shared = "shared", PerIdentity = "per-identity", PerChannel = "per-channel" }
+    pub enum WorkspaceIsolation { Shared = "shared", PerIdentity = "per-identity", PerChannel = "per-channel" }
 }
 
 closed_set! {
@@ -58,17 +58,17 @@ closed_set! {
 
 closed_set! {
     /// When a store accepts entries (0.3.0).
-    pub enum Acquisition { EventDriven = "event-driven", Continuous = "continuous", Manual = "manual" }
+    pub enum AcquisitionMode { EventDriven = "event-driven", Continuous = "continuous", Manual = "manual" }
 }
 
 closed_set! {
     /// The handling of entries in idle time (0.3.0).
-    pub enum Consolidation { None = "none", Summarize = "summarize", Merge = "merge", Adaptive = "adaptive" }
+    pub enum ConsolidationMode { None = "none", Summarize = "summarize", Merge = "merge", Adaptive = "adaptive" }
 }
 
 closed_set! {
     /// The way in which entries are found (0.3.0).
-    pub enum Retrieval { Exact = "exact", Semantic = "semantic", Contextual = "contextual", Hybrid = "hybrid" }
+    pub enum RetrievalMode { Exact = "exact", Semantic = "semantic", Contextual = "contextual", Hybrid = "hybrid" }
 }
 
 closed_set! {
@@ -122,13 +122,13 @@ pub struct Store {
     pub retention: Retention,
     /// How it is made smaller.
     #[serde(default)]
-    pub compaction: Option<Compaction>,
+    pub compaction: Option<CompactionSettings>,
     /// Vectors of a semantic store.
     #[serde(default)]
     pub embedding: Option<Embedding>,
     /// Search of a semantic store.
     #[serde(default)]
-    pub search: Search,
+    pub search: SearchSettings,
     /// Absent: the runtime's default.
     #[serde(default)]
     pub scope: Option<StoreScope>,
@@ -140,13 +140,13 @@ pub struct Store {
     pub path: Option<String>,
     /// Absent: the runtime's default.
     #[serde(default)]
-    pub isolation: Option<Isolation>,
+    pub isolation: Option<WorkspaceIsolation>,
     /// Size limit of a workspace.
     #[serde(default)]
     pub max_size_mb: Option<u64>,
     /// Snapshots of a checkpoint store (0.3.0).
     #[serde(default)]
-    pub checkpoint: Option<Checkpoint>,
+    pub checkpoint: Option<CheckpointSettings>,
     /// The part it plays (0.3.0).
     #[serde(default)]
     pub role: Option<StoreRole>,
@@ -155,13 +155,13 @@ pub struct Store {
     pub lifecycle: Option<Lifecycle>,
     /// (0.3.0)
     #[serde(default)]
-    pub forgetting: Option<Forgetting>,
+    pub forgetting: Option<ForgettingSettings>,
     /// (0.3.0)
     #[serde(default)]
-    pub salience: Option<Salience>,
+    pub salience: Option<SalienceSettings>,
     /// (0.3.0)
     #[serde(default)]
-    pub confidence: Option<Confidence>,
+    pub confidence: Option<ConfidenceSettings>,
 }
 
 impl Store {
@@ -175,7 +175,7 @@ impl Store {
             retention: Retention::default(),
             compaction: None,
             embedding: None,
-            search: Search::default(),
+            search: SearchSettings::default(),
             scope: None,
             encryption: false,
             path: None,
@@ -196,7 +196,7 @@ impl Store {
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// Entries older than this go.
-    pub max_age: Option<Duration>,
+    pub max_age: Option<ManifestDuration>,
     /// The oldest beyond this go.
     pub max_entries: Option<u64>,
 }
@@ -204,14 +204,14 @@ pub struct Retention {
 /// The compaction of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Compaction {
+pub struct CompactionSettings {
     /// On by default once the block is given.
     pub enabled: bool,
     /// `summarize` by default.
     pub strategy: CompactionStrategy,
 }
 
-impl Default for Compaction {
+impl Default for CompactionSettings {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -235,7 +235,7 @@ pub struct Embedding {
 /// Search of a semantic store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Search {
+pub struct SearchSettings {
     /// `hybrid` by default.
     pub strategy: SearchStrategy,
     /// `reciprocal-rank` by default.
@@ -244,7 +244,7 @@ pub struct Search {
     pub top_k: u64,
 }
 
-impl Default for Search {
+impl Default for SearchSettings {
     fn default() -> Self {
         Self {
             strategy: SearchStrategy::Hybrid,
@@ -257,11 +257,11 @@ impl Default for Search {
 /// Snapshots of a checkpoint store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Checkpoint {
+pub struct CheckpointSettings {
     /// Kept per task.
     pub max_snapshots: Option<u64>,
     /// Life of a snapshot.
-    pub ttl: Option<Duration>,
+    pub ttl: Option<ManifestDuration>,
 }
 
 /// The lifecycle of entries: acquisition, consolidation, retrieval.
@@ -269,17 +269,17 @@ pub struct Checkpoint {
 #[serde(deny_unknown_fields, default)]
 pub struct Lifecycle {
     /// Taking in.
-    pub acquisition: Option<Acquisition>,
+    pub acquisition: Option<AcquisitionMode>,
     /// Settling.
-    pub consolidation: Option<Consolidation>,
+    pub consolidation: Option<ConsolidationMode>,
     /// Bringing back.
-    pub retrieval: Option<Retrieval>,
+    pub retrieval: Option<RetrievalMode>,
 }
 
 /// The forgetting of entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Forgetting {
+pub struct ForgettingSettings {
     /// The way.
     pub strategy: Option<ForgettingStrategy>,
     /// What counts.
@@ -289,7 +289,7 @@ pub struct Forgetting {
 /// The signals that rank an entry higher.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Salience {
+pub struct SalienceSettings {
     /// Off by default.
     pub enabled: bool,
     /// What counts.
@@ -299,7 +299,7 @@ pub struct Salience {
 /// The confidence in an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Confidence {
+pub struct ConfidenceSettings {
     /// Keep where an entry came from.
     pub source_tracking: bool,
     /// How it fades.

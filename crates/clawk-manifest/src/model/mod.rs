@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use channel::*;
-pub use duration::{Duration, NotADuration};
+pub use duration::{ManifestDuration, NotADuration};
 pub use identity::*;
 pub use level::{ConformanceLevel, MissingForNext};
 pub use mcp::McpUriError;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Duration, closed::closed_set};
+use super::{ManifestDuration, closed::closed_set};
 
 closed_set! {
     /// The action of a matching rule.
@@ -28,7 +28,7 @@ closed_set! {
 
 closed_set! {
     /// The detection of prompt injection.
-    pub enum Detection { Pattern = "pattern", LlmBased = "llm-based", Hybrid = "hybrid", None = "none" }
+    pub enum InjectionDetection { Pattern = "pattern", LlmBased = "llm-based", Hybrid = "hybrid", None = "none" }
 }
 
 closed_set! {
@@ -176,7 +176,7 @@ impl Default for Approval {
 #[serde(deny_unknown_fields, default)]
 pub struct PromptInjection {
     /// `pattern` by default (runtime profile §1).
-    pub detection: Detection,
+    pub detection: InjectionDetection,
     /// As given.
     pub pattern_engine: Option<String>,
     /// The least number of patterns; if clawk has fewer, the agent does not start.
@@ -188,7 +188,7 @@ pub struct PromptInjection {
 impl Default for PromptInjection {
     fn default() -> Self {
         Self {
-            detection: Detection::Pattern,
+            detection: InjectionDetection::Pattern,
             pattern_engine: None,
             pattern_count: None,
             action: InjectionAction::BlockAndLog,
@@ -269,7 +269,7 @@ pub struct Audit {
     /// Records approvals; on by default.
     pub log_approvals: bool,
     /// How long; absent: for ever.
-    pub retention: Option<Duration>,
+    pub retention: Option<ManifestDuration>,
     /// `sqlite` by default.
     pub destination: AuditDestination,
 }

@@ -28,7 +28,7 @@ closed_set! {
 
 closed_set! {
     /// The growth of the delay between two attempts.
-    pub enum Backoff {
+    pub enum BackoffStrategy {
         Exponential = "exponential",
         Linear = "linear",
         Constant = "constant",
@@ -37,7 +37,7 @@ closed_set! {
 
 closed_set! {
     /// A kind of input or output of a model.
-    pub enum Modality {
+    pub enum ModelModality {
         Text = "text",
         Image = "image",
         Audio = "audio",
@@ -81,10 +81,10 @@ pub struct Provider {
     pub streaming: bool,
     /// Hints for the choice of a provider.
     #[serde(default)]
-    pub hints: Hints,
+    pub hints: ProviderHints,
     /// Providers to try, in order, when this one fails.
     #[serde(default)]
-    pub fallback: Vec<Fallback>,
+    pub fallback: Vec<ProviderFallback>,
     /// Limits for this provider; clawk refuses or waits beyond them.
     #[serde(default)]
     pub limits: ProviderLimits,
@@ -93,7 +93,7 @@ pub struct Provider {
     pub retry: Option<ProviderRetry>,
     /// `[text]` by default.
     #[serde(default = "default_modalities")]
-    pub capabilities: Vec<Modality>,
+    pub capabilities: Vec<ModelModality>,
     /// `http` by default.
     #[serde(default = "default_transport")]
     pub transport: ProviderTransport,
@@ -114,7 +114,7 @@ pub struct ProviderAuth {
 /// Weights from 0 (ignore) to 1 (matters most).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Hints {
+pub struct ProviderHints {
     /// Minimise cost.
     pub cost_priority: Option<f64>,
     /// Minimise latency.
@@ -126,7 +126,7 @@ pub struct Hints {
 /// One link of a fallback chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fallback {
+pub struct ProviderFallback {
     /// Name of a declared provider.
     pub provider_ref: String,
 }
@@ -152,7 +152,7 @@ pub struct ProviderRetry {
     /// Attempts in total; 3 by default.
     pub max_attempts: u32,
     /// `exponential` by default.
-    pub backoff: Backoff,
+    pub backoff: BackoffStrategy,
     /// Milliseconds before the second attempt; 1000 by default.
     pub initial_delay_ms: u64,
 }
@@ -166,14 +166,14 @@ impl Default for ProviderRetry {
     fn default() -> Self {
         Self {
             max_attempts: 3,
-            backoff: Backoff::Exponential,
+            backoff: BackoffStrategy::Exponential,
             initial_delay_ms: 1000,
         }
     }
 }
 
-fn default_modalities() -> Vec<Modality> {
-    vec![Modality::Text]
+fn default_modalities() -> Vec<ModelModality> {
+    vec![ModelModality::Text]
 }
 
 fn default_transport() -> ProviderTransport {

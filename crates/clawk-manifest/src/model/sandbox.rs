@@ -34,7 +34,7 @@ closed_set! {
 
 closed_set! {
     /// Rights on a mounted path.
-    pub enum Permission { Ro = "ro", Rw = "rw" }
+    pub enum MountPermission { Ro = "ro", Rw = "rw" }
 }
 
 closed_set! {
@@ -90,19 +90,19 @@ impl Sandbox {
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// Which hosts a tool can reach.
-    pub network: Network,
+    pub network: NetworkSettings,
     /// Which files a tool sees.
-    pub filesystem: Filesystem,
+    pub filesystem: FilesystemSettings,
     /// How secrets reach a tool, and how they are kept from leaving.
     pub secrets: Secrets,
     /// Which command lines a tool may run.
-    pub shell: Shell,
+    pub shell: ShellSettings,
 }
 
 /// Which hosts a tool can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Network {
+pub struct NetworkSettings {
     /// How much is granted; `deny` by default.
     pub mode: NetworkMode,
     /// Hosts for the mode `allowlist`: `example.com`, `*.example.com` for every name below it, each with or without a port.
@@ -111,7 +111,7 @@ pub struct Network {
     pub ssrf_protection: SsrfProtection,
 }
 
-impl Default for Network {
+impl Default for NetworkSettings {
     fn default() -> Self {
         Self {
             mode: NetworkMode::Deny,
@@ -146,16 +146,16 @@ impl Default for SsrfProtection {
 /// Files (R33).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Filesystem {
+pub struct FilesystemSettings {
     /// How much is granted; `deny` by default.
     pub mode: FilesystemMode,
     /// Folders and files that tools see.
-    pub mount_paths: Vec<Mount>,
+    pub mount_paths: Vec<MountSettings>,
     /// Paths and patterns that no tool can read or change, even below a mount.
     pub denied_paths: Vec<String>,
 }
 
-impl Default for Filesystem {
+impl Default for FilesystemSettings {
     fn default() -> Self {
         Self {
             mode: FilesystemMode::Deny,
@@ -168,11 +168,11 @@ impl Default for Filesystem {
 /// A path made visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mount {
+pub struct MountSettings {
     /// A path, relative to the working directory.
     pub path: String,
     /// `ro`: read only. `rw`: read and write.
-    pub permissions: Permission,
+    pub permissions: MountPermission,
 }
 
 /// Secrets (R37).
@@ -219,7 +219,7 @@ impl Default for LeakDetection {
 /// Shell commands (R35).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Shell {
+pub struct ShellSettings {
     /// How much is granted; `deny` by default.
     pub mode: ShellMode,
     /// Commands to refuse; `*` stands for any text.
@@ -228,7 +228,7 @@ pub struct Shell {
     pub blocked_patterns: Vec<String>,
 }
 
-impl Default for Shell {
+impl Default for ShellSettings {
     fn default() -> Self {
         Self {
             mode: ShellMode::Deny,

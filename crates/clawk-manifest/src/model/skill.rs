@@ -43,7 +43,7 @@ pub struct Skill {
     pub permissions: Option<SkillPermissions>,
     /// Expected use of resources.
     #[serde(default)]
-    pub estimates: Estimates,
+    pub estimates: ResourceEstimates,
     /// Name of the declared world model that it plans with (0.3.0).
     #[serde(default)]
     pub world_model_ref: Option<String>,
@@ -64,7 +64,7 @@ pub struct SkillPermissions {
 /// Expected use of resources.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Estimates {
+pub struct ResourceEstimates {
     /// Tokens of one run.
     pub avg_tokens: Option<u64>,
     /// Seconds of one run.

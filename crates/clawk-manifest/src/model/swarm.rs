@@ -51,12 +51,12 @@ pub struct Swarm {
     /// At least one.
     pub agents: Vec<SwarmAgent>,
     /// How they talk.
-    pub coordination: Coordination,
+    pub coordination: SwarmCoordination,
     /// How answers become one.
-    pub aggregation: Aggregation,
+    pub aggregation: SwarmAggregation,
     /// The handling of failures.
     #[serde(default)]
-    pub failure: Failure,
+    pub failure: SwarmFailureHandling,
     /// Limits of the whole swarm.
     #[serde(default)]
     pub resource_limits: SwarmLimits,
@@ -81,26 +81,26 @@ pub struct SwarmAgent {
 /// The coordination of a swarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Coordination {
+pub struct SwarmCoordination {
     /// The manner.
     pub message_passing: MessagePassing,
     /// The carrier.
     pub backend: BusBackend,
     /// The limits of parallel work.
-    pub concurrency: Concurrency,
+    pub concurrency: SwarmConcurrency,
 }
 
 /// How much at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Concurrency {
+pub struct SwarmConcurrency {
     /// Absent: the runtime's own limit.
     pub max_parallel: Option<u32>,
     /// One task at a time per agent; on by default.
     pub sequential_within_agent: bool,
 }
 
-impl Default for Concurrency {
+impl Default for SwarmConcurrency {
     fn default() -> Self {
         Self {
             max_parallel: None,
@@ -112,7 +112,7 @@ impl Default for Concurrency {
 /// How answers become one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Aggregation {
+pub struct SwarmAggregation {
     /// The way.
     pub strategy: AggregationStrategy,
     /// Prefer the cheapest capable provider.
@@ -126,7 +126,7 @@ pub struct Aggregation {
 /// What happens on failure.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Failure {
+pub struct SwarmFailureHandling {
     /// Retries per agent.
     pub retry_per_agent: u32,
     /// The dead-letter box for tasks that could not be done.

@@ -33,10 +33,10 @@ pub struct Telemetry {
     pub events: Events,
     /// Which metrics.
     #[serde(default)]
-    pub metrics: Metrics,
+    pub metrics: MetricSettings,
     /// How many of them.
     #[serde(default)]
-    pub sampling: Sampling,
+    pub sampling: EventSampling,
     /// What is left out.
     #[serde(default)]
     pub redaction: Redaction,
@@ -110,7 +110,7 @@ impl Default for Events {
 /// Which metrics are collected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Metrics {
+pub struct MetricSettings {
     /// On by default.
     pub token_usage: bool,
     /// Off by default.
@@ -125,7 +125,7 @@ pub struct Metrics {
     pub plan_revision_count: bool,
 }
 
-impl Default for Metrics {
+impl Default for MetricSettings {
     fn default() -> Self {
         Self {
             token_usage: true,
@@ -141,12 +141,12 @@ impl Default for Metrics {
 /// How many events are told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Sampling {
+pub struct EventSampling {
     /// 0 (none) to 1 (all); 1 by default.
     pub rate: f64,
 }
 
-impl Default for Sampling {
+impl Default for EventSampling {
     fn default() -> Self {
         Self { rate: 1.0 }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use super::mcp::{McpSource, McpUri};
-use super::provider::Backoff;
+use super::provider::BackoffStrategy;
 
 /// A function the agent can call. A superset of an MCP tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,14 +62,14 @@ pub struct ToolRetry {
     /// Attempts in total; 3 by default.
     pub max_attempts: u32,
     /// `exponential` by default.
-    pub backoff: Backoff,
+    pub backoff: BackoffStrategy,
 }
 
 impl Default for ToolRetry {
     fn default() -> Self {
         Self {
             max_attempts: 3,
-            backoff: Backoff::Exponential,
+            backoff: BackoffStrategy::Exponential,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::closed::closed_set;
 
 closed_set! {
     /// What kind of model it is.
-    pub enum Paradigm { Implicit = "implicit", Explicit = "explicit", Simulator = "simulator", Hybrid = "hybrid" }
+    pub enum WorldModelParadigm { Implicit = "implicit", Explicit = "explicit", Simulator = "simulator", Hybrid = "hybrid" }
 }
 
 closed_set! {
@@ -23,7 +23,7 @@ closed_set! {
 
 closed_set! {
     /// How far ahead.
-    pub enum Horizon { Adaptive = "adaptive", Bounded = "bounded", Fixed = "fixed" }
+    pub enum PlanningHorizon { Adaptive = "adaptive", Bounded = "bounded", Fixed = "fixed" }
 }
 
 closed_set! {
@@ -59,7 +59,7 @@ pub struct WorldModel {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// What kind of model it is.
-    pub paradigm: Paradigm,
+    pub paradigm: WorldModelParadigm,
     /// `agent-wide` by default.
     #[serde(default = "default_scope")]
     pub scope: WorldModelScope,
@@ -70,16 +70,16 @@ pub struct WorldModel {
     pub backend: WorldModelBackend,
     /// What it foretells.
     #[serde(default)]
-    pub predicts: Predicts,
+    pub predicts: PredictionTargets,
     /// How it plans.
     #[serde(default)]
-    pub planning: Planning,
+    pub planning: PlanningSettings,
     /// How it learns.
     #[serde(default)]
-    pub update: Update,
+    pub update: WorldModelUpdate,
     /// What binds it.
     #[serde(default)]
-    pub constraints: Constraints,
+    pub constraints: WorldModelConstraints,
 }
 
 /// What answers.
@@ -97,7 +97,7 @@ pub struct WorldModelBackend {
 /// What it foretells; all off by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Predicts {
+pub struct PredictionTargets {
     /// The next state.
     pub state: bool,
     /// The next observation.
@@ -111,9 +111,9 @@ pub struct Predicts {
 /// How it plans.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Planning {
+pub struct PlanningSettings {
     /// How far ahead.
-    pub horizon: Option<Horizon>,
+    pub horizon: Option<PlanningHorizon>,
     /// How uncertainty is handled.
     pub uncertainty_mode: Option<UncertaintyMode>,
     /// What happens when no future is good.
@@ -123,7 +123,7 @@ pub struct Planning {
 /// How it learns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Update {
+pub struct WorldModelUpdate {
     /// When.
     pub mode: Option<UpdateMode>,
     /// From what.
@@ -133,7 +133,7 @@ pub struct Update {
 /// What binds it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Constraints {
+pub struct WorldModelConstraints {
     /// Name of a declared policy.
     pub policy_ref: Option<String>,
 }

@@ -1,11 +1,11 @@
 //! Rules of Provider and Channel (CKP §5.2, §5.3).
 
-use super::Spot;
-use crate::check::Checker;
+use super::LocatedNode;
+use crate::check::DocumentChecker;
 use crate::diagnostic::quoted;
 use crate::texts;
 
-pub(super) fn provider(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn provider(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let Some(auth) = spec.get("auth") {
         match auth.text_at("type") {
             Some("none") if auth.has("secret_ref") => {
@@ -53,7 +53,7 @@ const TRIGGERS: [(&str, &str); 4] = [
     ("db-trigger", "table"),
 ];
 
-pub(super) fn channel(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn channel(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let Some(access) = spec.get("access_control") {
         access_control(&access, checker);
     }
@@ -97,7 +97,7 @@ pub(super) fn channel(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-fn access_control(access: &Spot<'_>, checker: &mut Checker<'_>) {
+fn access_control(access: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let Some((mode, needed)) = access
         .text_at("mode")
         .and_then(|mode| MODES.into_iter().find(|(name, _)| *name == mode))

@@ -1,7 +1,7 @@
 //! Rules of Sandbox and Policy (CKP §5.7, §5.8, R11).
 
-use super::{Spot, repeated};
-use crate::check::Checker;
+use super::{LocatedNode, repeated};
+use crate::check::DocumentChecker;
 use crate::diagnostic::quoted;
 
 /// Which runtimes can serve which level.
@@ -13,7 +13,7 @@ const RUNTIMES: [(&str, &[&str]); 5] = [
     ("vm", &["firecracker", "apple-container", "native"]),
 ];
 
-pub(super) fn sandbox(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn sandbox(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     if let (Some(level), Some(runtime)) = (spec.text_at("level"), spec.get("runtime"))
         && let Some(word) = runtime.node.text()
         && RUNTIMES
@@ -68,7 +68,7 @@ pub(super) fn sandbox(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-pub(super) fn policy(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn policy(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let rules = spec.get("rules").map(|rules| rules.items()).unwrap_or_default();
     for (spot, id) in repeated(&rules, "id") {
         checker
@@ -96,7 +96,7 @@ pub(super) fn policy(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
+fn check_rule(rule: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let action = rule.text_at("action").unwrap_or_default();
     if rule.has("approval") && action != "require-approval" && !action.is_empty() {
         checker.findings.push(rule.idle(
@@ -136,7 +136,7 @@ fn check_rule(rule: &Spot<'_>, checker: &mut Checker<'_>) {
                 warning.code = "unknown-condition";
                 checker.findings.push(warning.help(help));
             } else if entry.value.text().is_none_or(str::is_empty) {
-                let spot = Spot {
+                let spot = LocatedNode {
                     node: &entry.value,
                     pointer: format!("{}/path_within", conditions.pointer),
                 };

@@ -10,13 +10,13 @@ pub(crate) mod whole;
 
 use clawk_proto::uri::Kind;
 
-use crate::check::{Checker, first_line};
+use crate::check::{DocumentChecker, first_line};
 use crate::diagnostic::Diagnostic;
 use crate::tree::{Node, Tree, join};
 
 /// Checks the rules of one primitive.
-pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut Checker<'_>) {
-    let spec = Spot {
+pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut DocumentChecker<'_>) {
+    let spec = LocatedNode {
         node: spec,
         pointer: pointer.to_owned(),
     };
@@ -37,12 +37,12 @@ pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut Checke
 
 /// A node and where it stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Spot<'n> {
+pub(crate) struct LocatedNode<'n> {
     pub(crate) node: &'n Node,
     pub(crate) pointer: String,
 }
 
-impl<'n> Spot<'n> {
+impl<'n> LocatedNode<'n> {
     pub(crate) fn get(&self, key: &str) -> Option<Self> {
         let node = self.node.get(key).filter(|node| node.value != Tree::Null)?;
         Some(Self {
@@ -100,7 +100,7 @@ impl<'n> Spot<'n> {
 }
 
 /// Items of a list whose `key` has been seen before: the item's spot and its text.
-pub(crate) fn repeated<'n>(items: &[Spot<'n>], key: &str) -> Vec<(Spot<'n>, &'n str)> {
+pub(crate) fn repeated<'n>(items: &[LocatedNode<'n>], key: &str) -> Vec<(LocatedNode<'n>, &'n str)> {
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();
     for item in items {

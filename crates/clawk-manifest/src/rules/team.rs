@@ -2,11 +2,11 @@
 
 use clawk_proto::uri::{ClawUri, Kind, is_name};
 
-use super::Spot;
-use crate::check::{Checker, RefUse, read_ref};
+use super::LocatedNode;
+use crate::check::{DocumentChecker, RefUse, read_ref};
 use crate::diagnostic::quoted;
 
-pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn swarm(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let agents = spec
         .get("agents")
         .map(|agents| agents.items())
@@ -33,7 +33,7 @@ pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
             checker.findings.push(identity.error("bad-reference", message));
         }
     }
-    let leads = |agent: &Spot<'_>| agent.text_at("role") == Some("leader");
+    let leads = |agent: &LocatedNode<'_>| agent.text_at("role") == Some("leader");
     let strategy = spec
         .find(&["aggregation", "strategy"])
         .and_then(|strategy| strategy.node.text());
@@ -49,7 +49,7 @@ pub(super) fn swarm(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-pub(super) fn telemetry(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn telemetry(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     for exporter in spec.get("exporters").map(|list| list.items()).unwrap_or_default() {
         let kind = exporter.text_at("type").unwrap_or_default();
         let (needed, idle): (_, &[&str]) = match kind {
@@ -70,7 +70,7 @@ pub(super) fn telemetry(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-pub(super) fn world_model(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn world_model(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let backend = spec.get("backend");
     let kind = match backend.as_ref().and_then(|backend| backend.text_at("type")) {
         Some("tool") => Some(Kind::Tool),
@@ -92,7 +92,13 @@ pub(super) fn world_model(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-fn refer(checker: &mut Checker<'_>, kind: Kind, name: String, version: Option<String>, spot: Spot<'_>) {
+fn refer(
+    checker: &mut DocumentChecker<'_>,
+    kind: Kind,
+    name: String,
+    version: Option<String>,
+    spot: LocatedNode<'_>,
+) {
     checker.refs.push(RefUse {
         kind,
         name,

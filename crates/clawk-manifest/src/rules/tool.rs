@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::{Spot, repeated};
-use crate::check::Checker;
+use super::{LocatedNode, repeated};
+use crate::check::DocumentChecker;
 use crate::diagnostic::quoted;
 
-pub(super) fn tool(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn tool(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let served = spec.has("mcp_source");
     for field in ["description", "input_schema"]
         .into_iter()
@@ -47,7 +47,7 @@ pub(super) fn tool(spec: &Spot<'_>, checker: &mut Checker<'_>) {
     }
 }
 
-pub(super) fn skill(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn skill(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let mut seen = HashSet::new();
     for tool in spec
         .get("tools_required")
@@ -75,7 +75,7 @@ const BLOCKS: [(&str, &[&str]); 7] = [
     ("checkpoint", &["checkpoint"]),
 ];
 
-pub(super) fn memory(spec: &Spot<'_>, checker: &mut Checker<'_>) {
+pub(super) fn memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let stores = spec
         .get("stores")
         .map(|stores| stores.items())
@@ -115,7 +115,7 @@ pub(super) fn memory(spec: &Spot<'_>, checker: &mut Checker<'_>) {
 }
 
 /// What says how entries are searched and ranked, where nothing is searched or ranked so.
-fn weight(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
+fn weight(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     if let Some(forgetting) = store.get("forgetting")
         && !matches!(forgetting.text_at("strategy"), Some("decay" | "adaptive"))
         && forgetting.has("signals")
@@ -152,7 +152,7 @@ fn weight(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
 }
 
 /// What is to come by itself, and never does.
-fn settling(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
+fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     let by_key = matches!(kind, "key-value" | "workspace" | "checkpoint");
     let lifecycle = store.get("lifecycle");
     if let Some(lifecycle) = &lifecycle
@@ -192,7 +192,7 @@ fn settling(store: &Spot<'_>, kind: &str, checker: &mut Checker<'_>) {
 }
 
 /// `{identity_name}` and `{tenant_id}` are the variables that exist (CKP §5.6).
-fn template(path: &Spot<'_>, checker: &mut Checker<'_>) {
+fn template(path: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let mut rest = path.node.text().unwrap_or_default();
     while let Some((_, after)) = rest.split_once('{') {
         let Some((name, tail)) = after.split_once('}') else {

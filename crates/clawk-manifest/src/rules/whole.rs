@@ -4,19 +4,19 @@ use std::collections::{HashMap, HashSet};
 
 use clawk_proto::uri::Kind;
 
-use super::Spot;
+use super::LocatedNode;
 use crate::check::RefUse;
-use crate::diagnostic::{Diagnostic, Findings, did_you_mean, quoted};
-use crate::primitive::Primitive;
+use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
+use crate::primitive::UntypedPrimitive;
 
 /// All primitives of one manifest, and where findings about each file go.
 #[derive(Debug)]
-pub(crate) struct Whole<'a> {
-    pub(crate) primitives: &'a [Primitive],
-    pub(crate) files: &'a mut [Findings],
+pub(crate) struct CrossPrimitiveCheck<'a> {
+    pub(crate) primitives: &'a [UntypedPrimitive],
+    pub(crate) files: &'a mut [FileFindings],
 }
 
-impl Whole<'_> {
+impl CrossPrimitiveCheck<'_> {
     pub(crate) fn check(&mut self, pending: &[(usize, RefUse)]) {
         self.names();
         self.references(pending);
@@ -32,14 +32,14 @@ impl Whole<'_> {
         }
     }
 
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &Primitive> {
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &UntypedPrimitive> {
         self.primitives
             .iter()
             .filter(move |primitive| primitive.kind == kind)
     }
 
     /// ` of FILE`, where it is another file than that of `beside`.
-    fn of_file(&self, one: &Primitive, beside: &Primitive) -> String {
+    fn of_file(&self, one: &UntypedPrimitive, beside: &UntypedPrimitive) -> String {
         let file = self
             .files
             .get(one.file)
@@ -51,7 +51,7 @@ impl Whole<'_> {
     }
 
     fn names(&mut self) {
-        let mut first: HashMap<(Kind, &str), &Primitive> = HashMap::new();
+        let mut first: HashMap<(Kind, &str), &UntypedPrimitive> = HashMap::new();
         for primitive in self.primitives {
             let other = *first
                 .entry((primitive.kind, &primitive.name))
@@ -78,7 +78,7 @@ impl Whole<'_> {
     }
 
     fn references(&mut self, pending: &[(usize, RefUse)]) {
-        let index: HashMap<(Kind, &str), &Primitive> = self
+        let index: HashMap<(Kind, &str), &UntypedPrimitive> = self
             .primitives
             .iter()
             .map(|primitive| ((primitive.kind, primitive.name.as_str()), primitive))
@@ -89,7 +89,7 @@ impl Whole<'_> {
             .flat_map(|primitive| primitive.refs.iter().map(|used| (primitive.file, used)));
         let outer = pending.iter().map(|(file, used)| (*file, used));
         for (file, used) in outer.chain(inner) {
-            let full = self.files.get(file).is_none_or(Findings::is_full);
+            let full = self.files.get(file).is_none_or(FileFindings::is_full);
             let found = index.get(&(used.kind, used.name.as_str())).copied();
             if let Some(error) = (!full).then(|| self.unresolved(used, found)).flatten() {
                 self.push(file, error);
@@ -98,7 +98,7 @@ impl Whole<'_> {
     }
 
     /// The finding about a reference that nothing answers to.
-    fn unresolved(&self, used: &RefUse, found: Option<&Primitive>) -> Option<Diagnostic> {
+    fn unresolved(&self, used: &RefUse, found: Option<&UntypedPrimitive>) -> Option<Diagnostic> {
         if let Some(found) = found {
             let asked = used.version.as_ref()?;
             if found.version.as_ref() == Some(asked) {
@@ -108,7 +108,7 @@ impl Whole<'_> {
             let message = format!("{} has version {has}, not {asked}", quoted(&used.name));
             return Some(Diagnostic::error("version-mismatch", used.pointer.clone(), message).at(used.place));
         }
-        let declared: Vec<&Primitive> = self.of(used.kind).collect();
+        let declared: Vec<&UntypedPrimitive> = self.of(used.kind).collect();
         let stores: Vec<&str> = match used.kind {
             Kind::Memory => declared.iter().flat_map(|memory| store_names(memory)).collect(),
             _ => Vec::new(),
@@ -137,7 +137,7 @@ impl Whole<'_> {
     }
 
     fn fallback_cycles(&mut self) {
-        let mut graph = Graph::new();
+        let mut graph = ReferenceGraph::new();
         for provider in self.of(Kind::Provider) {
             graph.insert(provider.name.clone(), edges(provider, "/fallback/", ""));
         }
@@ -157,7 +157,7 @@ impl Whole<'_> {
 
     /// A composite tool must not need itself, however far round.
     fn composite_cycles(&mut self) {
-        let mut graph = Graph::new();
+        let mut graph = ReferenceGraph::new();
         for tool in self.of(Kind::Tool) {
             graph.insert(format!("tool {}", tool.name), edges(tool, "/skill_ref", "skill "));
         }
@@ -183,8 +183,8 @@ impl Whole<'_> {
 
     fn cycles<'p>(
         &mut self,
-        graph: &Graph,
-        starts: impl Iterator<Item = &'p Primitive>,
+        graph: &ReferenceGraph,
+        starts: impl Iterator<Item = &'p UntypedPrimitive>,
         prefix: &str,
         words: impl Fn(&str, &str) -> (&'static str, String, &'static str),
     ) {
@@ -215,7 +215,7 @@ impl Whole<'_> {
         let mut seen: HashSet<String> = HashSet::new();
         let mut found = Vec::new();
         for policy in self.of(Kind::Policy) {
-            let spec = Spot {
+            let spec = LocatedNode {
                 node: &policy.spec,
                 pointer: policy.pointer.clone(),
             };
@@ -285,12 +285,12 @@ impl Whole<'_> {
 }
 
 /// Names to the names they lead to, each with the reference that leads there.
-type Graph = HashMap<String, Vec<(String, RefUse)>>;
+type ReferenceGraph = HashMap<String, Vec<(String, RefUse)>>;
 
 /// References that are followed in search of cycles; each may cost a walk over all of them.
 const MOST_LINKS: usize = 2_000;
 
-fn edges(primitive: &Primitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {
+fn edges(primitive: &UntypedPrimitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {
     let inside = |used: &&RefUse| {
         used.pointer
             .strip_prefix(&primitive.pointer)
@@ -304,7 +304,7 @@ fn edges(primitive: &Primitive, member: &str, prefix: &str) -> Vec<(String, RefU
         .collect()
 }
 
-fn store_names(memory: &Primitive) -> Vec<&str> {
+fn store_names(memory: &UntypedPrimitive) -> Vec<&str> {
     let stores = memory
         .spec
         .get("stores")
@@ -316,7 +316,7 @@ fn store_names(memory: &Primitive) -> Vec<&str> {
         .collect()
 }
 
-fn always_matches(rule: &Spot<'_>) -> bool {
+fn always_matches(rule: &LocatedNode<'_>) -> bool {
     let empty = |key: &str| {
         rule.get(key)
             .is_none_or(|spot| spot.node.entries().is_some_and(<[_]>::is_empty))
@@ -327,7 +327,7 @@ fn always_matches(rule: &Spot<'_>) -> bool {
         && !rule.has("rate_limit")
 }
 
-fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
+fn reaches(graph: &ReferenceGraph, from: &str, to: &str) -> bool {
     let mut open = vec![from];
     let mut seen = HashSet::new();
     while let Some(at) = open.pop() {

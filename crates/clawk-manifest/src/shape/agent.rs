@@ -2,29 +2,29 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{AT_LEAST_ONE, COUNT, SHARE, SMALL_AT_LEAST_ONE, Shape, TEXTS, Type, opt, req};
+use super::{AT_LEAST_ONE, COUNT, FieldType, MapShape, SHARE, SMALL_AT_LEAST_ONE, TEXTS, opt, req};
 use crate::model::{
-    AccessMode, AuthType, Autonomy, Backoff, ChannelType, DbEvent, Modality, OverlapPolicy, ProviderProtocol,
-    ProviderTransport, Role, Transport,
+    AccessMode, AuthType, AutonomyLevel, BackoffStrategy, ChannelType, DbEvent, ModelModality, OverlapPolicy,
+    ProviderProtocol, ProviderTransport, Role, Transport,
 };
 
-pub(super) static IDENTITY: Shape = Shape {
+pub(super) static IDENTITY: MapShape = MapShape {
     title: "an Identity",
     doc: "Who the agent is (CKP 5.1).",
     fields: &[
         req(
             "personality",
-            Type::FullText,
+            FieldType::FullText,
             "Who the agent is and how it behaves. The model reads it as its instructions.",
         ),
         opt(
             "context_files",
-            Type::TextMap,
+            FieldType::TextMap,
             "Files that join the prompt: role to path, relative to the manifest.",
         ),
         opt(
             "locale",
-            Type::FullText,
+            FieldType::FullText,
             "Language of answers; `en-US` by default.",
         ),
         opt(
@@ -34,86 +34,90 @@ pub(super) static IDENTITY: Shape = Shape {
         ),
         opt(
             "autonomy",
-            Type::Word(Autonomy::WORDS),
+            FieldType::Word(AutonomyLevel::WORDS),
             "What the agent may do without asking; `supervised` by default. `observer`: no tools. `supervised`: asks before side effects. `autonomous`: the policy alone decides.",
         ),
     ],
 };
 
-pub(super) static PROVIDER: Shape = Shape {
+pub(super) static PROVIDER: MapShape = MapShape {
     title: "a Provider",
     doc: "An inference endpoint (CKP 5.2).",
     fields: &[
         req(
             "protocol",
-            Type::Word(ProviderProtocol::WORDS),
+            FieldType::Word(ProviderProtocol::WORDS),
             "The protocol that the endpoint speaks.",
         ),
         req(
             "endpoint",
-            Type::FullText,
+            FieldType::FullText,
             "The base URL of the inference API; `script:FILE` and `auto:FILE` for `custom`.",
         ),
-        req("model", Type::FullText, "The model's name at the endpoint."),
+        req("model", FieldType::FullText, "The model's name at the endpoint."),
         req(
             "auth",
-            Type::Map(&PROVIDER_AUTH),
+            FieldType::Map(&PROVIDER_AUTH),
             "How clawk authenticates at the endpoint.",
         ),
         opt(
             "streaming",
-            Type::Bool,
+            FieldType::Bool,
             "Asks for a stream, so that text appears while the model writes; `false` by default.",
         ),
-        opt("hints", Type::Map(&HINTS), "Hints for the choice of a provider."),
+        opt(
+            "hints",
+            FieldType::Map(&HINTS),
+            "Hints for the choice of a provider.",
+        ),
         opt(
             "fallback",
-            Type::List {
-                of: &Type::Map(&FALLBACK),
+            FieldType::List {
+                of: &FieldType::Map(&FALLBACK),
                 min: 0,
             },
             "Providers to ask if this one fails, in order.",
         ),
         opt(
             "limits",
-            Type::Map(&LIMITS),
+            FieldType::Map(&LIMITS),
             "Limits for this provider; clawk refuses or waits beyond them.",
         ),
         opt(
             "retry",
-            Type::Map(&PROVIDER_RETRY),
+            FieldType::Map(&PROVIDER_RETRY),
             "How clawk retries a transient failure.",
         ),
         opt(
             "capabilities",
-            Type::List {
-                of: &Type::Word(Modality::WORDS),
+            FieldType::List {
+                of: &FieldType::Word(ModelModality::WORDS),
                 min: 0,
             },
             "What the model reads and writes; `[text]` by default.",
         ),
         opt(
             "transport",
-            Type::Word(ProviderTransport::WORDS),
+            FieldType::Word(ProviderTransport::WORDS),
             "How bytes reach the provider; `http` by default.",
         ),
     ],
 };
 
-static PROVIDER_AUTH: Shape = Shape {
+static PROVIDER_AUTH: MapShape = MapShape {
     title: "a provider's auth",
     doc: "Authentication of a provider.",
     fields: &[
-        req("type", Type::Word(AuthType::WORDS), "How the key is sent."),
+        req("type", FieldType::Word(AuthType::WORDS), "How the key is sent."),
         opt(
             "secret_ref",
-            Type::SecretRef,
+            FieldType::SecretRef,
             "The name under which clawk looks the key up, never the key itself; required unless the type is `none`.",
         ),
     ],
 };
 
-static HINTS: Shape = Shape {
+static HINTS: MapShape = MapShape {
     title: "a provider's hints",
     doc: "Weights from 0 (ignore) to 1 (matters most).",
     fields: &[
@@ -127,17 +131,17 @@ static HINTS: Shape = Shape {
     ],
 };
 
-static FALLBACK: Shape = Shape {
+static FALLBACK: MapShape = MapShape {
     title: "a fallback",
     doc: "One link of a fallback chain.",
     fields: &[req(
         "provider_ref",
-        Type::Ref(Kind::Provider),
+        FieldType::Ref(Kind::Provider),
         "The name of a provider of this manifest.",
     )],
 };
 
-static LIMITS: Shape = Shape {
+static LIMITS: MapShape = MapShape {
     title: "a provider's limits",
     doc: "Usage limits.",
     fields: &[
@@ -156,7 +160,7 @@ static LIMITS: Shape = Shape {
     ],
 };
 
-static PROVIDER_RETRY: Shape = Shape {
+static PROVIDER_RETRY: MapShape = MapShape {
     title: "a provider's retry",
     doc: "Retry of transient failures.",
     fields: &[
@@ -167,7 +171,7 @@ static PROVIDER_RETRY: Shape = Shape {
         ),
         opt(
             "backoff",
-            Type::Word(Backoff::WORDS),
+            FieldType::Word(BackoffStrategy::WORDS),
             "How the wait between attempts grows; `exponential` by default.",
         ),
         opt(
@@ -178,65 +182,65 @@ static PROVIDER_RETRY: Shape = Shape {
     ],
 };
 
-pub(super) static CHANNEL: Shape = Shape {
+pub(super) static CHANNEL: MapShape = MapShape {
     title: "a Channel",
     doc: "A communication surface (CKP 5.3).",
     fields: &[
         req(
             "type",
-            Type::Word(ChannelType::WORDS),
+            FieldType::Word(ChannelType::WORDS),
             "The platform or event source.",
         ),
         req(
             "transport",
-            Type::Word(Transport::WORDS),
+            FieldType::Word(Transport::WORDS),
             "How messages reach clawk.",
         ),
         req(
             "auth",
-            Type::Map(&SECRET_AUTH),
+            FieldType::Map(&SECRET_AUTH),
             "Authentication with the platform.",
         ),
         opt(
             "access_control",
-            Type::Map(&ACCESS_CONTROL),
+            FieldType::Map(&ACCESS_CONTROL),
             "Who may talk to the agent through this channel.",
         ),
         opt(
             "processing",
-            Type::Map(&PROCESSING),
+            FieldType::Map(&PROCESSING),
             "How clawk handles messages.",
         ),
         opt(
             "features",
-            Type::Map(&FEATURES),
+            FieldType::Map(&FEATURES),
             "Abilities of the platform that the channel uses.",
         ),
         opt(
             "trigger",
-            Type::Map(&TRIGGER),
+            FieldType::Map(&TRIGGER),
             "For `cron`, `queue`, `imap` and `db-trigger`: what starts a run.",
         ),
     ],
 };
 
-pub(super) static SECRET_AUTH: Shape = Shape {
+pub(super) static SECRET_AUTH: MapShape = MapShape {
     title: "auth",
     doc: "Authentication by one named secret.",
     fields: &[req(
         "secret_ref",
-        Type::SecretRef,
+        FieldType::SecretRef,
         "Name of the secret, never its value.",
     )],
 };
 
-static ACCESS_CONTROL: Shape = Shape {
+static ACCESS_CONTROL: MapShape = MapShape {
     title: "access_control",
     doc: "Who may talk to the agent; each mode takes its own field only.",
     fields: &[
         req(
             "mode",
-            Type::Word(AccessMode::WORDS),
+            FieldType::Word(AccessMode::WORDS),
             "How clawk decides who may talk to the agent.",
         ),
         opt(
@@ -244,11 +248,11 @@ static ACCESS_CONTROL: Shape = Shape {
             TEXTS,
             "User ids of the platform that may talk to the agent; for `allowlist`.",
         ),
-        opt("pairing", Type::Map(&PAIRING), "For `pairing`."),
+        opt("pairing", FieldType::Map(&PAIRING), "For `pairing`."),
         opt(
             "roles",
-            Type::List {
-                of: &Type::Map(&ROLE),
+            FieldType::List {
+                of: &FieldType::Map(&ROLE),
                 min: 0,
             },
             "Users and their roles; for `role-based`.",
@@ -256,7 +260,7 @@ static ACCESS_CONTROL: Shape = Shape {
     ],
 };
 
-static PAIRING: Shape = Shape {
+static PAIRING: MapShape = MapShape {
     title: "pairing",
     doc: "How unknown users are let in by a code.",
     fields: &[
@@ -273,16 +277,16 @@ static PAIRING: Shape = Shape {
     ],
 };
 
-static ROLE: Shape = Shape {
+static ROLE: MapShape = MapShape {
     title: "a role assignment",
     doc: "A user's role.",
     fields: &[
-        req("id", Type::FullText, "Platform user id."),
-        req("role", Type::Word(Role::WORDS), "The role."),
+        req("id", FieldType::FullText, "Platform user id."),
+        req("role", FieldType::Word(Role::WORDS), "The role."),
     ],
 };
 
-static PROCESSING: Shape = Shape {
+static PROCESSING: MapShape = MapShape {
     title: "processing",
     doc: "Message handling.",
     fields: &[
@@ -293,15 +297,23 @@ static PROCESSING: Shape = Shape {
         ),
         opt(
             "rate_limit",
-            Type::Map(&MESSAGE_RATE),
+            FieldType::Map(&MESSAGE_RATE),
             "How many messages of a sender clawk accepts.",
         ),
-        opt("typing_indicator", Type::Bool, "Show that the agent is writing."),
-        opt("read_receipts", Type::Bool, "Confirm that a message was read."),
+        opt(
+            "typing_indicator",
+            FieldType::Bool,
+            "Show that the agent is writing.",
+        ),
+        opt(
+            "read_receipts",
+            FieldType::Bool,
+            "Confirm that a message was read.",
+        ),
     ],
 };
 
-static MESSAGE_RATE: Shape = Shape {
+static MESSAGE_RATE: MapShape = MapShape {
     title: "a message rate",
     doc: "Messages let in per sender.",
     fields: &[
@@ -310,38 +322,38 @@ static MESSAGE_RATE: Shape = Shape {
     ],
 };
 
-static FEATURES: Shape = Shape {
+static FEATURES: MapShape = MapShape {
     title: "features",
     doc: "Abilities of the platform to use; all off by default.",
     fields: &[
-        opt("voice", Type::Bool, "Voice messages."),
-        opt("files", Type::Bool, "File attachments."),
-        opt("reactions", Type::Bool, "Reactions."),
-        opt("threads", Type::Bool, "Threads."),
-        opt("inline_images", Type::Bool, "Images inside messages."),
+        opt("voice", FieldType::Bool, "Voice messages."),
+        opt("files", FieldType::Bool, "File attachments."),
+        opt("reactions", FieldType::Bool, "Reactions."),
+        opt("threads", FieldType::Bool, "Threads."),
+        opt("inline_images", FieldType::Bool, "Images inside messages."),
     ],
 };
 
-static TRIGGER: Shape = Shape {
+static TRIGGER: MapShape = MapShape {
     title: "a trigger",
     doc: "When an event-driven channel runs the agent.",
     fields: &[
         opt(
             "schedule",
-            Type::Cron,
+            FieldType::Cron,
             "Five-field cron expression; required for `cron`.",
         ),
         opt(
             "queue_name",
-            Type::FullText,
+            FieldType::FullText,
             "Queue or topic; required for `queue`.",
         ),
-        opt("mailbox", Type::FullText, "Mailbox; required for `imap`."),
-        opt("table", Type::FullText, "Table; required for `db-trigger`."),
+        opt("mailbox", FieldType::FullText, "Mailbox; required for `imap`."),
+        opt("table", FieldType::FullText, "Table; required for `db-trigger`."),
         opt(
             "events",
-            Type::List {
-                of: &Type::Word(DbEvent::WORDS),
+            FieldType::List {
+                of: &FieldType::Word(DbEvent::WORDS),
                 min: 1,
             },
             "Which operations start a run; for `db-trigger`.",
@@ -353,7 +365,7 @@ static TRIGGER: Shape = Shape {
         ),
         opt(
             "overlap_policy",
-            Type::Word(OverlapPolicy::WORDS),
+            FieldType::Word(OverlapPolicy::WORDS),
             "What happens to events beyond `max_parallel`; `skip` by default.",
         ),
     ],

@@ -2,30 +2,30 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{Field, Shape, Type, opt, req};
+use super::{Field, FieldType, MapShape, opt, req};
 
 /// Members of a document besides `spec`.
 pub(crate) const ENVELOPE_FIELDS: [&str; 4] = ["claw", "kind", "metadata", "spec"];
 
-pub(crate) static METADATA: Shape = Shape {
+pub(crate) static METADATA: MapShape = MapShape {
     title: "metadata",
     doc: "Name, version and labels of a document.",
     fields: &[
         req(
             "name",
-            Type::Name,
+            FieldType::Name,
             "Unique among primitives of the same kind: 1 to 63 letters, digits and hyphens.",
         ),
-        opt("version", Type::Semver, "Semantic version of this document."),
-        opt("description", Type::Text, "For people."),
+        opt("version", FieldType::Semver, "Semantic version of this document."),
+        opt("description", FieldType::Text, "For people."),
         opt(
             "labels",
-            Type::TextMap,
+            FieldType::TextMap,
             "Text labels, for filtering and policy matching.",
         ),
         opt(
             "annotations",
-            Type::AnyMap,
+            FieldType::AnyMap,
             "Free data; only `heartbeat_interval_ms` of the Claw is read.",
         ),
     ],
@@ -33,7 +33,7 @@ pub(crate) static METADATA: Shape = Shape {
 
 /// A member of the root's `spec`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
+pub(crate) struct RootMember {
     pub(crate) kind: Kind,
     /// A list of primitives, not one.
     pub(crate) many: bool,
@@ -42,8 +42,8 @@ pub(crate) struct Slot {
 }
 
 /// What the root's member of this name holds.
-pub(crate) fn slot_kind(name: &str) -> Option<Slot> {
-    let slot = |kind, many, lone| Some(Slot { kind, many, lone });
+pub(crate) fn slot_kind(name: &str) -> Option<RootMember> {
+    let slot = |kind, many, lone| Some(RootMember { kind, many, lone });
     let one = |kind| slot(kind, false, true);
     let many = |kind| slot(kind, true, false);
     match name {
@@ -62,55 +62,59 @@ pub(crate) fn slot_kind(name: &str) -> Option<Slot> {
     }
 }
 
-const fn many(name: &'static str, of: &'static Type, doc: &'static str) -> Field {
-    opt(name, Type::List { of, min: 0 }, doc)
+const fn many(name: &'static str, of: &'static FieldType, doc: &'static str) -> Field {
+    opt(name, FieldType::List { of, min: 0 }, doc)
 }
 
-pub(crate) static CLAW_SPEC: Shape = Shape {
+pub(crate) static CLAW_SPEC: MapShape = MapShape {
     title: "the Claw's spec",
     doc: "All primitives of an agent: each a file path, a glob, a `claw://` URI, or `inline`.",
     fields: &[
-        req("identity", Type::Item(Kind::Identity), "Who the agent is."),
+        req("identity", FieldType::Item(Kind::Identity), "Who the agent is."),
         req(
             "providers",
-            Type::List {
-                of: &Type::Item(Kind::Provider),
+            FieldType::List {
+                of: &FieldType::Item(Kind::Provider),
                 min: 1,
             },
             "Where the model answers; the first is the primary.",
         ),
         many(
             "channels",
-            &Type::Item(Kind::Channel),
+            &FieldType::Item(Kind::Channel),
             "How people and events reach the agent.",
         ),
-        many("tools", &Type::Item(Kind::Tool), "What the agent can call."),
+        many("tools", &FieldType::Item(Kind::Tool), "What the agent can call."),
         many(
             "skills",
-            &Type::Item(Kind::Skill),
+            &FieldType::Item(Kind::Skill),
             "What the agent knows how to do.",
         ),
-        opt("memory", Type::Item(Kind::Memory), "What the agent keeps."),
+        opt("memory", FieldType::Item(Kind::Memory), "What the agent keeps."),
         many(
             "world_models",
-            &Type::Item(Kind::WorldModel),
+            &FieldType::Item(Kind::WorldModel),
             "What skills plan with (0.3.0).",
         )
         .newer(),
         opt(
             "sandbox",
-            Type::Items(Kind::Sandbox),
+            FieldType::Items(Kind::Sandbox),
             "Where tools run: one, or a list. A tool names its own by `sandbox_ref`; the first holds for all others.",
         ),
         many(
             "policies",
-            &Type::Item(Kind::Policy),
+            &FieldType::Item(Kind::Policy),
             "What is allowed; the rules form one list in this order.",
         ),
-        opt("swarm", Type::Item(Kind::Swarm), "Several agents at one task."),
+        opt(
+            "swarm",
+            FieldType::Item(Kind::Swarm),
+            "Several agents at one task.",
+        ),
         opt(
             "telemetry",
-            Type::Item(Kind::Telemetry),
+            FieldType::Item(Kind::Telemetry),
             "What is told about the agent.",
         ),
     ],

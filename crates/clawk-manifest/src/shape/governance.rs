@@ -1,110 +1,122 @@
 //! Sandbox and Policy (CKP §5.7, §5.8).
 
-use super::{AT_LEAST_ONE, COUNT, MONEY, Shape, TEXTS, Type, opt, req};
+use super::{AT_LEAST_ONE, COUNT, FieldType, MONEY, MapShape, TEXTS, opt, req};
 use crate::model::{
-    AuditDestination, Detection, FilesystemMode, InjectionAction, NetworkMode, Permission, RuleAction,
-    RuleScope, SandboxLevel, SandboxRuntime, ScanAction, ScanScope, SecretInjection, ShellMode,
+    AuditDestination, FilesystemMode, InjectionAction, InjectionDetection, MountPermission, NetworkMode,
+    RuleAction, RuleScope, SandboxLevel, SandboxRuntime, ScanAction, ScanScope, SecretInjection, ShellMode,
     TimeoutDefault,
 };
 
-pub(super) static SANDBOX: Shape = Shape {
+pub(super) static SANDBOX: MapShape = MapShape {
     title: "a Sandbox",
     doc: "Where tools run; what is not granted is denied (CKP 5.7).",
     fields: &[
         req(
             "level",
-            Type::Word(SandboxLevel::WORDS),
+            FieldType::Word(SandboxLevel::WORDS),
             "How strongly tools are isolated. A level that this machine can't give is refused, never replaced by a weaker one.",
         ),
         opt(
             "runtime",
-            Type::Word(SandboxRuntime::WORDS),
+            FieldType::Word(SandboxRuntime::WORDS),
             "What isolates the tools; by default it follows from the level.",
         ),
         opt(
             "capabilities",
-            Type::Map(&CAPABILITIES),
+            FieldType::Map(&CAPABILITIES),
             "What a tool is granted. Everything else is denied.",
         ),
         opt(
             "resource_limits",
-            Type::Map(&RESOURCE_LIMITS),
+            FieldType::Map(&RESOURCE_LIMITS),
             "Limits of one call.",
         ),
     ],
 };
 
-static CAPABILITIES: Shape = Shape {
+static CAPABILITIES: MapShape = MapShape {
     title: "capabilities",
     doc: "What the sandbox grants; every part denies by default.",
     fields: &[
-        opt("network", Type::Map(&NETWORK), "Which hosts a tool can reach."),
-        opt("filesystem", Type::Map(&FILESYSTEM), "Which files a tool sees."),
+        opt(
+            "network",
+            FieldType::Map(&NETWORK),
+            "Which hosts a tool can reach.",
+        ),
+        opt(
+            "filesystem",
+            FieldType::Map(&FILESYSTEM),
+            "Which files a tool sees.",
+        ),
         opt(
             "secrets",
-            Type::Map(&SECRETS),
+            FieldType::Map(&SECRETS),
             "How secrets reach a tool, and how they are kept from leaving.",
         ),
-        opt("shell", Type::Map(&SHELL), "Which command lines a tool may run."),
+        opt(
+            "shell",
+            FieldType::Map(&SHELL),
+            "Which command lines a tool may run.",
+        ),
     ],
 };
 
-static NETWORK: Shape = Shape {
+static NETWORK: MapShape = MapShape {
     title: "a network capability",
     doc: "Outbound network.",
     fields: &[
         opt(
             "mode",
-            Type::Word(NetworkMode::WORDS),
+            FieldType::Word(NetworkMode::WORDS),
             "How much is granted; `deny` by default.",
         ),
         opt(
             "allowed_hosts",
-            Type::List {
-                of: &Type::Host,
+            FieldType::List {
+                of: &FieldType::Host,
                 min: 0,
             },
             "Hosts for the mode `allowlist`: `example.com`, `*.example.com` for every name below it, each with or without a port.",
         ),
         opt(
             "ssrf_protection",
-            Type::Map(&SSRF),
+            FieldType::Map(&SSRF),
             "Guards against requests into private networks.",
         ),
     ],
 };
 
-static SSRF: Shape = Shape {
+static SSRF: MapShape = MapShape {
     title: "ssrf_protection",
     doc: "Guards against requests into private networks; all on by default.",
     fields: &[
-        opt("enabled", Type::Bool, "Turns the whole guard on or off."),
+        opt("enabled", FieldType::Bool, "Turns the whole guard on or off."),
         opt(
             "block_private_ips",
-            Type::Bool,
+            FieldType::Bool,
             "Refuses addresses of private networks.",
         ),
         opt(
             "dns_pinning",
-            Type::Bool,
+            FieldType::Bool,
             "Connects to exactly the address that was checked.",
         ),
     ],
 };
 
-static FILESYSTEM: Shape = Shape {
+static FILESYSTEM: MapShape = MapShape {
     title: "a filesystem capability",
     doc: "Files.",
     fields: &[
         opt(
             "mode",
-            Type::Word(FilesystemMode::WORDS),
+            FieldType::Word(FilesystemMode::WORDS),
             "How much is granted; `deny` by default.",
         ),
         opt(
             "mount_paths",
-            Type::List {
-                of: &Type::Map(&MOUNT),
+            FieldType::List {
+                of: &FieldType::Map(&MOUNT),
                 min: 0,
             },
             "Folders and files that tools see.",
@@ -117,46 +129,46 @@ static FILESYSTEM: Shape = Shape {
     ],
 };
 
-static MOUNT: Shape = Shape {
+static MOUNT: MapShape = MapShape {
     title: "a mount",
     doc: "A path made visible.",
     fields: &[
         req(
             "path",
-            Type::FullText,
+            FieldType::FullText,
             "A path, relative to the working directory.",
         ),
         req(
             "permissions",
-            Type::Word(Permission::WORDS),
+            FieldType::Word(MountPermission::WORDS),
             "`ro`: read only. `rw`: read and write.",
         ),
     ],
 };
 
-static SECRETS: Shape = Shape {
+static SECRETS: MapShape = MapShape {
     title: "a secrets capability",
     doc: "Secrets.",
     fields: &[
         opt(
             "injection",
-            Type::Word(SecretInjection::WORDS),
+            FieldType::Word(SecretInjection::WORDS),
             "How a secret reaches a tool; `host-boundary` by default: the tool holds a placeholder, and clawk inserts the secret on the way to its host.",
         ),
-        opt("encryption", Type::Text, "The cipher for stored secrets."),
+        opt("encryption", FieldType::Text, "The cipher for stored secrets."),
         opt(
             "leak_detection",
-            Type::Map(&LEAK_DETECTION),
+            FieldType::Map(&LEAK_DETECTION),
             "Scans what leaves the sandbox for secrets.",
         ),
     ],
 };
 
-static LEAK_DETECTION: Shape = Shape {
+static LEAK_DETECTION: MapShape = MapShape {
     title: "leak_detection",
     doc: "Scan of what leaves the sandbox.",
     fields: &[
-        opt("enabled", Type::Bool, "On by default."),
+        opt("enabled", FieldType::Bool, "On by default."),
         opt(
             "patterns",
             COUNT,
@@ -165,13 +177,13 @@ static LEAK_DETECTION: Shape = Shape {
     ],
 };
 
-static SHELL: Shape = Shape {
+static SHELL: MapShape = MapShape {
     title: "a shell capability",
     doc: "Shell commands.",
     fields: &[
         opt(
             "mode",
-            Type::Word(ShellMode::WORDS),
+            FieldType::Word(ShellMode::WORDS),
             "How much is granted; `deny` by default.",
         ),
         opt(
@@ -181,8 +193,8 @@ static SHELL: Shape = Shape {
         ),
         opt(
             "blocked_patterns",
-            Type::List {
-                of: &Type::Regex,
+            FieldType::List {
+                of: &FieldType::Regex,
                 min: 0,
             },
             "Regular expressions; clawk refuses a command line in which one is found.",
@@ -190,7 +202,7 @@ static SHELL: Shape = Shape {
     ],
 };
 
-static RESOURCE_LIMITS: Shape = Shape {
+static RESOURCE_LIMITS: MapShape = MapShape {
     title: "resource_limits",
     doc: "Limits of one execution.",
     fields: &[
@@ -211,113 +223,117 @@ static RESOURCE_LIMITS: Shape = Shape {
     ],
 };
 
-pub(super) static POLICY: Shape = Shape {
+pub(super) static POLICY: MapShape = MapShape {
     title: "a Policy",
     doc: "What is allowed, asked for and denied (CKP 5.8).",
     fields: &[
         req(
             "rules",
-            Type::List {
-                of: &Type::Map(&RULE),
+            FieldType::List {
+                of: &FieldType::Map(&RULE),
                 min: 1,
             },
             "Rules in their order. The first rule that matches a call decides; without a match the call is denied.",
         ),
         opt(
             "prompt_injection",
-            Type::Map(&PROMPT_INJECTION),
+            FieldType::Map(&PROMPT_INJECTION),
             "How clawk looks for instructions in text that is only data.",
         ),
         opt(
             "secret_scanning",
-            Type::Map(&SECRET_SCANNING),
+            FieldType::Map(&SECRET_SCANNING),
             "Looks for secrets in arguments, results, or both.",
         ),
         opt(
             "input_validation",
-            Type::Map(&INPUT_VALIDATION),
+            FieldType::Map(&INPUT_VALIDATION),
             "Checks text before a tool gets it.",
         ),
         opt(
             "rate_limits",
-            Type::Map(&RATE_LIMITS),
+            FieldType::Map(&RATE_LIMITS),
             "Rates of the whole agent; beyond them, calls are refused.",
         ),
         opt(
             "audit",
-            Type::Map(&AUDIT),
+            FieldType::Map(&AUDIT),
             "Where clawk writes audit records of calls, and what they hold.",
         ),
     ],
 };
 
-static RULE: Shape = Shape {
+static RULE: MapShape = MapShape {
     title: "a rule",
     doc: "One rule.",
     fields: &[
         req(
             "id",
-            Type::FullText,
+            FieldType::FullText,
             "The rule's name in verdicts and in the trace.",
         ),
         req(
             "action",
-            Type::Word(RuleAction::WORDS),
+            FieldType::Word(RuleAction::WORDS),
             "What a match does: allow, deny, ask a person, or allow and audit.",
         ),
         req(
             "scope",
-            Type::Word(RuleScope::WORDS),
+            FieldType::Word(RuleScope::WORDS),
             "Which kind of calls the rule is for.",
         ),
         opt(
             "match",
-            Type::Map(&RULE_MATCH),
+            FieldType::Map(&RULE_MATCH),
             "Which tools the rule matches. Every given key must match.",
         ),
         opt(
             "conditions",
-            Type::AnyMap,
+            FieldType::AnyMap,
             "Conditions on the arguments, for example `path_within: DIR`.",
         ),
         opt(
             "rate_limit",
-            Type::Map(&RULE_RATE),
+            FieldType::Map(&RULE_RATE),
             "The rule applies only after this much is spent.",
         ),
         opt(
             "reason",
-            Type::Text,
+            FieldType::Text,
             "A text for the person who is asked and for the caller who is refused.",
         ),
         opt(
             "approval",
-            Type::Map(&APPROVAL),
+            FieldType::Map(&APPROVAL),
             "How the question is asked; for `require-approval`.",
         ),
     ],
 };
 
-static RULE_MATCH: Shape = Shape {
+static RULE_MATCH: MapShape = MapShape {
     title: "a match",
     doc: "What must hold of a tool; all that is given.",
     fields: &[
-        opt("name", Type::Glob, "The tool's name, or a glob such as `file-*`."),
-        opt("category", Type::FullText, "The tool's `labels.category`."),
+        opt(
+            "name",
+            FieldType::Glob,
+            "The tool's name, or a glob such as `file-*`.",
+        ),
+        opt("category", FieldType::FullText, "The tool's `labels.category`."),
         opt(
             "labels",
-            Type::TextMap,
+            FieldType::TextMap,
             "Labels that the tool must have, with these values.",
         ),
         opt(
             "annotations",
-            Type::AnyMap,
+            FieldType::AnyMap,
             "Annotations that the tool must have, with these values.",
         ),
     ],
 };
 
-static RULE_RATE: Shape = Shape {
+static RULE_RATE: MapShape = MapShape {
     title: "a rule's rate_limit",
     doc: "Limits that, once spent, make the rule apply.",
     fields: &[
@@ -326,7 +342,7 @@ static RULE_RATE: Shape = Shape {
     ],
 };
 
-static APPROVAL: Shape = Shape {
+static APPROVAL: MapShape = MapShape {
     title: "an approval",
     doc: "How approval is asked for.",
     fields: &[
@@ -337,22 +353,22 @@ static APPROVAL: Shape = Shape {
         ),
         opt(
             "default_if_timeout",
-            Type::Word(TimeoutDefault::WORDS),
+            FieldType::Word(TimeoutDefault::WORDS),
             "What happens if nobody answers; `deny` by default.",
         ),
     ],
 };
 
-static PROMPT_INJECTION: Shape = Shape {
+static PROMPT_INJECTION: MapShape = MapShape {
     title: "prompt_injection",
     doc: "Defence against prompt injection.",
     fields: &[
         opt(
             "detection",
-            Type::Word(Detection::WORDS),
+            FieldType::Word(InjectionDetection::WORDS),
             "Who looks: patterns, a model, or both; `pattern` by default.",
         ),
-        opt("pattern_engine", Type::Text, "Name of the pattern engine."),
+        opt("pattern_engine", FieldType::Text, "Name of the pattern engine."),
         opt(
             "pattern_count",
             COUNT,
@@ -360,20 +376,20 @@ static PROMPT_INJECTION: Shape = Shape {
         ),
         opt(
             "action",
-            Type::Word(InjectionAction::WORDS),
+            FieldType::Word(InjectionAction::WORDS),
             "What happens to a suspicious text; `block-and-log` by default.",
         ),
     ],
 };
 
-static SECRET_SCANNING: Shape = Shape {
+static SECRET_SCANNING: MapShape = MapShape {
     title: "secret_scanning",
     doc: "Secret scanning.",
     fields: &[
-        opt("enabled", Type::Bool, "On by default."),
+        opt("enabled", FieldType::Bool, "On by default."),
         opt(
             "scope",
-            Type::Word(ScanScope::WORDS),
+            FieldType::Word(ScanScope::WORDS),
             "Which text is scanned; `output` by default.",
         ),
         opt(
@@ -383,36 +399,36 @@ static SECRET_SCANNING: Shape = Shape {
         ),
         opt(
             "action",
-            Type::Word(ScanAction::WORDS),
+            FieldType::Word(ScanAction::WORDS),
             "What happens to a secret; `redact` by default.",
         ),
     ],
 };
 
-static INPUT_VALIDATION: Shape = Shape {
+static INPUT_VALIDATION: MapShape = MapShape {
     title: "input_validation",
     doc: "Input validation.",
     fields: &[
         opt("max_size_bytes", COUNT, "The largest input, in bytes."),
         opt(
             "null_byte_detection",
-            Type::Bool,
+            FieldType::Bool,
             "Refuses null bytes; on by default.",
         ),
         opt(
             "whitespace_analysis",
-            Type::Bool,
+            FieldType::Bool,
             "Looks for text that white space hides.",
         ),
         opt(
             "encoding",
-            Type::Text,
+            FieldType::Text,
             "The expected encoding; `utf-8` by default.",
         ),
     ],
 };
 
-static RATE_LIMITS: Shape = Shape {
+static RATE_LIMITS: MapShape = MapShape {
     title: "rate_limits",
     doc: "Rates of the whole agent.",
     fields: &[
@@ -422,21 +438,25 @@ static RATE_LIMITS: Shape = Shape {
     ],
 };
 
-static AUDIT: Shape = Shape {
+static AUDIT: MapShape = MapShape {
     title: "audit",
     doc: "Audit.",
     fields: &[
-        opt("log_inputs", Type::Bool, "Records arguments."),
-        opt("log_outputs", Type::Bool, "Records results."),
-        opt("log_approvals", Type::Bool, "Records approvals; on by default."),
+        opt("log_inputs", FieldType::Bool, "Records arguments."),
+        opt("log_outputs", FieldType::Bool, "Records results."),
+        opt(
+            "log_approvals",
+            FieldType::Bool,
+            "Records approvals; on by default.",
+        ),
         opt(
             "retention",
-            Type::Duration,
+            FieldType::Duration,
             "How long records are kept, for example `30d`.",
         ),
         opt(
             "destination",
-            Type::Word(AuditDestination::WORDS),
+            FieldType::Word(AuditDestination::WORDS),
             "Where audit records go; `sqlite` by default.",
         ),
     ],

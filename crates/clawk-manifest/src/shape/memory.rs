@@ -2,116 +2,125 @@
 
 use clawk_proto::uri::Kind;
 
-use super::{AT_LEAST_ONE, Shape, TEXTS, Type, opt, req};
+use super::{AT_LEAST_ONE, FieldType, MapShape, TEXTS, opt, req};
 use crate::model::{
-    Acquisition, CompactionStrategy, ConfidenceDecay, Consolidation, Evidence, ForgettingStrategy, Horizon,
-    Isolation, Paradigm, PlanFallback, Retrieval, SearchFusion, SearchStrategy, StoreBackend, StoreRole,
-    StoreScope, StoreType, UncertaintyMode, UpdateMode, WorldModelBackendType, WorldModelScope,
+    AcquisitionMode, CompactionStrategy, ConfidenceDecay, ConsolidationMode, Evidence, ForgettingStrategy,
+    PlanFallback, PlanningHorizon, RetrievalMode, SearchFusion, SearchStrategy, StoreBackend, StoreRole,
+    StoreScope, StoreType, UncertaintyMode, UpdateMode, WorkspaceIsolation, WorldModelBackendType,
+    WorldModelParadigm, WorldModelScope,
 };
 
-pub(super) static MEMORY: Shape = Shape {
+pub(super) static MEMORY: MapShape = MapShape {
     title: "a Memory",
     doc: "What the agent keeps (CKP 5.6).",
     fields: &[req(
         "stores",
-        Type::List {
-            of: &Type::Map(&STORE),
+        FieldType::List {
+            of: &FieldType::Map(&STORE),
             min: 1,
         },
         "The stores of the memory; at least one.",
     )],
 };
 
-static STORE: Shape = Shape {
+static STORE: MapShape = MapShape {
     title: "a memory store",
     doc: "One store.",
     fields: &[
-        req("name", Type::FullText, "Unique within the memory."),
+        req("name", FieldType::FullText, "Unique within the memory."),
         req(
             "type",
-            Type::Word(StoreType::WORDS),
+            FieldType::Word(StoreType::WORDS),
             "What the store is for (`checkpoint`: 0.3.0).",
         ),
         opt(
             "backend",
-            Type::Word(StoreBackend::WORDS),
+            FieldType::Word(StoreBackend::WORDS),
             "Where the store keeps its entries.",
         ),
         opt(
             "retention",
-            Type::Map(&RETENTION),
+            FieldType::Map(&RETENTION),
             "How long and how many entries clawk keeps.",
         ),
         opt(
             "compaction",
-            Type::Map(&COMPACTION),
+            FieldType::Map(&COMPACTION),
             "How clawk makes the store smaller.",
         ),
         opt(
             "embedding",
-            Type::Map(&EMBEDDING),
+            FieldType::Map(&EMBEDDING),
             "How a semantic store makes vectors.",
         ),
-        opt("search", Type::Map(&SEARCH), "How a semantic store searches."),
-        opt("scope", Type::Word(StoreScope::WORDS), "Who shares its entries."),
-        opt("encryption", Type::Bool, "Entries are encrypted at rest."),
+        opt(
+            "search",
+            FieldType::Map(&SEARCH),
+            "How a semantic store searches.",
+        ),
+        opt(
+            "scope",
+            FieldType::Word(StoreScope::WORDS),
+            "Who shares its entries.",
+        ),
+        opt("encryption", FieldType::Bool, "Entries are encrypted at rest."),
         opt(
             "path",
-            Type::FullText,
+            FieldType::FullText,
             "Directory of a workspace; may hold `{identity_name}` and `{tenant_id}`.",
         ),
         opt(
             "isolation",
-            Type::Word(Isolation::WORDS),
+            FieldType::Word(WorkspaceIsolation::WORDS),
             "Who shares a workspace's files.",
         ),
         opt("max_size_mb", AT_LEAST_ONE, "Size limit of a workspace."),
         opt(
             "checkpoint",
-            Type::Map(&CHECKPOINT),
+            FieldType::Map(&CHECKPOINT),
             "Snapshots of a checkpoint store (0.3.0).",
         )
         .newer(),
         opt(
             "role",
-            Type::Word(StoreRole::WORDS),
+            FieldType::Word(StoreRole::WORDS),
             "The store's part in the memory (0.3.0).",
         )
         .newer(),
         opt(
             "lifecycle",
-            Type::Map(&LIFECYCLE),
+            FieldType::Map(&LIFECYCLE),
             "How entries come in, settle and come back (0.3.0).",
         )
         .newer(),
         opt(
             "forgetting",
-            Type::Map(&FORGETTING),
+            FieldType::Map(&FORGETTING),
             "Which entries clawk forgets (0.3.0).",
         )
         .newer(),
         opt(
             "salience",
-            Type::Map(&SALIENCE),
+            FieldType::Map(&SALIENCE),
             "What makes an entry important (0.3.0).",
         )
         .newer(),
         opt(
             "confidence",
-            Type::Map(&CONFIDENCE),
+            FieldType::Map(&CONFIDENCE),
             "How sure an entry is, and how that changes (0.3.0).",
         )
         .newer(),
     ],
 };
 
-static RETENTION: Shape = Shape {
+static RETENTION: MapShape = MapShape {
     title: "retention",
     doc: "How long and how much.",
     fields: &[
         opt(
             "max_age",
-            Type::Duration,
+            FieldType::Duration,
             "clawk removes entries older than this.",
         ),
         opt(
@@ -122,45 +131,45 @@ static RETENTION: Shape = Shape {
     ],
 };
 
-static COMPACTION: Shape = Shape {
+static COMPACTION: MapShape = MapShape {
     title: "compaction",
     doc: "How a conversation is made smaller.",
     fields: &[
-        opt("enabled", Type::Bool, "On by default."),
+        opt("enabled", FieldType::Bool, "On by default."),
         opt(
             "strategy",
-            Type::Word(CompactionStrategy::WORDS),
+            FieldType::Word(CompactionStrategy::WORDS),
             "`summarize` by default.",
         ),
     ],
 };
 
-static EMBEDDING: Shape = Shape {
+static EMBEDDING: MapShape = MapShape {
     title: "an embedding",
     doc: "Vectors of a semantic store.",
     fields: &[
         req(
             "provider_ref",
-            Type::Ref(Kind::Provider),
+            FieldType::Ref(Kind::Provider),
             "The name of a provider of this manifest.",
         ),
-        req("model", Type::FullText, "The embedding model."),
+        req("model", FieldType::FullText, "The embedding model."),
         req("dimensions", AT_LEAST_ONE, "Numbers in a vector."),
     ],
 };
 
-static SEARCH: Shape = Shape {
+static SEARCH: MapShape = MapShape {
     title: "search",
     doc: "Search of a semantic store.",
     fields: &[
         opt(
             "strategy",
-            Type::Word(SearchStrategy::WORDS),
+            FieldType::Word(SearchStrategy::WORDS),
             "`hybrid` by default.",
         ),
         opt(
             "fusion",
-            Type::Word(SearchFusion::WORDS),
+            FieldType::Word(SearchFusion::WORDS),
             "`reciprocal-rank` by default.",
         ),
         opt(
@@ -171,152 +180,180 @@ static SEARCH: Shape = Shape {
     ],
 };
 
-static CHECKPOINT: Shape = Shape {
+static CHECKPOINT: MapShape = MapShape {
     title: "a checkpoint",
     doc: "Snapshots of a checkpoint store.",
     fields: &[
         opt("max_snapshots", AT_LEAST_ONE, "Snapshots kept for each task."),
-        opt("ttl", Type::Duration, "How long a snapshot is kept."),
+        opt("ttl", FieldType::Duration, "How long a snapshot is kept."),
     ],
 };
 
-static LIFECYCLE: Shape = Shape {
+static LIFECYCLE: MapShape = MapShape {
     title: "a store's lifecycle",
     doc: "How entries come in, settle and come back.",
     fields: &[
         opt(
             "acquisition",
-            Type::Word(Acquisition::WORDS),
+            FieldType::Word(AcquisitionMode::WORDS),
             "How entries come in.",
         ),
         opt(
             "consolidation",
-            Type::Word(Consolidation::WORDS),
+            FieldType::Word(ConsolidationMode::WORDS),
             "How entries are consolidated.",
         ),
         opt(
             "retrieval",
-            Type::Word(Retrieval::WORDS),
+            FieldType::Word(RetrievalMode::WORDS),
             "How entries are found.",
         ),
     ],
 };
 
-static FORGETTING: Shape = Shape {
+static FORGETTING: MapShape = MapShape {
     title: "forgetting",
     doc: "How entries fade.",
     fields: &[
-        opt("strategy", Type::Word(ForgettingStrategy::WORDS), "The method."),
+        opt(
+            "strategy",
+            FieldType::Word(ForgettingStrategy::WORDS),
+            "The method.",
+        ),
         opt("signals", TEXTS, "Which facts count."),
     ],
 };
 
-static SALIENCE: Shape = Shape {
+static SALIENCE: MapShape = MapShape {
     title: "salience",
     doc: "What makes an entry stand out.",
     fields: &[
-        opt("enabled", Type::Bool, "Off by default."),
+        opt("enabled", FieldType::Bool, "Off by default."),
         opt("signals", TEXTS, "Which facts count."),
     ],
 };
 
-static CONFIDENCE: Shape = Shape {
+static CONFIDENCE: MapShape = MapShape {
     title: "confidence",
     doc: "How sure an entry is.",
     fields: &[
-        opt("source_tracking", Type::Bool, "Records where an entry came from."),
+        opt(
+            "source_tracking",
+            FieldType::Bool,
+            "Records where an entry came from.",
+        ),
         opt(
             "decay",
-            Type::Word(ConfidenceDecay::WORDS),
+            FieldType::Word(ConfidenceDecay::WORDS),
             "How confidence decreases with time.",
         ),
     ],
 };
 
-pub(super) static WORLD_MODEL: Shape = Shape {
+pub(super) static WORLD_MODEL: MapShape = MapShape {
     title: "a WorldModel",
     doc: "What a skill plans with (CKP 0.3.0).",
     fields: &[
         req(
             "paradigm",
-            Type::Word(Paradigm::WORDS),
+            FieldType::Word(WorldModelParadigm::WORDS),
             "What kind of model it is.",
         ),
         opt(
             "scope",
-            Type::Word(WorldModelScope::WORDS),
+            FieldType::Word(WorldModelScope::WORDS),
             "How long the world model lives; `agent-wide` by default.",
         ),
-        opt("memory_ref", Type::FullText, "The memory, or one of its stores."),
+        opt(
+            "memory_ref",
+            FieldType::FullText,
+            "The memory, or one of its stores.",
+        ),
         req(
             "backend",
-            Type::Map(&WORLD_MODEL_BACKEND),
+            FieldType::Map(&WORLD_MODEL_BACKEND),
             "What answers for the world model.",
         ),
-        opt("predicts", Type::Map(&PREDICTS), "What the world model predicts."),
-        opt("planning", Type::Map(&PLANNING), "How it plans."),
-        opt("update", Type::Map(&UPDATE), "How the world model learns."),
+        opt(
+            "predicts",
+            FieldType::Map(&PREDICTS),
+            "What the world model predicts.",
+        ),
+        opt("planning", FieldType::Map(&PLANNING), "How it plans."),
+        opt("update", FieldType::Map(&UPDATE), "How the world model learns."),
         opt(
             "constraints",
-            Type::Map(&CONSTRAINTS),
+            FieldType::Map(&CONSTRAINTS),
             "What limits the world model.",
         ),
     ],
 };
 
-static WORLD_MODEL_BACKEND: Shape = Shape {
+static WORLD_MODEL_BACKEND: MapShape = MapShape {
     title: "a world model's backend",
     doc: "What answers.",
     fields: &[
-        req("type", Type::Word(WorldModelBackendType::WORDS), "The kind."),
+        req("type", FieldType::Word(WorldModelBackendType::WORDS), "The kind."),
         req(
             "ref",
-            Type::FullText,
+            FieldType::FullText,
             "The declared tool or provider; any text for `custom`.",
         ),
     ],
 };
 
-static PREDICTS: Shape = Shape {
+static PREDICTS: MapShape = MapShape {
     title: "predicts",
     doc: "What it foretells; all off by default.",
     fields: &[
-        opt("state", Type::Bool, "The next state."),
-        opt("observation", Type::Bool, "The next observation."),
-        opt("risk", Type::Bool, "The risk of an action."),
-        opt("cost", Type::Bool, "The cost of an action."),
+        opt("state", FieldType::Bool, "The next state."),
+        opt("observation", FieldType::Bool, "The next observation."),
+        opt("risk", FieldType::Bool, "The risk of an action."),
+        opt("cost", FieldType::Bool, "The cost of an action."),
     ],
 };
 
-static PLANNING: Shape = Shape {
+static PLANNING: MapShape = MapShape {
     title: "planning",
     doc: "How it plans.",
     fields: &[
-        opt("horizon", Type::Word(Horizon::WORDS), "How far ahead."),
+        opt(
+            "horizon",
+            FieldType::Word(PlanningHorizon::WORDS),
+            "How far ahead.",
+        ),
         opt(
             "uncertainty_mode",
-            Type::Word(UncertaintyMode::WORDS),
+            FieldType::Word(UncertaintyMode::WORDS),
             "How uncertainty is handled.",
         ),
         opt(
             "fallback",
-            Type::Word(PlanFallback::WORDS),
+            FieldType::Word(PlanFallback::WORDS),
             "What happens when no future is good.",
         ),
     ],
 };
 
-static UPDATE: Shape = Shape {
+static UPDATE: MapShape = MapShape {
     title: "update",
     doc: "How it learns.",
     fields: &[
-        opt("mode", Type::Word(UpdateMode::WORDS), "When it learns."),
-        opt("evidence", Type::Word(Evidence::WORDS), "What it learns from."),
+        opt("mode", FieldType::Word(UpdateMode::WORDS), "When it learns."),
+        opt(
+            "evidence",
+            FieldType::Word(Evidence::WORDS),
+            "What it learns from.",
+        ),
     ],
 };
 
-static CONSTRAINTS: Shape = Shape {
+static CONSTRAINTS: MapShape = MapShape {
     title: "constraints",
     doc: "What binds it.",
-    fields: &[opt("policy_ref", Type::Ref(Kind::Policy), "A declared policy.")],
+    fields: &[opt(
+        "policy_ref",
+        FieldType::Ref(Kind::Policy),
+        "A declared policy.",
+    )],
 };

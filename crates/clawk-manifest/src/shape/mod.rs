@@ -15,7 +15,7 @@ pub(crate) use claw::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA, slot_kind};
 
 /// What a value may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Type {
+pub(crate) enum FieldType {
     /// Any text.
     Text,
     /// Text with something in it.
@@ -58,11 +58,11 @@ pub(crate) enum Type {
     /// Any JSON Schema.
     Schema,
     List {
-        of: &'static Type,
+        of: &'static FieldType,
         min: usize,
     },
     /// A closed map.
-    Map(&'static Shape),
+    Map(&'static MapShape),
     /// An open map of text.
     TextMap,
     /// An open map of anything (R10).
@@ -85,7 +85,7 @@ pub(crate) const HINTS: [&str; 4] = [
 
 /// A closed map.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct MapShape {
     /// What it is called in messages: `a provider's `auth``.
     pub(crate) title: &'static str,
     pub(crate) doc: &'static str,
@@ -96,7 +96,7 @@ pub(crate) struct Shape {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    pub(crate) ty: Type,
+    pub(crate) ty: FieldType,
     pub(crate) required: bool,
     /// First in protocol 0.3.0.
     pub(crate) newer: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Field {
 }
 
 /// A field that must be given.
-pub(crate) const fn req(name: &'static str, ty: Type, doc: &'static str) -> Field {
+pub(crate) const fn req(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
         ty,
@@ -115,7 +115,7 @@ pub(crate) const fn req(name: &'static str, ty: Type, doc: &'static str) -> Fiel
 }
 
 /// A field that may be given.
-pub(crate) const fn opt(name: &'static str, ty: Type, doc: &'static str) -> Field {
+pub(crate) const fn opt(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
         ty,
@@ -132,7 +132,7 @@ impl Field {
     }
 }
 
-impl Shape {
+impl MapShape {
     pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
@@ -141,28 +141,28 @@ impl Shape {
 /// The largest whole number that every JSON reader keeps exactly.
 const EXACT: u64 = 1 << 53;
 const SMALL_MAX: u64 = u32::MAX as u64;
-pub(crate) const COUNT: Type = Type::Count { min: 0, max: EXACT };
-pub(crate) const AT_LEAST_ONE: Type = Type::Count { min: 1, max: EXACT };
-pub(crate) const SMALL: Type = Type::Count {
+pub(crate) const COUNT: FieldType = FieldType::Count { min: 0, max: EXACT };
+pub(crate) const AT_LEAST_ONE: FieldType = FieldType::Count { min: 1, max: EXACT };
+pub(crate) const SMALL: FieldType = FieldType::Count {
     min: 0,
     max: SMALL_MAX,
 };
-pub(crate) const SMALL_AT_LEAST_ONE: Type = Type::Count {
+pub(crate) const SMALL_AT_LEAST_ONE: FieldType = FieldType::Count {
     min: 1,
     max: SMALL_MAX,
 };
-pub(crate) const MONEY: Type = Type::Real { min: 0.0, max: None };
-pub(crate) const SHARE: Type = Type::Real {
+pub(crate) const MONEY: FieldType = FieldType::Real { min: 0.0, max: None };
+pub(crate) const SHARE: FieldType = FieldType::Real {
     min: 0.0,
     max: Some(1.0),
 };
-pub(crate) const TEXTS: Type = Type::List {
-    of: &Type::Text,
+pub(crate) const TEXTS: FieldType = FieldType::List {
+    of: &FieldType::Text,
     min: 0,
 };
 
 /// The `spec` of a primitive.
-pub(crate) fn spec_of(kind: Kind) -> &'static Shape {
+pub(crate) fn spec_of(kind: Kind) -> &'static MapShape {
     match kind {
         Kind::Identity => &agent::IDENTITY,
         Kind::Provider => &agent::PROVIDER,

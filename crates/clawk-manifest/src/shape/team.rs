@@ -3,58 +3,64 @@
 use clawk_proto::uri::Kind;
 
 use super::agent::SECRET_AUTH;
-use super::{AT_LEAST_ONE, COUNT, EXACT, MONEY, SHARE, SMALL, SMALL_AT_LEAST_ONE, Shape, Type, opt, req};
+use super::{
+    AT_LEAST_ONE, COUNT, EXACT, FieldType, MONEY, MapShape, SHARE, SMALL, SMALL_AT_LEAST_ONE, opt, req,
+};
 use crate::model::{AggregationStrategy, BusBackend, ExporterType, MessagePassing, Topology};
 
-pub(super) static SWARM: Shape = Shape {
+pub(super) static SWARM: MapShape = MapShape {
     title: "a Swarm",
     doc: "Several agents at one task (CKP 5.9).",
     fields: &[
         req(
             "topology",
-            Type::Word(Topology::WORDS),
+            FieldType::Word(Topology::WORDS),
             "Which agents talk to which.",
         ),
         req(
             "agents",
-            Type::List {
-                of: &Type::Map(&AGENT),
+            FieldType::List {
+                of: &FieldType::Map(&AGENT),
                 min: 1,
             },
             "The agents of the swarm; at least one.",
         ),
         req(
             "coordination",
-            Type::Map(&COORDINATION),
+            FieldType::Map(&COORDINATION),
             "How the agents talk to each other.",
         ),
         req(
             "aggregation",
-            Type::Map(&AGGREGATION),
+            FieldType::Map(&AGGREGATION),
             "How the answers of several agents become one.",
         ),
-        opt("failure", Type::Map(&FAILURE), "What happens on failure."),
+        opt("failure", FieldType::Map(&FAILURE), "What happens on failure."),
         opt(
             "resource_limits",
-            Type::Map(&SWARM_LIMITS),
+            FieldType::Map(&SWARM_LIMITS),
             "Limits of the whole swarm.",
         ),
     ],
 };
 
-static AGENT: Shape = Shape {
+static AGENT: MapShape = MapShape {
     title: "a swarm agent",
     doc: "A participant.",
     fields: &[
         req(
             "identity_ref",
-            Type::FullText,
+            FieldType::FullText,
             "Name or `claw://` URI of its identity.",
         ),
-        req("role", Type::FullText, "Its part: `leader`, `worker`, `peer`, …"),
+        req(
+            "role",
+            FieldType::FullText,
+            "Its part: `leader`, `worker`, `peer`, …",
+        ),
         opt(
             "provider_ref",
-            Type::Ref(Kind::Provider),
+            FieldType::Ref(Kind::Provider),
             "The name of a provider of this manifest.",
         ),
         opt(
@@ -65,47 +71,55 @@ static AGENT: Shape = Shape {
     ],
 };
 
-static COORDINATION: Shape = Shape {
+static COORDINATION: MapShape = MapShape {
     title: "coordination",
     doc: "How agents talk.",
     fields: &[
         req(
             "message_passing",
-            Type::Word(MessagePassing::WORDS),
+            FieldType::Word(MessagePassing::WORDS),
             "How agents pass messages.",
         ),
         req(
             "backend",
-            Type::Word(BusBackend::WORDS),
+            FieldType::Word(BusBackend::WORDS),
             "What carries the messages.",
         ),
         req(
             "concurrency",
-            Type::Map(&CONCURRENCY),
+            FieldType::Map(&CONCURRENCY),
             "How many tasks run at once; may be empty (`{}`).",
         ),
     ],
 };
 
-static CONCURRENCY: Shape = Shape {
+static CONCURRENCY: MapShape = MapShape {
     title: "concurrency",
     doc: "How much at once.",
     fields: &[
         opt("max_parallel", SMALL_AT_LEAST_ONE, "Tasks at once."),
         opt(
             "sequential_within_agent",
-            Type::Bool,
+            FieldType::Bool,
             "One task at a time per agent; on by default.",
         ),
     ],
 };
 
-static AGGREGATION: Shape = Shape {
+static AGGREGATION: MapShape = MapShape {
     title: "aggregation",
     doc: "How answers become one.",
     fields: &[
-        req("strategy", Type::Word(AggregationStrategy::WORDS), "The method."),
-        opt("cost_aware", Type::Bool, "Prefer the cheapest capable provider."),
+        req(
+            "strategy",
+            FieldType::Word(AggregationStrategy::WORDS),
+            "The method.",
+        ),
+        opt(
+            "cost_aware",
+            FieldType::Bool,
+            "Prefer the cheapest capable provider.",
+        ),
         opt(
             "timeout_ms",
             COUNT,
@@ -114,29 +128,29 @@ static AGGREGATION: Shape = Shape {
     ],
 };
 
-static FAILURE: Shape = Shape {
+static FAILURE: MapShape = MapShape {
     title: "failure",
     doc: "What happens on failure.",
     fields: &[
         opt("retry_per_agent", SMALL, "Retries per agent."),
         opt(
             "dead_letter",
-            Type::Map(&DEAD_LETTER),
+            FieldType::Map(&DEAD_LETTER),
             "What happens to tasks that can't be delivered.",
         ),
         opt(
             "circuit_breaker",
-            Type::Map(&CIRCUIT_BREAKER),
+            FieldType::Map(&CIRCUIT_BREAKER),
             "When clawk stops sending tasks to a failing agent for a while.",
         ),
     ],
 };
 
-static DEAD_LETTER: Shape = Shape {
+static DEAD_LETTER: MapShape = MapShape {
     title: "dead_letter",
     doc: "Where undeliverable tasks go.",
     fields: &[
-        opt("enabled", Type::Bool, "On by default."),
+        opt("enabled", FieldType::Bool, "On by default."),
         opt(
             "max_retries",
             SMALL,
@@ -145,7 +159,7 @@ static DEAD_LETTER: Shape = Shape {
     ],
 };
 
-static CIRCUIT_BREAKER: Shape = Shape {
+static CIRCUIT_BREAKER: MapShape = MapShape {
     title: "circuit_breaker",
     doc: "When an agent is left alone for a while.",
     fields: &[
@@ -162,7 +176,7 @@ static CIRCUIT_BREAKER: Shape = Shape {
     ],
 };
 
-static SWARM_LIMITS: Shape = Shape {
+static SWARM_LIMITS: MapShape = MapShape {
     title: "a swarm's resource_limits",
     doc: "Limits of the whole swarm.",
     fields: &[
@@ -176,96 +190,104 @@ static SWARM_LIMITS: Shape = Shape {
     ],
 };
 
-pub(super) static TELEMETRY: Shape = Shape {
+pub(super) static TELEMETRY: MapShape = MapShape {
     title: "a Telemetry",
     doc: "What is told about the agent, and where (CKP 5.10).",
     fields: &[
         req(
             "exporters",
-            Type::List {
-                of: &Type::Map(&EXPORTER),
+            FieldType::List {
+                of: &FieldType::Map(&EXPORTER),
                 min: 1,
             },
             "Where events go; at least one destination.",
         ),
-        opt("events", Type::Map(&EVENTS), "Which events are exported."),
-        opt("metrics", Type::Map(&METRICS), "Which metrics are exported."),
+        opt("events", FieldType::Map(&EVENTS), "Which events are exported."),
+        opt("metrics", FieldType::Map(&METRICS), "Which metrics are exported."),
         opt(
             "sampling",
-            Type::Map(&SAMPLING),
+            FieldType::Map(&SAMPLING),
             "Which share of events is exported.",
         ),
         opt(
             "redaction",
-            Type::Map(&REDACTION),
+            FieldType::Map(&REDACTION),
             "What is removed before events are exported.",
         ),
     ],
 };
 
-static EXPORTER: Shape = Shape {
+static EXPORTER: MapShape = MapShape {
     title: "an exporter",
     doc: "A destination.",
     fields: &[
-        req("type", Type::Word(ExporterType::WORDS), "The kind."),
-        opt("endpoint", Type::Url, "Required for `otlp` and `webhook`."),
-        opt("path", Type::FullText, "Required for `file` and `sqlite`."),
-        opt("auth", Type::Map(&SECRET_AUTH), "Authentication at the endpoint."),
-        opt("batch", Type::Map(&BATCH), "How many events go together."),
+        req("type", FieldType::Word(ExporterType::WORDS), "The kind."),
+        opt("endpoint", FieldType::Url, "Required for `otlp` and `webhook`."),
+        opt("path", FieldType::FullText, "Required for `file` and `sqlite`."),
+        opt(
+            "auth",
+            FieldType::Map(&SECRET_AUTH),
+            "Authentication at the endpoint.",
+        ),
+        opt("batch", FieldType::Map(&BATCH), "How many events go together."),
     ],
 };
 
-static BATCH: Shape = Shape {
+static BATCH: MapShape = MapShape {
     title: "a batch",
     doc: "How events are gathered.",
     fields: &[
         opt("max_size", AT_LEAST_ONE, "Events per batch."),
         opt(
             "flush_interval_ms",
-            Type::Count { min: 100, max: EXACT },
+            FieldType::Count { min: 100, max: EXACT },
             "The longest wait for a batch, in milliseconds.",
         ),
     ],
 };
 
-static EVENTS: Shape = Shape {
+static EVENTS: MapShape = MapShape {
     title: "events",
     doc: "Which events are told.",
     fields: &[
-        opt("tool_calls", Type::Bool, "On by default."),
-        opt("memory_ops", Type::Bool, "Off by default."),
-        opt("swarm_ops", Type::Bool, "Off by default."),
-        opt("lifecycle", Type::Bool, "On by default."),
-        opt("errors", Type::Bool, "On by default."),
-        opt("world_model_ops", Type::Bool, "Off by default (0.3.0).").newer(),
-        opt("planning_ops", Type::Bool, "Off by default (0.3.0).").newer(),
+        opt("tool_calls", FieldType::Bool, "On by default."),
+        opt("memory_ops", FieldType::Bool, "Off by default."),
+        opt("swarm_ops", FieldType::Bool, "Off by default."),
+        opt("lifecycle", FieldType::Bool, "On by default."),
+        opt("errors", FieldType::Bool, "On by default."),
+        opt("world_model_ops", FieldType::Bool, "Off by default (0.3.0).").newer(),
+        opt("planning_ops", FieldType::Bool, "Off by default (0.3.0).").newer(),
     ],
 };
 
-static METRICS: Shape = Shape {
+static METRICS: MapShape = MapShape {
     title: "metrics",
     doc: "Which metrics are collected.",
     fields: &[
-        opt("token_usage", Type::Bool, "On by default."),
-        opt("cost_usd", Type::Bool, "Off by default."),
-        opt("latency_histogram", Type::Bool, "On by default."),
-        opt("prediction_error", Type::Bool, "Off by default (0.3.0).").newer(),
-        opt("retrieval_hit_rate", Type::Bool, "Off by default (0.3.0).").newer(),
-        opt("plan_revision_count", Type::Bool, "Off by default (0.3.0).").newer(),
+        opt("token_usage", FieldType::Bool, "On by default."),
+        opt("cost_usd", FieldType::Bool, "Off by default."),
+        opt("latency_histogram", FieldType::Bool, "On by default."),
+        opt("prediction_error", FieldType::Bool, "Off by default (0.3.0).").newer(),
+        opt("retrieval_hit_rate", FieldType::Bool, "Off by default (0.3.0).").newer(),
+        opt("plan_revision_count", FieldType::Bool, "Off by default (0.3.0).").newer(),
     ],
 };
 
-static SAMPLING: Shape = Shape {
+static SAMPLING: MapShape = MapShape {
     title: "sampling",
     doc: "How many events are told.",
     fields: &[opt("rate", SHARE, "0 (none) to 1 (all); 1 by default.")],
 };
 
-static REDACTION: Shape = Shape {
+static REDACTION: MapShape = MapShape {
     title: "redaction",
     doc: "What is left out of events.",
     fields: &[
-        opt("strip_arguments", Type::Bool, "Arguments become `[REDACTED]`."),
-        opt("strip_results", Type::Bool, "Results become `[REDACTED]`."),
+        opt(
+            "strip_arguments",
+            FieldType::Bool,
+            "Arguments become `[REDACTED]`.",
+        ),
+        opt("strip_results", FieldType::Bool, "Results become `[REDACTED]`."),
     ],
 };

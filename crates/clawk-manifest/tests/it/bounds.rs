@@ -1,6 +1,6 @@
 //! The bounds of numbers and lists: the schema and the checker hold the same ones.
 
-use clawk_manifest::{LoadOptions, Loaded, SCHEMA_KINDS, schema, validate_primitive};
+use clawk_manifest::{LoadOptions, LoadedDocument, SCHEMA_KINDS, schema, validate_primitive};
 use serde_json::{Value, json};
 
 use crate::schemas::{fullest, without_conflicts};
@@ -48,7 +48,7 @@ fn bounds(schema: &Value, path: &str, pointer: &str, out: &mut Vec<Bound>) {
     }
 }
 
-fn with(kind: &str, pointer: &str, value: Value) -> Loaded {
+fn with(kind: &str, pointer: &str, value: Value) -> LoadedDocument {
     let mut spec = fullest(&schema(kind).unwrap()["properties"]["spec"], "spec");
     without_conflicts(kind, &mut spec);
     if let Some(place) = spec.pointer_mut(pointer) {

@@ -18,7 +18,7 @@ mod whole;
 
 use std::path::Path;
 
-use clawk_manifest::{LoadOptions, Loaded, Severity};
+use clawk_manifest::{LoadOptions, LoadedDocument, Severity};
 
 /// A manifest that is valid, with `more` as further members of its `spec` (indented by two).
 fn manifest(more: &str) -> String {
@@ -30,12 +30,12 @@ fn manifest(more: &str) -> String {
 }
 
 /// Loads a text as `claw.yaml` in a directory of its own.
-fn load_text(text: &str) -> Loaded {
+fn load_text(text: &str) -> LoadedDocument {
     load_files(&[("claw.yaml", text)])
 }
 
 /// Loads `claw.yaml` among other files.
-fn load_files(files: &[(&str, &str)]) -> Loaded {
+fn load_files(files: &[(&str, &str)]) -> LoadedDocument {
     let dir = tempfile::tempdir().unwrap();
     write_files(dir.path(), files);
     clawk_manifest::load(&dir.path().join("claw.yaml"), &LoadOptions::default())
@@ -49,7 +49,7 @@ fn write_files(dir: &Path, files: &[(&str, &str)]) {
     }
 }
 
-fn codes(loaded: &Loaded, severity: Severity) -> Vec<String> {
+fn codes(loaded: &LoadedDocument, severity: Severity) -> Vec<String> {
     let of = loaded
         .diagnostics
         .iter()
@@ -57,10 +57,10 @@ fn codes(loaded: &Loaded, severity: Severity) -> Vec<String> {
     of.map(|found| format!("{} {}", found.code, found.path)).collect()
 }
 
-fn errors(loaded: &Loaded) -> Vec<String> {
+fn errors(loaded: &LoadedDocument) -> Vec<String> {
     codes(loaded, Severity::Error)
 }
 
-fn warnings(loaded: &Loaded) -> Vec<String> {
+fn warnings(loaded: &LoadedDocument) -> Vec<String> {
     codes(loaded, Severity::Warning)
 }

@@ -1,11 +1,11 @@
 //! Every conditional rule, with one document that keeps it and one that breaks it.
 
-use clawk_manifest::{LoadOptions, Loaded, validate_primitive};
+use clawk_manifest::{LoadOptions, LoadedDocument, validate_primitive};
 
 use crate::{errors, warnings};
 
 /// A primitive's spec in flow style.
-fn check(kind: &str, spec: &str) -> Loaded {
+fn check(kind: &str, spec: &str) -> LoadedDocument {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("primitive.yaml");
     let text = format!(

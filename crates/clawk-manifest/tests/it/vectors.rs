@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clawk_manifest::{LoadOptions, Loaded, load, validate, validate_primitive};
+use clawk_manifest::{LoadOptions, LoadedDocument, load, validate, validate_primitive};
 
 use crate::{errors, warnings};
 
@@ -12,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn vector(name: &str) -> Loaded {
+fn vector(name: &str) -> LoadedDocument {
     validate(&fixture(&format!("vectors/{name}.yaml")), &LoadOptions::default())
 }
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_recall::entry::Mark;
-use clawk_recall::seal::{SealError, Vault, is_sealed_text};
+use clawk_recall::entry::EntryProvenance;
+use clawk_recall::seal::{SealError, SealKeyring, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub(super) const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed(
 
 /// An entry as it is written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredLineEntry {
     pub(super) id: String,
     /// RFC 3339.
     pub(super) at: String,
@@ -29,14 +29,14 @@ pub(super) struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<Value>,
     #[serde(default)]
-    pub(super) mark: Mark,
+    pub(super) mark: EntryProvenance,
 }
 
 /// A change of the store. Everything in it happens, or nothing does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct StoreChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) keep: Vec<Kept>,
+    pub(super) keep: Vec<StoredLineEntry>,
     /// Ids of entries that are gone for good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) gone: Vec<String>,
@@ -54,7 +54,7 @@ pub(super) struct Line {
     pub(super) vectors: Vec<(String, String, String)>,
 }
 
-impl Line {
+impl StoreChange {
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -81,13 +81,13 @@ pub(super) fn refuse_links(base: &Path, folder: &Path) -> io::Result<()> {
 
 /// What opens and seals the lines of one scope of a store.
 #[derive(Debug, Clone)]
-pub(super) struct Closed {
-    vault: Arc<Vault>,
+pub(super) struct LineSeal {
+    vault: Arc<SealKeyring>,
     place: String,
 }
 
-impl Closed {
-    pub(super) fn new(vault: Arc<Vault>, store: &str, scope: &str) -> Self {
+impl LineSeal {
+    pub(super) fn new(vault: Arc<SealKeyring>, store: &str, scope: &str) -> Self {
         Self {
             vault,
             place: format!("line/{store}/{scope}"),
@@ -106,16 +106,16 @@ impl Closed {
 
 /// What a file holds.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct EntryFileContent {
     pub(super) file: File,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<StoreChange>,
     /// Some line is sealed.
     pub(super) sealed: bool,
     /// Some line is not sealed with the current key.
     pub(super) stale: bool,
 }
 
-fn parsed(path: &Path, number: usize, text: &str, closed: Option<&Closed>) -> io::Result<Line> {
+fn parsed(path: &Path, number: usize, text: &str, closed: Option<&LineSeal>) -> io::Result<StoreChange> {
     let fault = |error: String| io::Error::other(format!("`{}`, line {number}: {error}", path.display()));
     let opened = match closed {
         _ if !is_sealed_text(text) => None,
@@ -129,14 +129,14 @@ fn parsed(path: &Path, number: usize, text: &str, closed: Option<&Closed>) -> io
 
 /// Whether this is a whole line that only lacks its newline. A sealed line never counts as one, because a cut can't be seen.
 fn is_line(text: &[u8]) -> bool {
-    serde_json::from_slice::<Line>(text).is_ok()
+    serde_json::from_slice::<StoreChange>(text).is_ok()
 }
 
 /// Why a sealed line can't be read.
 const MISSING: &str = "it is encrypted, and its key is not given: `[memory] encryption_key`";
 
 /// Whether the file is sealed, by its first line; the line opens.
-pub(super) fn is_sealed(path: &Path, closed: Option<&Closed>) -> io::Result<bool> {
+pub(super) fn is_sealed(path: &Path, closed: Option<&LineSeal>) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other?,
@@ -151,14 +151,14 @@ pub(super) fn is_sealed(path: &Path, closed: Option<&Closed>) -> io::Result<bool
 
 /// Which file a path leads to, and how it looked: whoever else writes it changes this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct EntryFileStamp {
     device: u64,
     inode: u64,
     pub(super) length: u64,
     modified: (i64, i64),
 }
 
-impl Stamp {
+impl EntryFileStamp {
     fn of(facts: &fs::Metadata) -> Self {
         Self {
             device: facts.dev(),
@@ -181,7 +181,7 @@ impl Stamp {
 
 /// Opens the file for adding, and reads what is in it. A last line that a crash cut is taken off: it was never acknowledged. One that only
 /// lacks its end, as an editor may leave it, gets it.
-pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
+pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFileContent> {
     let mut file = OpenOptions::new()
         .read(true)
         .append(true)
@@ -240,7 +240,7 @@ pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
         file.sync_data()?;
     }
     file.seek(SeekFrom::End(0))?;
-    Ok(Opened {
+    Ok(EntryFileContent {
         file,
         lines,
         sealed,
@@ -249,7 +249,7 @@ pub(super) fn open(path: &Path, closed: Option<&Closed>) -> io::Result<Opened> {
 }
 
 /// The bytes of a line, with its newline. `number` is its place in the file, counted from 1.
-pub(super) fn bytes(line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<Vec<u8>> {
+pub(super) fn bytes(line: &StoreChange, closed: Option<&LineSeal>, number: usize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
     if let Some(closed) = closed {
         let sealed = closed.vault.seal_text(&closed.at(number), &text);
@@ -260,7 +260,12 @@ pub(super) fn bytes(line: &Line, closed: Option<&Closed>, number: usize) -> io::
 }
 
 /// Adds a line, durably; how many bytes.
-pub(super) fn add(file: &mut File, line: &Line, closed: Option<&Closed>, number: usize) -> io::Result<u64> {
+pub(super) fn add(
+    file: &mut File,
+    line: &StoreChange,
+    closed: Option<&LineSeal>,
+    number: usize,
+) -> io::Result<u64> {
     let bytes = bytes(line, closed, number)?;
     file.write_all(&bytes)?;
     file.sync_data()?;

@@ -6,34 +6,34 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{MemoryError, StoreQuery};
 use clawk_manifest::model::Store;
-use clawk_recall::entry::{Hit, Whose};
-use clawk_recall::seal::Vault;
+use clawk_recall::entry::{ConversationFilter, EntryHit};
+use clawk_recall::seal::SealKeyring;
 
-use super::part::Part;
-use super::places::{self, Place};
+use super::part::FolderScopeStore;
+use super::places::{self, FolderScopeLocation};
 
 /// One scope of a store in a folder.
 #[derive(Debug)]
-pub struct Held {
+pub struct FolderScopeView {
     /// The store's name in the manifest.
     pub store: String,
     /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
     pub scope: String,
-    part: Part,
+    part: FolderScopeStore,
     spec: Store,
 }
 
-impl Held {
+impl FolderScopeView {
     /// Every scope of every store in folders that an agent has used. `root`: `memory` in its state directory; `vault`: what opens
     /// encrypted ones.
     ///
     /// # Errors
     /// A folder can't be read, or is encrypted and has no key here.
-    pub fn all(root: &Path, vault: Option<&Arc<Vault>>) -> io::Result<Vec<Self>> {
-        let open = |Place { store, scope, folder }| {
+    pub fn all(root: &Path, vault: Option<&Arc<SealKeyring>>) -> io::Result<Vec<Self>> {
+        let open = |FolderScopeLocation { store, scope, folder }| {
             let spec = Store::named(&store);
             Ok(Self {
-                part: Part::open(&folder, (&spec, &scope), vault)?,
+                part: FolderScopeStore::open(&folder, (&spec, &scope), vault)?,
                 store,
                 scope,
                 spec,
@@ -58,15 +58,15 @@ impl Held {
 
     /// The newest first, at most `limit`; or those that compaction set aside.
     #[must_use]
-    pub fn newest(&self, aside: bool, limit: usize) -> Vec<Hit> {
+    pub fn newest(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
         self.part.newest(aside, limit)
     }
 
     /// By their words, the best first.
     #[must_use]
-    pub fn search(&self, words: &str, limit: usize) -> Vec<Hit> {
-        let ask = clawk_kernel::ports::Ask {
-            whose: Whose::All,
+    pub fn search(&self, words: &str, limit: usize) -> Vec<EntryHit> {
+        let ask = clawk_kernel::ports::MemorySearch {
+            whose: ConversationFilter::All,
             query: StoreQuery::Text(words.to_owned()),
             vector: None,
             limit,
@@ -76,7 +76,7 @@ impl Held {
 
     /// Entries with this id or key; those set aside by their id, too.
     #[must_use]
-    pub fn named(&self, name: &str) -> Vec<Hit> {
+    pub fn named(&self, name: &str) -> Vec<EntryHit> {
         self.part.named(name)
     }
 
@@ -84,8 +84,8 @@ impl Held {
     ///
     /// # Errors
     /// The folder can't be written.
-    pub fn forget(&mut self, id: &str) -> Result<Option<Hit>, MemoryError> {
-        self.part.remove(&Whose::All, id)
+    pub fn forget(&mut self, id: &str) -> Result<Option<EntryHit>, MemoryError> {
+        self.part.remove(&ConversationFilter::All, id)
     }
 
     /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.

@@ -11,18 +11,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreScope, StoreType};
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Whose};
-use clawk_recall::seal::{NO_KEY, STAYS, Vault};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
+use clawk_recall::seal::{NO_KEY, STAYS, SealKeyring};
 use clawk_trace::chain::digest_of;
 
-use line::Closed;
-pub use look::Held;
-use part::Part;
-use workspace::Workspace;
+use line::LineSeal;
+pub use look::FolderScopeView;
+use part::FolderScopeStore;
+use workspace::WorkspaceFolder;
 
 /// Where stores lie that name no folder, and what their paths may speak of.
 #[derive(Debug, Clone)]
@@ -36,19 +36,19 @@ pub struct Options {
     /// A `path` may lead out of `root`. Not for a manifest that came over the wire.
     pub outside: bool,
     /// What opens and seals encrypted stores.
-    pub vault: Option<Arc<Vault>>,
+    pub vault: Option<Arc<SealKeyring>>,
 }
 
 /// Stores in folders. One process owns them, as it owns the state directory.
 #[derive(Debug, Clone)]
-pub struct Files {
+pub struct FolderMemory {
     options: Options,
-    open: Arc<Mutex<HashMap<PathBuf, Part>>>,
+    open: Arc<Mutex<HashMap<PathBuf, FolderScopeStore>>>,
 }
 
-type Parts<'a> = MutexGuard<'a, HashMap<PathBuf, Part>>;
+type FolderScopesGuard<'a> = MutexGuard<'a, HashMap<PathBuf, FolderScopeStore>>;
 
-impl Files {
+impl FolderMemory {
     /// Nothing is opened yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
@@ -108,7 +108,7 @@ impl Files {
             .filter(|place| is_of(place, store, &self.options.root))
         {
             let vault = self.options.vault.clone();
-            let closed = vault.map(|vault| Closed::new(vault, &store.name, &place.scope));
+            let closed = vault.map(|vault| LineSeal::new(vault, &store.name, &place.scope));
             let sealed = line::is_sealed(&place.folder.join("entries.jsonl"), closed.as_ref());
             if sealed.map_err(|error| backend(store, &error))? && !store.encryption {
                 return Err(backend(store, &io::Error::other(STAYS)));
@@ -134,7 +134,7 @@ impl Files {
         &self,
         store: &Store,
         place: &Scope,
-        job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError> + Send + 'static,
+        job: impl FnOnce(&mut FolderScopeStore, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
         let (folder, store, open) = (self.folder(store, place)?, store.clone(), Arc::clone(&self.open));
         let (root, name) = (self.options.root.clone(), place.part(&store));
@@ -142,7 +142,7 @@ impl Files {
         let base = self.base(&store, &place.identity)?;
         off_thread(move || {
             line::refuse_links(&base, &folder).map_err(|error| backend(&store, &error))?;
-            let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parts: FolderScopesGuard<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
                 // Who looks later finds it, whatever the manifest says then.
                 places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
@@ -156,7 +156,7 @@ impl Files {
     async fn on_every_part<T: Send + 'static>(
         &self,
         store: &Store,
-        mut job: impl FnMut(&Path, &mut Part, &Store) -> Result<T, MemoryError> + Send + 'static,
+        mut job: impl FnMut(&Path, &mut FolderScopeStore, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<Vec<T>, MemoryError> {
         if store.kind == StoreType::Workspace {
             return Ok(Vec::new());
@@ -167,7 +167,7 @@ impl Files {
             let known = places::known(&root).map_err(|error| backend(&store, &error))?;
             let mut done = Vec::new();
             for place in known.into_iter().filter(|place| is_of(place, &store, &root)) {
-                let mut parts: Parts<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut parts: FolderScopesGuard<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
                 let each = opened(
                     &mut parts,
                     (&place.folder, &place.scope),
@@ -185,13 +185,13 @@ impl Files {
         &self,
         store: &Store,
         place: &Scope,
-        job: impl FnOnce(&Workspace, &Store) -> Result<T, MemoryError> + Send + 'static,
+        job: impl FnOnce(&WorkspaceFolder, &Store) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
         let (folder, store) = (self.folder(store, place)?, store.clone());
         let name = digest_of(folder.as_os_str().as_encoded_bytes()).to_hex();
         let marks = self.options.root.join(".marks").join(format!("{name}.jsonl"));
         off_thread(move || {
-            let workspace = Workspace::open(folder, marks).map_err(|error| backend(&store, &error))?;
+            let workspace = WorkspaceFolder::open(folder, marks).map_err(|error| backend(&store, &error))?;
             job(&workspace, &store)
         })
         .await
@@ -199,22 +199,23 @@ impl Files {
 }
 
 /// A place of this store. One without a `path` lies below the root: another root's, from before a move or a copy, is not ours.
-fn is_of(place: &places::Place, store: &Store, root: &Path) -> bool {
+fn is_of(place: &places::FolderScopeLocation, store: &Store, root: &Path) -> bool {
     place.store == store.name && (store.path.is_some() || place.folder.starts_with(root))
 }
 
 /// Runs a job on a part, which is read from its folder first where it is not open.
 fn opened<T>(
-    parts: &mut Parts<'_>,
+    parts: &mut FolderScopesGuard<'_>,
     (folder, scope): (&Path, &str),
-    (store, vault): (&Store, Option<&Arc<Vault>>),
-    job: impl FnOnce(&mut Part, &Store) -> Result<T, MemoryError>,
+    (store, vault): (&Store, Option<&Arc<SealKeyring>>),
+    job: impl FnOnce(&mut FolderScopeStore, &Store) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
-    if parts.get(folder).is_some_and(Part::was_changed) {
+    if parts.get(folder).is_some_and(FolderScopeStore::was_changed) {
         parts.remove(folder); // what is on the disk counts
     }
     if !parts.contains_key(folder) {
-        let mut part = Part::open(folder, (store, scope), vault).map_err(|error| backend(store, &error))?;
+        let mut part =
+            FolderScopeStore::open(folder, (store, scope), vault).map_err(|error| backend(store, &error))?;
         part.seal_anew()?;
         parts.insert(folder.to_owned(), part);
     }
@@ -228,7 +229,7 @@ fn opened<T>(
     done
 }
 
-impl Memory for Files {
+impl Memory for FolderMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
         if store.encryption && store.kind == StoreType::Workspace {
@@ -254,8 +255,8 @@ impl Memory for Files {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, move |workspace, store| {
                 let found = workspace.ask(&ask.whose, &ask.query, ask.limit);
@@ -269,16 +270,16 @@ impl Memory for Files {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("files keep no journal".to_owned()));
             }
             if store.kind == StoreType::Workspace {
-                let keep = move |workspace: &Workspace, store: &Store| workspace.keep(store, entries);
+                let keep = move |workspace: &WorkspaceFolder, store: &Store| workspace.keep(store, entries);
                 return self.on_workspace(store, place, keep).await;
             }
             self.on_part(store, place, move |part, store| part.keep(store, entries, at))
@@ -286,7 +287,11 @@ impl Memory for Files {
         })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         }
@@ -298,8 +303,8 @@ impl Memory for Files {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(std::future::ready(Ok((0, 0))));
         }
@@ -308,7 +313,7 @@ impl Memory for Files {
         }))
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let gone = self
                 .on_every_part(store, move |_, part, store| part.expire(store, at))
@@ -321,9 +326,9 @@ impl Memory for Files {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, move |workspace, store| {
                 let removed = workspace.remove(&whose, &id);
@@ -333,7 +338,7 @@ impl Memory for Files {
         Box::pin(self.on_part(store, place, move |part, _| part.remove(&whose, &id)))
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         if store.kind == StoreType::Workspace {
             return Box::pin(self.on_workspace(store, place, |workspace, store| {
                 workspace.count().map_err(|error| backend(store, &error))
@@ -347,7 +352,7 @@ impl Memory for Files {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         let model = model.to_owned();
         Box::pin(async move {
             let lacking = self
@@ -368,7 +373,7 @@ impl Memory for Files {
         store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         let model = model.to_owned();
         let mut of: BTreeMap<String, Vec<(String, Vec<f32>)>> = BTreeMap::new();
         for (handle, vector) in vectors {
@@ -379,7 +384,7 @@ impl Memory for Files {
             }
         }
         Box::pin(async move {
-            let add = move |folder: &Path, part: &mut Part, _: &Store| match of
+            let add = move |folder: &Path, part: &mut FolderScopeStore, _: &Store| match of
                 .remove(&folder.display().to_string())
             {
                 Some(vectors) => part.add_vectors(&model, &vectors),

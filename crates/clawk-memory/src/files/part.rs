@@ -9,18 +9,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Lacking, MemoryError};
+use clawk_kernel::ports::{MemoryError, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::compact::{self, Summary, model_of, replaces};
-use clawk_recall::entry::{Hit, New, Whose, number, room};
+use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, number, room};
 use clawk_recall::index::Index;
-use clawk_recall::packed::{Matrix, pack};
-use clawk_recall::seal::Vault;
+use clawk_recall::packed::{PackedVectors, pack};
+use clawk_recall::seal::SealKeyring;
 use clawk_recall::{table, words};
 
-use super::line::{self, Closed, Kept, Line, Stamp};
+use super::line::{self, EntryFileStamp, LineSeal, StoreChange, StoredLineEntry};
 
 /// What people read; an encrypted store has none.
 const MARKDOWN: &str = "entries.md";
@@ -29,14 +29,14 @@ const MARKDOWN: &str = "entries.md";
 const MAX_DEAD: usize = 256;
 
 #[derive(Debug)]
-struct Row {
-    kept: Kept,
+struct FolderEntryRow {
+    kept: StoredLineEntry,
     at: Timestamp,
 }
 
-impl Row {
-    fn hit(&self) -> Hit {
-        let Kept {
+impl FolderEntryRow {
+    fn hit(&self) -> EntryHit {
+        let StoredLineEntry {
             id,
             key,
             content,
@@ -44,7 +44,7 @@ impl Row {
             mark,
             ..
         } = self.kept.clone();
-        Hit {
+        EntryHit {
             entry: MemoryEntry {
                 id,
                 content,
@@ -68,12 +68,12 @@ impl Row {
 
 /// One scope of one store.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct FolderScopeStore {
     store: String,
     folder: PathBuf,
     log: File,
-    rows: BTreeMap<i64, Row>,
-    aside: BTreeMap<i64, (Row, String)>,
+    rows: BTreeMap<i64, FolderEntryRow>,
+    aside: BTreeMap<i64, (FolderEntryRow, String)>,
     ids: HashMap<String, i64>,
     next: i64,
     bytes: usize,
@@ -81,35 +81,35 @@ pub(super) struct Part {
     /// Lines of the file.
     lines: usize,
     /// The file as this process left it; `None`: somebody else wrote at the same time.
-    seen: Option<Stamp>,
+    seen: Option<EntryFileStamp>,
     index: Index,
     embeds: bool,
-    vectors: HashMap<String, Matrix>,
+    vectors: HashMap<String, PackedVectors>,
     /// By model and entry; what is written again when the file is.
     packed: BTreeMap<(String, i64), Vec<u8>>,
     broken: bool,
     /// What opens its lines, if anything; and whether it seals them.
-    closed: Option<Closed>,
+    closed: Option<LineSeal>,
     sealed: bool,
     stale: bool,
     /// How many rows there were, and the next number, when they were last compared with each other.
     merged: (usize, i64),
 }
 
-impl Part {
+impl FolderScopeStore {
     /// Reads a part. `vault` opens what is sealed; a store that says so, or was sealed, is sealed from now on.
     pub(super) fn open(
         folder: &Path,
         (store, scope): (&Store, &str),
-        vault: Option<&Arc<Vault>>,
+        vault: Option<&Arc<SealKeyring>>,
     ) -> io::Result<Self> {
         line::make_folder(folder)?;
-        let closed = vault.map(|vault| Closed::new(Arc::clone(vault), &store.name, scope));
+        let closed = vault.map(|vault| LineSeal::new(Arc::clone(vault), &store.name, scope));
         let opened = line::open(&folder.join("entries.jsonl"), closed.as_ref())?;
         let mut part = Self {
             store: store.name.clone(),
             folder: folder.to_owned(),
-            seen: Stamp::of_file(&opened.file).ok(), // silent-ok: it is read again then
+            seen: EntryFileStamp::of_file(&opened.file).ok(), // silent-ok: it is read again then
             log: opened.file,
             rows: BTreeMap::new(),
             aside: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl Part {
         Ok(())
     }
 
-    fn seals(&self) -> Option<&Closed> {
+    fn seals(&self) -> Option<&LineSeal> {
         self.closed.as_ref().filter(|_| self.sealed)
     }
 
@@ -158,7 +158,7 @@ impl Part {
     }
 
     /// A change, on the disk and then in memory.
-    fn commit(&mut self, line: Line) -> Result<(), MemoryError> {
+    fn commit(&mut self, line: StoreChange) -> Result<(), MemoryError> {
         if line.is_empty() {
             return Ok(());
         }
@@ -190,7 +190,7 @@ impl Part {
         ))
     }
 
-    fn apply(&mut self, line: Line) {
+    fn apply(&mut self, line: StoreChange) {
         for id in line.gone {
             self.take(&id);
             let aside: Vec<i64> = self
@@ -224,7 +224,7 @@ impl Part {
             let at = Timestamp::parse(&kept.at).unwrap_or(Timestamp(0)); // silent-ok: written by us
             let n = self.next;
             self.next += 1;
-            self.put(n, Row { kept, at });
+            self.put(n, FolderEntryRow { kept, at });
         }
         for (id, model, vector) in line.vectors {
             let (Some(n), Ok(bytes)) = (self.ids.get(&id).copied(), hex::decode(vector)) else {
@@ -234,7 +234,7 @@ impl Part {
         }
     }
 
-    fn put(&mut self, n: i64, row: Row) {
+    fn put(&mut self, n: i64, row: FolderEntryRow) {
         let text = row.text();
         if let Some(vector) = table::embed(&text).filter(|_| self.embeds) {
             let whose = number(&row.kept.mark.whose);
@@ -247,7 +247,7 @@ impl Part {
         self.rows.insert(n, row);
     }
 
-    fn take(&mut self, id: &str) -> Option<(i64, Row)> {
+    fn take(&mut self, id: &str) -> Option<(i64, FolderEntryRow)> {
         let n = self.ids.remove(id)?;
         self.index.remove(n);
         let row = self.rows.remove(&n)?;
@@ -263,7 +263,7 @@ impl Part {
     }
 
     /// Entries without a vector of this model, the newest first. Their handles name this part, too.
-    pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<Lacking> {
+    pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<UnembeddedEntry> {
         let lacks = self
             .rows
             .iter()
@@ -271,7 +271,7 @@ impl Part {
             .filter(|(n, _)| !self.packed.contains_key(&(model.to_owned(), **n)));
         lacks
             .take(limit)
-            .map(|(_, row)| Lacking {
+            .map(|(_, row)| UnembeddedEntry {
                 handle: row.kept.id.clone(),
                 text: row.text(),
             })
@@ -291,35 +291,35 @@ impl Part {
         });
         let line =
             |(id, vector): &(String, Vec<f32>)| (id.clone(), model.to_owned(), hex::encode(pack(vector)));
-        self.commit(Line {
+        self.commit(StoreChange {
             vectors: known.map(line).collect(),
-            ..Line::default()
+            ..StoreChange::default()
         })
     }
 
     pub(super) fn keep(
         &mut self,
         store: &Store,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
     ) -> Result<Vec<String>, MemoryError> {
         let ids: Vec<String> = entries.iter().map(|new| new.id.clone()).collect();
-        let (mut line, mut more) = (Line::default(), 0);
+        let (mut line, mut more) = (StoreChange::default(), 0);
         for (index, new) in entries.into_iter().enumerate() {
             let bytes = new
                 .fits(store)
                 .map_err(|reason| MemoryError::Entry { index, reason })?;
-            let New { id, entry, mark } = new;
+            let EntryInsertion { id, entry, mark } = new;
             if self.ids.contains_key(&id) {
                 continue;
             }
             more += bytes;
             if replaces(store.kind) {
-                let same = |row: &&Row| row.kept.key == entry.key;
+                let same = |row: &&FolderEntryRow| row.kept.key == entry.key;
                 line.gone
                     .extend(self.rows.values().filter(same).map(|row| row.kept.id.clone()));
             }
-            line.keep.push(Kept {
+            line.keep.push(StoredLineEntry {
                 id,
                 at: at.to_string(),
                 key: entry.key,
@@ -354,14 +354,14 @@ impl Part {
             return Ok(());
         }
         self.merged = now;
-        let mut rows: Vec<(i64, Hit)> = self.rows.iter().map(|(n, row)| (*n, row.hit())).collect();
+        let mut rows: Vec<(i64, EntryHit)> = self.rows.iter().map(|(n, row)| (*n, row.hit())).collect();
         rows.sort_by_key(|(n, _)| (self.rows.get(n).map(|row| row.at), *n));
         let again = compact::said_again(rows.iter().map(|(n, hit)| (*n, hit)));
         let id = |n: &i64| self.rows.get(n).map(|row| row.kept.id.clone());
         let aside = again.iter().filter_map(id).collect();
-        self.commit(Line {
+        self.commit(StoreChange {
             aside,
-            ..Line::default()
+            ..StoreChange::default()
         })
     }
 
@@ -392,9 +392,9 @@ impl Part {
                 }
             }
         }
-        self.commit(Line {
+        self.commit(StoreChange {
             gone,
-            ..Line::default()
+            ..StoreChange::default()
         })?;
         if compact::is_due(store, self.count()) {
             self.compact_now(store, at, None)?;
@@ -402,9 +402,9 @@ impl Part {
         if let Some(max) = store.retention.max_entries {
             let excess = self.count().saturating_sub(max);
             let gone = self.oldest(excess);
-            self.commit(Line {
+            self.commit(StoreChange {
                 gone,
-                ..Line::default()
+                ..StoreChange::default()
             })?;
         }
         if self.dead > MAX_DEAD.max(self.rows.len()) {
@@ -414,7 +414,7 @@ impl Part {
     }
 
     fn oldest(&self, how_many: u64) -> Vec<String> {
-        let mut rows: Vec<(&i64, &Row)> = self.rows.iter().collect();
+        let mut rows: Vec<(&i64, &FolderEntryRow)> = self.rows.iter().collect();
         rows.sort_by_key(|(n, row)| (row.at, **n));
         let how_many = usize::try_from(how_many).unwrap_or(usize::MAX);
         rows.into_iter()
@@ -423,12 +423,15 @@ impl Part {
             .collect()
     }
 
-    pub(super) fn old(&self, store: &Store) -> Vec<Hit> {
+    pub(super) fn old(&self, store: &Store) -> Vec<EntryHit> {
         let ids = self.oldest(compact::goes(store, self.count()));
-        ids.iter().filter_map(|id| self.row(id)).map(Row::hit).collect()
+        ids.iter()
+            .filter_map(|id| self.row(id))
+            .map(FolderEntryRow::hit)
+            .collect()
     }
 
-    fn row(&self, id: &str) -> Option<&Row> {
+    fn row(&self, id: &str) -> Option<&FolderEntryRow> {
         self.rows.get(self.ids.get(id)?)
     }
 
@@ -436,7 +439,7 @@ impl Part {
         &mut self,
         store: &Store,
         at: Timestamp,
-        summary: Option<&Summary>,
+        summary: Option<&CompactionSummary>,
     ) -> Result<(u64, u64), MemoryError> {
         let before = self.count();
         self.retain(store, at)?;
@@ -449,22 +452,22 @@ impl Part {
         &mut self,
         store: &Store,
         at: Timestamp,
-        summary: Option<&Summary>,
+        summary: Option<&CompactionSummary>,
     ) -> Result<(), MemoryError> {
         let old = self.old(store);
         let aside: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
         let Some(last) = old.last() else { return Ok(()) };
         if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
-            return self.commit(Line {
+            return self.commit(StoreChange {
                 aside,
-                ..Line::default()
+                ..StoreChange::default()
             });
         }
         let mut new = compact::summary(&old, summary, &at.to_string());
         while self.ids.contains_key(&new.id) {
             new.id.push('+');
         }
-        let kept = Kept {
+        let kept = StoredLineEntry {
             id: new.id.clone(),
             at: last.entry.timestamp.clone().unwrap_or_default(),
             key: None,
@@ -472,11 +475,11 @@ impl Part {
             metadata: new.entry.metadata,
             mark: new.mark,
         };
-        self.commit(Line {
+        self.commit(StoreChange {
             keep: vec![kept],
             aside,
             instead: new.id,
-            ..Line::default()
+            ..StoreChange::default()
         })
     }
 
@@ -489,24 +492,29 @@ impl Part {
             .map(|(row, _)| row.kept.id.clone())
             .collect();
         let count = u64::try_from(stood.len()).unwrap_or(u64::MAX);
-        self.commit(Line {
+        self.commit(StoreChange {
             gone: vec![summary.to_owned()],
             back: stood,
-            ..Line::default()
+            ..StoreChange::default()
         })?;
         Ok(count)
     }
 
-    pub(super) fn newest(&self, aside: bool, limit: usize) -> Vec<Hit> {
+    pub(super) fn newest(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
         if aside {
             let rows = self.aside.values().rev().map(|(row, _)| row.hit());
             return rows.take(limit).collect();
         }
-        self.rows.values().rev().take(limit).map(Row::hit).collect()
+        self.rows
+            .values()
+            .rev()
+            .take(limit)
+            .map(FolderEntryRow::hit)
+            .collect()
     }
 
-    pub(super) fn named(&self, name: &str) -> Vec<Hit> {
-        let here = |row: &&Row| row.kept.id == name || row.kept.key.as_deref() == Some(name);
+    pub(super) fn named(&self, name: &str) -> Vec<EntryHit> {
+        let here = |row: &&FolderEntryRow| row.kept.id == name || row.kept.key.as_deref() == Some(name);
         let aside = self
             .aside
             .values()
@@ -516,7 +524,7 @@ impl Part {
             .values()
             .filter(here)
             .chain(aside)
-            .map(Row::hit)
+            .map(FolderEntryRow::hit)
             .collect()
     }
 
@@ -525,9 +533,9 @@ impl Part {
         match id {
             Some(id) => {
                 if self.aside.values().any(|(row, _)| row.kept.id == id) {
-                    self.commit(Line {
+                    self.commit(StoreChange {
                         back: vec![id.to_owned()],
-                        ..Line::default()
+                        ..StoreChange::default()
                     })?;
                     back += 1;
                 }
@@ -539,9 +547,9 @@ impl Part {
                 while let Some((row, instead)) = self.aside.values().next_back() {
                     let (id, instead) = (row.kept.id.clone(), instead.clone());
                     if instead.is_empty() {
-                        self.commit(Line {
+                        self.commit(StoreChange {
                             back: vec![id],
-                            ..Line::default()
+                            ..StoreChange::default()
                         })?;
                         back += 1;
                     } else {
@@ -553,7 +561,11 @@ impl Part {
         Ok(back)
     }
 
-    pub(super) fn remove(&mut self, whose: &Whose, id: &str) -> Result<Option<Hit>, MemoryError> {
+    pub(super) fn remove(
+        &mut self,
+        whose: &ConversationFilter,
+        id: &str,
+    ) -> Result<Option<EntryHit>, MemoryError> {
         let aside = self
             .aside
             .values()
@@ -570,9 +582,9 @@ impl Part {
                 .filter(|(_, instead)| instead == id)
                 .map(|(row, _)| row.kept.id.clone()),
         );
-        self.commit(Line {
+        self.commit(StoreChange {
             gone,
-            ..Line::default()
+            ..StoreChange::default()
         })?;
         if !instead.is_empty() {
             self.undo(&instead)?;

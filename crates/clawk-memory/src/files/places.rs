@@ -15,7 +15,7 @@ const FILE: &str = ".places.jsonl";
 
 /// One scope of one store. Below the root, the folder is written relative to it, so that a root can be moved and copied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct FolderScopeLocation {
     pub(super) store: String,
     /// As [`clawk_kernel::ports::Scope::part`] names it.
     pub(super) scope: String,
@@ -23,7 +23,7 @@ pub(super) struct Place {
 }
 
 /// All that are known and still there, in order.
-pub(super) fn known(root: &Path) -> io::Result<BTreeSet<Place>> {
+pub(super) fn known(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
     let text = match std::fs::read_to_string(root.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         other => other?,
@@ -31,8 +31,8 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<Place>> {
     // silent-ok: a line that a crash cut is written again by the next start of its store
     let places = text
         .lines()
-        .filter_map(|line| serde_json::from_str::<Place>(line).ok())
-        .map(|place| Place {
+        .filter_map(|line| serde_json::from_str::<FolderScopeLocation>(line).ok())
+        .map(|place| FolderScopeLocation {
             folder: root.join(place.folder),
             ..place
         });
@@ -41,7 +41,7 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<Place>> {
 
 /// Notes a part, once.
 pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::Result<()> {
-    let mut place = Place {
+    let mut place = FolderScopeLocation {
         store: store.to_owned(),
         scope: scope.to_owned(),
         folder: folder.to_owned(),

@@ -11,16 +11,18 @@ use clawk_kernel::ports::{MemoryError, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::entry::{Found, Hit, Mark, New, Used, Whose, room};
-use clawk_recall::fuse::{self, Leg, Scores};
+use clawk_recall::entry::{
+    ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod, room,
+};
+use clawk_recall::fuse::{self, ScoreMeaning, WeightedRanking};
 use clawk_recall::index::Index;
-use clawk_recall::packed::{Matrix, pack};
+use clawk_recall::packed::{PackedVectors, pack};
 use clawk_recall::table;
 use clawk_trace::chain::digest_of;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde_json::Value;
 
-use super::line::{self, Kept, Line};
+use super::line::{self, StoreChange, StoredLineEntry};
 
 /// The largest file that is an entry, bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -33,24 +35,24 @@ const PARTIAL: &str = ".clawk-new";
 
 /// The folder. Where its files came from lies in a file outside of it: tools may write into the folder.
 #[derive(Debug)]
-pub(super) struct Workspace {
+pub(super) struct WorkspaceFolder {
     folder: PathBuf,
     marks: PathBuf,
     root: OwnedFd,
 }
 
 /// Marks by path, with the digest of the text that each holds for.
-type Marks = HashMap<String, (String, Mark)>;
+type MarksByPath = HashMap<String, (String, EntryProvenance)>;
 
 /// A file as it is found.
 #[derive(Debug)]
-struct Content {
+struct WorkspaceFile {
     path: String,
     text: String,
     at: Timestamp,
 }
 
-impl Workspace {
+impl WorkspaceFolder {
     /// `marks`: where the marks of the files lie.
     pub(super) fn open(folder: PathBuf, marks: PathBuf) -> io::Result<Self> {
         line::make_folder(&folder)?;
@@ -68,7 +70,7 @@ impl Workspace {
         Ok(File::from(opened))
     }
 
-    fn read(&self, path: &str) -> io::Result<Option<Content>> {
+    fn read(&self, path: &str) -> io::Result<Option<WorkspaceFile>> {
         let file = self.below(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
         let facts = file.metadata()?;
         if !facts.is_file() || facts.len() > MAX_FILE_BYTES {
@@ -82,7 +84,7 @@ impl Workspace {
             .and_then(|time| time.duration_since(UNIX_EPOCH).ok()); // silent-ok: before 1970
         let at = time.map_or(0, |time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
         // Not text: not an entry.
-        Ok(String::from_utf8(bytes).ok().map(|text| Content {
+        Ok(String::from_utf8(bytes).ok().map(|text| WorkspaceFile {
             path: path.to_owned(),
             text,
             at: Timestamp(at),
@@ -113,7 +115,7 @@ impl Workspace {
         Ok(found)
     }
 
-    fn marks(&self) -> io::Result<Marks> {
+    fn marks(&self) -> io::Result<MarksByPath> {
         let lines = line::open(&self.marks, None)?.lines;
         let kept = lines.into_iter().flat_map(|line| line.keep);
         Ok(kept
@@ -121,19 +123,21 @@ impl Workspace {
             .collect())
     }
 
-    fn mark_of(marks: &Marks, content: &Content) -> Mark {
+    fn mark_of(marks: &MarksByPath, content: &WorkspaceFile) -> EntryProvenance {
         let known = marks.get(&content.path);
         let known = known.filter(|(digest, _)| *digest == digest_of(content.text.as_bytes()).to_hex());
         // A file that somebody else put there, or has changed.
-        known.map(|(_, mark)| mark.clone()).unwrap_or_else(|| Mark {
-            origin: format!("file {}", content.path),
-            untrusted: true,
-            ..Mark::default()
-        })
+        known
+            .map(|(_, mark)| mark.clone())
+            .unwrap_or_else(|| EntryProvenance {
+                origin: format!("file {}", content.path),
+                untrusted: true,
+                ..EntryProvenance::default()
+            })
     }
 
-    fn hit(marks: &Marks, content: Content, score: Option<f64>) -> Hit {
-        Hit {
+    fn hit(marks: &MarksByPath, content: WorkspaceFile, score: Option<f64>) -> EntryHit {
+        EntryHit {
             mark: Self::mark_of(marks, &content),
             entry: MemoryEntry {
                 id: content.path.clone(),
@@ -150,19 +154,24 @@ impl Workspace {
         Ok(u64::try_from(self.paths()?.len()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn ask(&self, whose: &Whose, query: &StoreQuery, limit: usize) -> io::Result<Found> {
+    pub(super) fn ask(
+        &self,
+        whose: &ConversationFilter,
+        query: &StoreQuery,
+        limit: usize,
+    ) -> io::Result<EntrySearchResult> {
         let marks = self.marks()?;
-        let mine = |content: &Content| whose.holds(&Self::mark_of(&marks, content).whose);
+        let mine = |content: &WorkspaceFile| whose.holds(&Self::mark_of(&marks, content).whose);
         if let StoreQuery::Key(key) = query {
             let found = match path_of(key) {
                 Some(key) => self.read(&key).or_else(absent)?,
                 None => None,
             };
             let hits = found.filter(mine).map(|found| Self::hit(&marks, found, None));
-            return Ok(Found {
+            return Ok(EntrySearchResult {
                 hits: hits.into_iter().take(limit).collect(),
                 used: None,
-                ..Found::default()
+                ..EntrySearchResult::default()
             });
         }
         let mut files = Vec::new();
@@ -178,20 +187,24 @@ impl Workspace {
                     .into_iter()
                     .take(limit)
                     .map(|file| Self::hit(&marks, file, None));
-                Ok(Found {
+                Ok(EntrySearchResult {
                     hits: hits.collect(),
                     used: None,
-                    ..Found::default()
+                    ..EntrySearchResult::default()
                 })
             }
-            StoreQuery::Key(_) => Ok(Found::default()),
+            StoreQuery::Key(_) => Ok(EntrySearchResult::default()),
         }
     }
 
-    pub(super) fn keep(&self, store: &Store, entries: Vec<New>) -> Result<Vec<String>, MemoryError> {
+    pub(super) fn keep(
+        &self,
+        store: &Store,
+        entries: Vec<EntryInsertion>,
+    ) -> Result<Vec<String>, MemoryError> {
         let mut files = Vec::new();
-        let mut line = Line::default();
-        for (index, New { entry, mark, .. }) in entries.into_iter().enumerate() {
+        let mut line = StoreChange::default();
+        for (index, EntryInsertion { entry, mark, .. }) in entries.into_iter().enumerate() {
             let refuse = |reason: String| MemoryError::Entry { index, reason };
             let key = entry.key.unwrap_or_default();
             let path = path_of(&key).ok_or_else(|| {
@@ -207,7 +220,7 @@ impl Workspace {
                     text.len()
                 )));
             }
-            line.keep.push(Kept {
+            line.keep.push(StoredLineEntry {
                 id: path.clone(),
                 at: String::new(),
                 key: Some(digest_of(text.as_bytes()).to_hex()),
@@ -247,7 +260,7 @@ impl Workspace {
     }
 
     /// The marks first: a file without one is nobody's word.
-    fn write(&self, files: &[(String, String)], line: &Line) -> io::Result<()> {
+    fn write(&self, files: &[(String, String)], line: &StoreChange) -> io::Result<()> {
         let mut log = line::open(&self.marks, None)?.file;
         line::add(&mut log, line, None, 1)?;
         for (path, text) in files {
@@ -280,7 +293,7 @@ impl Workspace {
         Ok((folder, name))
     }
 
-    pub(super) fn remove(&self, whose: &Whose, id: &str) -> io::Result<Option<Hit>> {
+    pub(super) fn remove(&self, whose: &ConversationFilter, id: &str) -> io::Result<Option<EntryHit>> {
         let marks = self.marks()?;
         let Some(path) = path_of(id) else { return Ok(None) };
         let found = self.read(&path).or_else(absent)?;
@@ -294,7 +307,7 @@ impl Workspace {
     }
 }
 
-fn absent(error: io::Error) -> io::Result<Option<Content>> {
+fn absent(error: io::Error) -> io::Result<Option<WorkspaceFile>> {
     // A link on the way, or gone meanwhile.
     let errno = rustix::io::Errno::from_io_error(&error);
     match errno {
@@ -319,8 +332,8 @@ fn path_of(key: &str) -> Option<String> {
         .then(|| key.to_owned())
 }
 
-fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Found {
-    let (mut index, mut matrix) = (Index::default(), Matrix::default());
+fn by_text(marks: &MarksByPath, files: Vec<WorkspaceFile>, text: &str, limit: usize) -> EntrySearchResult {
+    let (mut index, mut matrix) = (Index::default(), PackedVectors::default());
     let query = table::embed(text);
     for (n, file) in (0_i64..).zip(&files) {
         if query.is_some()
@@ -339,23 +352,24 @@ fn by_text(marks: &Marks, files: Vec<Content>, text: &str, limit: usize) -> Foun
         .filter(|(_, score)| *score >= table::FLOOR)
         .collect();
     let legs = [
-        Leg {
+        WeightedRanking {
             ranked: &words,
             weight: 1.0,
-            scores: Scores::Share,
+            scores: ScoreMeaning::Share,
         },
-        Leg {
+        WeightedRanking {
             ranked: &near,
             weight: table::WEIGHT,
-            scores: Scores::Order,
+            scores: ScoreMeaning::Order,
         },
     ];
-    let mut files: HashMap<i64, Content> = (0_i64..).zip(files).collect();
+    let mut files: HashMap<i64, WorkspaceFile> = (0_i64..).zip(files).collect();
     let ranked = fuse::by_rank(&legs).into_iter().take(limit);
-    let hits = ranked.filter_map(|(n, score)| Some(Workspace::hit(marks, files.remove(&n)?, Some(score))));
-    Found {
+    let hits =
+        ranked.filter_map(|(n, score)| Some(WorkspaceFolder::hit(marks, files.remove(&n)?, Some(score))));
+    EntrySearchResult {
         hits: hits.collect(),
-        used: Some(Used::Static),
-        ..Found::default()
+        used: Some(SearchMethod::Static),
+        ..EntrySearchResult::default()
     }
 }

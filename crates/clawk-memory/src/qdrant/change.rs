@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clawk_kernel::ports::{Lacking, MemoryError};
+use clawk_kernel::ports::{MemoryError, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
-use clawk_recall::compact::{self, Summary, model_of, replaces};
-use clawk_recall::entry::{Hit, New, room};
+use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};
+use clawk_recall::entry::{EntryHit, EntryInsertion, room};
 use clawk_recall::table;
 use serde_json::{Value, json};
 
-use super::row::{ASIDE, LIVE, Row, is, owner};
+use super::row::{ASIDE, LIVE, PointPayload, is, owner};
 use super::server::MAX_REQUEST_BYTES;
-use super::{Known, Place, live};
+use super::{QdrantCollection, QdrantStoreState, live};
 
 /// How a store's entries are written.
 #[derive(Clone, Copy)]
-struct Way {
+struct QdrantWriteMode {
     /// The last writer of a key wins.
     replaces: bool,
     /// With a vector by the built-in table.
     embeds: bool,
 }
 
-impl Way {
+impl QdrantWriteMode {
     fn of(store: &Store) -> Self {
         Self {
             replaces: replaces(store.kind),
@@ -32,9 +32,9 @@ impl Way {
     }
 }
 
-fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: New) -> Row {
-    let New { id, entry, mark } = new;
-    Row {
+fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: EntryInsertion) -> PointPayload {
+    let EntryInsertion { id, entry, mark } = new;
+    PointPayload {
         id,
         scope: scope.to_owned(),
         n,
@@ -51,7 +51,7 @@ fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: New) -> Row {
     }
 }
 
-impl Known {
+impl QdrantStoreState {
     /// The number of the next entry: greater than every one that this process wrote, and of the order of time across processes.
     fn next(&mut self, at: Timestamp) -> i64 {
         self.last = self.last.saturating_add(1).max(at.0);
@@ -63,8 +63,8 @@ fn any(field: &str, of: &[String]) -> Value {
     json!({"key": field, "match": {"any": of}})
 }
 
-impl Place<'_> {
-    async fn made(self, known: &mut Known) -> Result<(), MemoryError> {
+impl QdrantCollection<'_> {
+    async fn made(self, known: &mut QdrantStoreState) -> Result<(), MemoryError> {
         if !known.made.contains(self.name) {
             self.server.make_entries(self.name).await?;
             known.made.insert(self.name.to_owned());
@@ -74,10 +74,10 @@ impl Place<'_> {
 
     pub(super) async fn keep(
         self,
-        known: &mut Known,
+        known: &mut QdrantStoreState,
         store: &Store,
         scope: &str,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
     ) -> Result<Vec<String>, MemoryError> {
         let ids: Vec<String> = entries.iter().map(|new| new.id.clone()).collect();
@@ -94,7 +94,7 @@ impl Place<'_> {
             .into_iter()
             .filter_map(|point| point.payload.map(|row| row.id))
             .collect();
-        let (way, mut points, mut more) = (Way::of(store), BTreeMap::new(), 0_u64);
+        let (way, mut points, mut more) = (QdrantWriteMode::of(store), BTreeMap::new(), 0_u64);
         for (bytes, new) in sizes.into_iter().zip(entries) {
             if there.contains(&new.id) {
                 continue;
@@ -137,7 +137,7 @@ impl Place<'_> {
     /// Retention by age, number, snapshots; compaction first where it is due.
     pub(super) async fn retain(
         self,
-        known: &mut Known,
+        known: &mut QdrantStoreState,
         store: &Store,
         scope: &str,
         at: Timestamp,
@@ -194,7 +194,7 @@ impl Place<'_> {
     }
 
     /// What compaction would set aside now, the oldest first.
-    pub(super) async fn old(self, store: &Store, scope: &str) -> Result<Vec<Row>, MemoryError> {
+    pub(super) async fn old(self, store: &Store, scope: &str) -> Result<Vec<PointPayload>, MemoryError> {
         let goes = compact::goes(store, self.count(live(scope)).await?);
         let goes = usize::try_from(goes).unwrap_or(usize::MAX);
         self.ordered(live(scope), ("at", false), goes).await
@@ -202,11 +202,11 @@ impl Place<'_> {
 
     pub(super) async fn compact(
         self,
-        known: &mut Known,
+        known: &mut QdrantStoreState,
         store: &Store,
         scope: &str,
         at: Timestamp,
-        written: Option<&Summary>,
+        written: Option<&CompactionSummary>,
     ) -> Result<(), MemoryError> {
         let old = self.old(store, scope).await?;
         let Some(last) = old.last() else { return Ok(()) };
@@ -214,7 +214,7 @@ impl Place<'_> {
         if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
             return self.set_aside(&points, "").await;
         }
-        let hits: Vec<Hit> = old.iter().map(Row::hit).collect();
+        let hits: Vec<EntryHit> = old.iter().map(PointPayload::hit).collect();
         let mut new = compact::summary(&hits, written, &at.to_string());
         while !self
             .every(vec![is("scope", scope), is("id", &new.id)])
@@ -225,7 +225,7 @@ impl Place<'_> {
         }
         let instead = new.id.clone();
         let bytes = new.entry.content.to_string().len();
-        let way = Way::of(store);
+        let way = QdrantWriteMode::of(store);
         let row = row_of(scope, known.next(at), Timestamp(last.at), bytes, new);
         let point = row.point(way.replaces, way.embeds)?;
         self.made(known).await?;
@@ -251,7 +251,7 @@ impl Place<'_> {
     /// Sets aside what a later entry says as well.
     pub(super) async fn merge(
         self,
-        known: &mut Known,
+        known: &mut QdrantStoreState,
         store: &Store,
         scope: &str,
     ) -> Result<(), MemoryError> {
@@ -267,11 +267,11 @@ impl Place<'_> {
             return Ok(());
         }
         let points = self.every(live(scope)).await?;
-        let mut rows: Vec<Row> = points.into_iter().filter_map(|point| point.payload).collect();
+        let mut rows: Vec<PointPayload> = points.into_iter().filter_map(|point| point.payload).collect();
         rows.sort_by_key(|row| (row.at, row.n));
-        let hits: Vec<Hit> = rows.iter().map(Row::hit).collect();
+        let hits: Vec<EntryHit> = rows.iter().map(PointPayload::hit).collect();
         let again = compact::said_again(hits.iter().enumerate());
-        let again: Vec<Row> = again
+        let again: Vec<PointPayload> = again
             .into_iter()
             .filter_map(|index| rows.get(index).cloned())
             .collect();
@@ -285,19 +285,19 @@ impl Place<'_> {
         store: &Store,
         model: &str,
         limit: usize,
-    ) -> Result<Vec<Lacking>, MemoryError> {
+    ) -> Result<Vec<UnembeddedEntry>, MemoryError> {
         let body = json!({
             "filter": {"must": [is("state", LIVE)], "must_not": [is("vectors", model)]},
             "order_by": {"key": "n", "direction": "desc"},
             "limit": limit,
             "with_payload": true,
         });
-        let found: Option<super::Points> = self.post(&["points", "scroll"], &body).await?;
+        let found: Option<super::PointPage> = self.post(&["points", "scroll"], &body).await?;
         let rows = found.into_iter().flat_map(|found| found.points);
         let rows = rows.filter_map(|point| point.payload);
-        let way = Way::of(store);
+        let way = QdrantWriteMode::of(store);
         Ok(rows
-            .map(|row| Lacking {
+            .map(|row| UnembeddedEntry {
                 handle: row.at_point(way.replaces),
                 text: row.text(),
             })
@@ -307,7 +307,7 @@ impl Place<'_> {
     /// Keeps vectors of entries that are still there, and then notes that they have them.
     pub(super) async fn add_vectors(
         self,
-        known: &mut Known,
+        known: &mut QdrantStoreState,
         model: &str,
         vectors: Vec<(String, Vec<f32>)>,
     ) -> Result<(), MemoryError> {
@@ -324,7 +324,7 @@ impl Place<'_> {
             let here = self
                 .every(vec![json!({"has_id": ids}), is("state", LIVE)])
                 .await?;
-            let mut rows: BTreeMap<String, Row> = here
+            let mut rows: BTreeMap<String, PointPayload> = here
                 .into_iter()
                 .filter_map(|point| Some((point.id, point.payload?)))
                 .collect();
@@ -332,7 +332,7 @@ impl Place<'_> {
             let points: Vec<Value> = page
                 .iter()
                 .filter_map(|(point, values)| {
-                    let Row { scope, whose, .. } = rows.get(point)?;
+                    let PointPayload { scope, whose, .. } = rows.get(point)?;
                     Some(json!({"id": point, "vector": values, "payload": {"scope": scope, "whose": whose}}))
                 })
                 .collect();
@@ -359,7 +359,7 @@ impl Place<'_> {
 const PAGE_OF_VECTORS: usize = 128;
 
 /// The points of these entries.
-pub(super) fn points_of(store: &Store, rows: &[Row]) -> Vec<String> {
+pub(super) fn points_of(store: &Store, rows: &[PointPayload]) -> Vec<String> {
     let replaces = replaces(store.kind);
     rows.iter().map(|row| row.at_point(replaces)).collect()
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use clawk_kernel::ports::{Inspect, Later, MemoryError, Page};
+use clawk_kernel::ports::{BoxFuture, MemoryError, MemoryInspector, Page};
 use clawk_manifest::model::Store;
-use clawk_recall::entry::Hit;
+use clawk_recall::entry::EntryHit;
 use serde_json::json;
 
-use super::row::{ASIDE, LIVE, Row, is, scope_name};
-use super::{Place, Qdrant};
+use super::row::{ASIDE, LIVE, PointPayload, is, scope_name};
+use super::{QdrantCollection, QdrantMemory};
 
-impl Place<'_> {
+impl QdrantCollection<'_> {
     async fn parts(self) -> Result<Vec<(String, u64)>, MemoryError> {
         let mut parts: BTreeMap<String, u64> = BTreeMap::new();
         for state in [ASIDE, LIVE] {
@@ -26,7 +26,7 @@ impl Place<'_> {
         Ok(parts.into_iter().collect())
     }
 
-    async fn page(self, scope: &str, page: Page) -> Result<Vec<(i64, Hit)>, MemoryError> {
+    async fn page(self, scope: &str, page: Page) -> Result<Vec<(i64, EntryHit)>, MemoryError> {
         let state = if page.aside { ASIDE } else { LIVE };
         let mut conditions = vec![is("scope", scope), is("state", state)];
         if let Some(before) = page.before {
@@ -36,25 +36,25 @@ impl Place<'_> {
         Ok(rows.iter().map(|row| (row.n, row.hit())).collect())
     }
 
-    async fn named(self, scope: &str, name: &str) -> Result<Vec<Hit>, MemoryError> {
+    async fn named(self, scope: &str, name: &str) -> Result<Vec<EntryHit>, MemoryError> {
         let by_id = self.every(vec![is("scope", scope), is("id", name)]).await?;
         let by_key = vec![is("scope", scope), is("state", LIVE), is("key", name)];
-        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        let mut rows: BTreeMap<String, PointPayload> = BTreeMap::new();
         for point in by_id.into_iter().chain(self.every(by_key).await?) {
             rows.extend(point.payload.map(|row| (point.id, row)));
         }
-        let mut rows: Vec<Row> = rows.into_values().collect();
+        let mut rows: Vec<PointPayload> = rows.into_values().collect();
         rows.sort_by_key(|row| row.n);
-        Ok(rows.iter().map(Row::hit).collect())
+        Ok(rows.iter().map(PointPayload::hit).collect())
     }
 }
 
-impl Inspect for Qdrant {
+impl MemoryInspector for QdrantMemory {
     fn parts<'a>(
         &'a self,
         store: &'a Store,
         _known: &'a [String],
-    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>> {
         Box::pin(async move { self.at(&self.name(store)).parts().await })
     }
 
@@ -63,7 +63,7 @@ impl Inspect for Qdrant {
         store: &'a Store,
         part: &'a str,
         page: Page,
-    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>> {
         Box::pin(async move { self.at(&self.name(store)).page(&scope_name(part), page).await })
     }
 
@@ -72,7 +72,7 @@ impl Inspect for Qdrant {
         store: &'a Store,
         part: &'a str,
         name: &'a str,
-    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move { self.at(&self.name(store)).named(&scope_name(part), name).await })
     }
 
@@ -81,7 +81,7 @@ impl Inspect for Qdrant {
         store: &'a Store,
         part: &'a str,
         id: Option<&'a str>,
-    ) -> Later<'a, Result<u64, MemoryError>> {
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let known = self.known(&name).await;

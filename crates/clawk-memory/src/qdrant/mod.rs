@@ -14,21 +14,21 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend};
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Whose};
-use clawk_secrets::Env;
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
+use clawk_secrets::EnvironmentSource;
 use clawk_trace::chain::digest_of;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use row::{LIVE, Row, is, scope_name};
+use row::{LIVE, PointPayload, is, scope_name};
 pub use server::Options;
-use server::Server;
+use server::QdrantServer;
 
 /// Points that one request names or brings, at most.
 const PAGE: usize = 1000;
@@ -41,17 +41,17 @@ pub fn is_on_qdrant(store: &Store) -> bool {
 
 /// Memory stores of one agent on a Qdrant server.
 #[derive(Debug)]
-pub struct Qdrant {
-    server: Server,
+pub struct QdrantMemory {
+    server: QdrantServer,
     /// How this agent's collections begin.
     prefix: String,
     /// By collection. Whoever changes a store holds its own, so that in this process nothing comes between a look and a change.
-    open: Mutex<BTreeMap<String, Arc<Mutex<Known>>>>,
+    open: Mutex<BTreeMap<String, Arc<Mutex<QdrantStoreState>>>>,
 }
 
 /// What this process knows of a store.
 #[derive(Debug, Default)]
-struct Known {
+struct QdrantStoreState {
     /// Collections that are there with their indexes.
     made: BTreeSet<String>,
     /// The number of the newest entry.
@@ -62,25 +62,25 @@ struct Known {
 
 /// One store's collection.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
-    server: &'a Server,
+struct QdrantCollection<'a> {
+    server: &'a QdrantServer,
     name: &'a str,
 }
 
 #[derive(Debug, Deserialize)]
-struct Points {
-    points: Vec<Point>,
+struct PointPage {
+    points: Vec<QdrantPoint>,
     #[serde(default)]
     next_page_offset: Option<Value>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Point {
+struct QdrantPoint {
     id: String,
     #[serde(default)]
     score: f64,
     #[serde(default)]
-    payload: Option<Row>,
+    payload: Option<PointPayload>,
 }
 
 /// A name as a part of a collection's: letters, digits, `-` and `_` stay, everything else is written as its bytes, so that two names
@@ -98,14 +98,14 @@ fn part_of_name(name: &str) -> String {
     text
 }
 
-impl Qdrant {
+impl QdrantMemory {
     /// The stores of the agent with this name. The server is connected to at the first question.
     ///
     /// # Errors
     /// The address is none, or an API key would cross the network readable.
-    pub fn new(options: &Options, agent: &str, env: &Env) -> Result<Self, String> {
+    pub fn new(options: &Options, agent: &str, env: &EnvironmentSource) -> Result<Self, String> {
         Ok(Self {
-            server: Server::new(options, env)?,
+            server: QdrantServer::new(options, env)?,
             prefix: format!("{}.{}.", part_of_name(&options.prefix), part_of_name(agent)),
             open: Mutex::default(),
         })
@@ -115,7 +115,7 @@ impl Qdrant {
         format!("{}{}", self.prefix, part_of_name(&store.name))
     }
 
-    async fn known(&self, name: &str) -> Arc<Mutex<Known>> {
+    async fn known(&self, name: &str) -> Arc<Mutex<QdrantStoreState>> {
         Arc::clone(self.open.lock().await.entry(name.to_owned()).or_default())
     }
 
@@ -132,8 +132,8 @@ impl Qdrant {
         self.at(&name).restore(&scope, id).await
     }
 
-    const fn at<'a>(&'a self, name: &'a str) -> Place<'a> {
-        Place {
+    const fn at<'a>(&'a self, name: &'a str) -> QdrantCollection<'a> {
+        QdrantCollection {
             server: &self.server,
             name,
         }
@@ -150,7 +150,7 @@ fn live(scope: &str) -> Vec<Value> {
     vec![is("scope", scope), is("state", LIVE)]
 }
 
-impl Place<'_> {
+impl QdrantCollection<'_> {
     /// The collection of a model's vectors.
     fn of_model(self, model: &str) -> String {
         let hex = digest_of(model.as_bytes()).to_hex();
@@ -163,11 +163,11 @@ impl Place<'_> {
 
     async fn count(self, conditions: Vec<Value>) -> Result<u64, MemoryError> {
         #[derive(Deserialize)]
-        struct Count {
+        struct PointCount {
             count: u64,
         }
         let body = json!({"filter": all(conditions), "exact": true});
-        let count: Option<Count> = self.post(&["points", "count"], &body).await?;
+        let count: Option<PointCount> = self.post(&["points", "count"], &body).await?;
         Ok(count.map_or(0, |count| count.count))
     }
 
@@ -179,17 +179,17 @@ impl Place<'_> {
     /// The same of entries in this state.
     async fn counted_of(self, state: &str, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
         #[derive(Deserialize)]
-        struct One {
+        struct FacetHit {
             value: Value,
             count: u64,
         }
         #[derive(Deserialize)]
-        struct Counted {
-            hits: Vec<One>,
+        struct FacetHits {
+            hits: Vec<FacetHit>,
         }
         let body =
             json!({"key": field, "filter": all([is("state", state)]), "limit": 1_000_000, "exact": true});
-        let counted: Option<Counted> = self.post(&["facet"], &body).await?;
+        let counted: Option<FacetHits> = self.post(&["facet"], &body).await?;
         let hits = counted.into_iter().flat_map(|counted| counted.hits);
         Ok(hits.map(|one| (one.value, one.count)).collect())
     }
@@ -201,7 +201,7 @@ impl Place<'_> {
         conditions: Vec<Value>,
         (field, newest_first): (&str, bool),
         limit: usize,
-    ) -> Result<Vec<Row>, MemoryError> {
+    ) -> Result<Vec<PointPayload>, MemoryError> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -212,13 +212,13 @@ impl Place<'_> {
             "limit": limit.saturating_add(PAGE),
             "with_payload": true,
         });
-        let found: Option<Points> = self.post(&["points", "scroll"], &body).await?;
-        let mut rows: Vec<Row> = found
+        let found: Option<PointPage> = self.post(&["points", "scroll"], &body).await?;
+        let mut rows: Vec<PointPayload> = found
             .into_iter()
             .flat_map(|found| found.points)
             .filter_map(|point| point.payload)
             .collect();
-        let order = |row: &Row| {
+        let order = |row: &PointPayload| {
             if field == "at" {
                 (row.at, row.n)
             } else {
@@ -234,7 +234,7 @@ impl Place<'_> {
     }
 
     /// All points that fulfil this, in no order.
-    async fn every(self, conditions: Vec<Value>) -> Result<Vec<Point>, MemoryError> {
+    async fn every(self, conditions: Vec<Value>) -> Result<Vec<QdrantPoint>, MemoryError> {
         let filter = all(conditions);
         let (mut points, mut offset) = (Vec::new(), None);
         loop {
@@ -242,7 +242,7 @@ impl Place<'_> {
             if let (Some(members), Some(offset)) = (body.as_object_mut(), offset.take()) {
                 members.insert("offset".to_owned(), offset);
             }
-            let found: Option<Points> = self.post(&["points", "scroll"], &body).await?;
+            let found: Option<PointPage> = self.post(&["points", "scroll"], &body).await?;
             let Some(found) = found else { return Ok(points) };
             points.extend(found.points);
             match found.next_page_offset {
@@ -294,7 +294,7 @@ impl Place<'_> {
     }
 }
 
-impl Memory for Qdrant {
+impl Memory for QdrantMemory {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
         if store.encryption {
             return Err(MemoryError::Backend(format!(
@@ -310,8 +310,8 @@ impl Memory for Qdrant {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             self.at(&name)
@@ -324,10 +324,10 @@ impl Memory for Qdrant {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             if !record.entries.is_empty() {
                 return Err(MemoryError::Backend("Qdrant keeps no journal".to_owned()));
@@ -340,11 +340,15 @@ impl Memory for Qdrant {
         })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let rows = self.at(&name).old(store, &scope_name(&place.part(store))).await?;
-            Ok(rows.iter().map(Row::hit).collect())
+            Ok(rows.iter().map(PointPayload::hit).collect())
         })
     }
 
@@ -353,8 +357,8 @@ impl Memory for Qdrant {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let known = self.known(&name).await;
@@ -371,7 +375,7 @@ impl Memory for Qdrant {
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let known = self.known(&name).await;
@@ -391,9 +395,9 @@ impl Memory for Qdrant {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let known = self.known(&name).await;
@@ -403,7 +407,7 @@ impl Memory for Qdrant {
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             self.at(&name).count(live(&scope_name(&place.part(store)))).await
@@ -415,7 +419,7 @@ impl Memory for Qdrant {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             self.at(&name).lacking(store, model, limit).await
@@ -427,7 +431,7 @@ impl Memory for Qdrant {
         store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(async move {
             let name = self.name(store);
             let known = self.known(&name).await;
@@ -460,7 +464,7 @@ mod tests {
                 connect_timeout: std::time::Duration::from_secs(1),
                 operation_timeout: std::time::Duration::from_secs(1),
             };
-            Qdrant::new(&options, "a", &Env::Fixed(BTreeMap::new())).map(drop)
+            QdrantMemory::new(&options, "a", &EnvironmentSource::Fixed(BTreeMap::new())).map(drop)
         };
         for url in [
             "http://127.0.0.1:6333",

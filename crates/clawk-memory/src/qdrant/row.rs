@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clawk_kernel::ports::MemoryError;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::entry::{Hit, Mark, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryProvenance};
 use clawk_recall::{index, table, words};
 use clawk_trace::chain::digest_of;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub(super) const ASIDE: &str = "aside";
 
 /// A point's payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct PointPayload {
     pub(super) id: String,
     pub(super) scope: String,
     /// Of two entries of one moment, the later one's is greater.
@@ -58,7 +58,7 @@ pub(super) struct Row {
     pub(super) content: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<String>,
-    pub(super) mark: Mark,
+    pub(super) mark: EntryProvenance,
     /// The models whose vectors it has, each in a collection of its own.
     pub(super) vectors: Vec<String>,
 }
@@ -74,10 +74,10 @@ pub(super) fn owner(whose: &str) -> String {
 }
 
 /// The condition on whose entries count, if there is one.
-pub(super) fn of_owner(whose: &Whose) -> Option<Value> {
+pub(super) fn of_owner(whose: &ConversationFilter) -> Option<Value> {
     match whose {
-        Whose::All => None,
-        Whose::Of(known) => {
+        ConversationFilter::All => None,
+        ConversationFilter::Of(known) => {
             let mut any = vec![owner("")];
             any.extend(known.iter().map(|one| owner(one)));
             Some(json!({"key": "whose", "match": {"any": any}}))
@@ -115,7 +115,7 @@ pub(super) fn point_id(scope: &str, what: &str) -> String {
     )
 }
 
-impl Row {
+impl PointPayload {
     pub(super) fn text(&self) -> String {
         words::text_of(&self.value(), self.key.as_deref())
     }
@@ -124,9 +124,9 @@ impl Row {
         serde_json::from_str(&self.content).unwrap_or_else(|_| Value::String(self.content.clone())) // silent-ok: written by us
     }
 
-    pub(super) fn hit(&self) -> Hit {
+    pub(super) fn hit(&self) -> EntryHit {
         let metadata = self.metadata.as_deref();
-        Hit {
+        EntryHit {
             entry: MemoryEntry {
                 id: self.id.clone(),
                 content: self.value(),

@@ -2,32 +2,32 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use clawk_kernel::ports::{Ask, MemoryError, StoreQuery};
+use clawk_kernel::ports::{MemoryError, MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};
-use clawk_recall::entry::{Found, Hit, Used, Vector, Whose};
-use clawk_recall::way::{self, Near};
-use clawk_recall::words::{self, Term};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector};
+use clawk_recall::way::{self, VectorQuery};
+use clawk_recall::words::{self, QueryTerm};
 use clawk_recall::{index, table};
 use serde_json::{Value, json};
 
-use super::row::{Row, STATIC, WORDS, is, of_owner, sparse};
-use super::{Place, Point, Points, all, live};
+use super::row::{PointPayload, STATIC, WORDS, is, of_owner, sparse};
+use super::{PointPage, QdrantCollection, QdrantPoint, all, live};
 
 /// Entries whose text is looked at for one question.
 const MAX_RANKED: usize = 256;
 
 /// Names an entry in a ranking: its number first, so that of two alike the newer one comes first; then its place among the found.
-type Which = (i64, usize);
+type RankKey = (i64, usize);
 
 /// Entries that a question found, each once.
 #[derive(Default)]
-struct Seen {
-    rows: Vec<Row>,
+struct FoundRows {
+    rows: Vec<PointPayload>,
     at: HashMap<String, usize>,
 }
 
-impl Seen {
-    fn add(&mut self, point: Point) -> Option<Which> {
+impl FoundRows {
+    fn add(&mut self, point: QdrantPoint) -> Option<RankKey> {
         let row = point.payload?;
         let n = row.n;
         let rows = &mut self.rows;
@@ -38,7 +38,7 @@ impl Seen {
         Some((n, index))
     }
 
-    fn hits(&self, ranked: &[(Which, f64)], limit: usize) -> Vec<Hit> {
+    fn hits(&self, ranked: &[(RankKey, f64)], limit: usize) -> Vec<EntryHit> {
         let hits = ranked.iter().filter_map(|((_, index), score)| {
             let mut hit = self.rows.get(*index)?.hit();
             hit.entry.score = Some(score.clamp(0.0, 1.0));
@@ -54,8 +54,13 @@ const fn real(count: u64) -> f64 {
     count as f64
 }
 
-impl Place<'_> {
-    pub(super) async fn ask(self, store: &Store, scope: &str, ask: &Ask) -> Result<Found, MemoryError> {
+impl QdrantCollection<'_> {
+    pub(super) async fn ask(
+        self,
+        store: &Store,
+        scope: &str,
+        ask: &MemorySearch,
+    ) -> Result<EntrySearchResult, MemoryError> {
         let mut conditions = live(scope);
         conditions.extend(of_owner(&ask.whose));
         let rows = match &ask.query {
@@ -83,22 +88,22 @@ impl Place<'_> {
                 self.ordered(conditions, ("at", false), ask.limit).await?
             }
         };
-        Ok(Found {
-            hits: rows.iter().map(Row::hit).collect(),
-            ..Found::default()
+        Ok(EntrySearchResult {
+            hits: rows.iter().map(PointPayload::hit).collect(),
+            ..EntrySearchResult::default()
         })
     }
 
     async fn by_text(
         self,
         store: &Store,
-        (conditions, scope, whose): (Vec<Value>, &str, &Whose),
+        (conditions, scope, whose): (Vec<Value>, &str, &ConversationFilter),
         text: &str,
         vector: Option<&Vector>,
         limit: usize,
-    ) -> Result<Found, MemoryError> {
+    ) -> Result<EntrySearchResult, MemoryError> {
         let way = way::near(store, text, vector);
-        let mut seen = Seen::default();
+        let mut seen = FoundRows::default();
         let depth = if way.is_some() { way::depth(limit) } else { limit };
         let near = match &way {
             Some(way) => {
@@ -115,13 +120,13 @@ impl Place<'_> {
             }
             None => (
                 self.by_words(&conditions, text, depth, &mut seen).await?,
-                Used::FullText,
+                SearchMethod::FullText,
             ),
         };
-        Ok(Found {
+        Ok(EntrySearchResult {
             hits: seen.hits(&ranked, limit),
             used: Some(used),
-            ..Found::default()
+            ..EntrySearchResult::default()
         })
     }
 
@@ -131,8 +136,8 @@ impl Place<'_> {
         conditions: &[Value],
         question: &str,
         limit: usize,
-        seen: &mut Seen,
-    ) -> Result<Vec<(Which, f64)>, MemoryError> {
+        seen: &mut FoundRows,
+    ) -> Result<Vec<(RankKey, f64)>, MemoryError> {
         let terms = words::terms(question);
         let stems: Vec<Vec<u32>> = terms
             .iter()
@@ -158,7 +163,7 @@ impl Place<'_> {
         let every: Vec<u32> = every.into_iter().collect();
         searches.push(query(&every, MAX_RANKED.max(limit), true));
         let body = json!({ "searches": searches });
-        let found: Option<Vec<Points>> = self.post(&["points", "query", "batch"], &body).await?;
+        let found: Option<Vec<PointPage>> = self.post(&["points", "query", "batch"], &body).await?;
         let Some(mut found) = found else {
             return Ok(Vec::new());
         };
@@ -167,18 +172,18 @@ impl Place<'_> {
             .into_iter()
             .map(|found| found.points.first().map(|point| point.score));
         let total = real(self.count(Vec::new()).await?);
-        let terms: Vec<Term> = terms
+        let terms: Vec<QueryTerm> = terms
             .into_iter()
             .zip(&stems)
             .map(|(text, numbers)| {
                 let told = (!numbers.is_empty()).then(|| rarities.next().flatten()).flatten();
-                Term {
+                QueryTerm {
                     text,
                     weight: told.unwrap_or_else(|| words::rarity(total, 0.0)),
                 }
             })
             .collect();
-        let mut ranked: Vec<(Which, f64)> = likely
+        let mut ranked: Vec<(RankKey, f64)> = likely
             .into_iter()
             .filter_map(|point| {
                 let known = point.score;
@@ -195,12 +200,12 @@ impl Place<'_> {
     /// By meaning, the nearest first.
     async fn near(
         self,
-        way: &Near,
+        way: &VectorQuery,
         conditions: &[Value],
-        (scope, whose): (&str, &Whose),
+        (scope, whose): (&str, &ConversationFilter),
         limit: usize,
-        seen: &mut Seen,
-    ) -> Result<Vec<(Which, f64)>, MemoryError> {
+        seen: &mut FoundRows,
+    ) -> Result<Vec<(RankKey, f64)>, MemoryError> {
         let points = if way.model == table::NAME {
             let body = json!({
                 "query": way.query,
@@ -210,7 +215,7 @@ impl Place<'_> {
                 "score_threshold": way.floor,
                 "with_payload": true,
             });
-            let found: Option<Points> = self.post(&["points", "query"], &body).await?;
+            let found: Option<PointPage> = self.post(&["points", "query"], &body).await?;
             found.map(|found| found.points).unwrap_or_default()
         } else {
             self.near_by_model(way, conditions, (scope, whose), limit).await?
@@ -229,17 +234,17 @@ impl Place<'_> {
     /// The vectors are in a collection of their own; the entries of the nearest are fetched behind them.
     async fn near_by_model(
         self,
-        way: &Near,
+        way: &VectorQuery,
         conditions: &[Value],
-        (scope, whose): (&str, &Whose),
+        (scope, whose): (&str, &ConversationFilter),
         limit: usize,
-    ) -> Result<Vec<Point>, MemoryError> {
+    ) -> Result<Vec<QdrantPoint>, MemoryError> {
         let of: Vec<Value> = std::iter::once(is("scope", scope))
             .chain(of_owner(whose))
             .collect();
         let body = json!({"query": way.query, "filter": all(of), "limit": limit, "with_payload": false});
         let name = self.of_model(&way.model);
-        let found: Option<Points> = self.server.post(&name, &["points", "query"], &body).await?;
+        let found: Option<PointPage> = self.server.post(&name, &["points", "query"], &body).await?;
         let near = found.map(|found| found.points).unwrap_or_default();
         if near.is_empty() {
             return Ok(near);
@@ -248,11 +253,11 @@ impl Place<'_> {
         let mut conditions = conditions.to_vec();
         conditions.push(json!({ "has_id": ids }));
         let rows = self.every(conditions).await?;
-        let mut rows: HashMap<String, Option<Row>> =
+        let mut rows: HashMap<String, Option<PointPayload>> =
             rows.into_iter().map(|point| (point.id, point.payload)).collect();
         let with = near.into_iter().filter_map(|point| {
             let payload = rows.remove(&point.id)?;
-            Some(Point { payload, ..point })
+            Some(QdrantPoint { payload, ..point })
         });
         Ok(with.collect())
     }

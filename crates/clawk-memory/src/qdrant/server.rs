@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::ports::MemoryError;
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderValue, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -35,8 +35,8 @@ pub struct Options {
 
 /// One server.
 #[derive(Debug)]
-pub(super) struct Server {
-    client: Client,
+pub(super) struct QdrantServer {
+    client: EgressClient,
     base: Url,
     key: Option<HeaderValue>,
     at: String,
@@ -57,9 +57,9 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-impl Server {
+impl QdrantServer {
     /// Nothing is connected yet.
-    pub(super) fn new(options: &Options, env: &Env) -> Result<Self, String> {
+    pub(super) fn new(options: &Options, env: &EnvironmentSource) -> Result<Self, String> {
         let fault = |what: String| format!("`[qdrant] url`: {what}");
         let mut base = Url::parse(&options.url).map_err(|error| fault(error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
@@ -79,13 +79,13 @@ impl Server {
         }
         base.set_query(None);
         base.set_fragment(None);
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: millis(options.connect_timeout),
             first_byte_ms: millis(options.operation_timeout),
             idle_ms: millis(options.operation_timeout),
             total_ms: millis(options.operation_timeout),
         };
-        let client = Client::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
+        let client = EgressClient::for_provider(&base, env, deadlines, MAX_ANSWER_BYTES)
             .map_err(|error| fault(error.to_string()))?;
         let key = options.api_key.as_ref().map(|secret| {
             let value = HeaderValue::from_str(secret.expose());
@@ -179,14 +179,14 @@ impl Server {
     /// All collections whose names begin so.
     pub(super) async fn beginning(&self, with: &str) -> Result<Vec<String>, MemoryError> {
         #[derive(serde::Deserialize)]
-        struct One {
+        struct CollectionName {
             name: String,
         }
         #[derive(serde::Deserialize)]
-        struct All {
-            collections: Vec<One>,
+        struct CollectionList {
+            collections: Vec<CollectionName>,
         }
-        let all: Option<All> = self.ask(Method::GET, &["collections"], None).await?;
+        let all: Option<CollectionList> = self.ask(Method::GET, &["collections"], None).await?;
         let names = all
             .into_iter()
             .flat_map(|all| all.collections)
@@ -196,10 +196,10 @@ impl Server {
 
     async fn is_there(&self, name: &str) -> Result<bool, MemoryError> {
         #[derive(serde::Deserialize)]
-        struct There {
+        struct CollectionExists {
             exists: bool,
         }
-        let there: Option<There> = self
+        let there: Option<CollectionExists> = self
             .ask(Method::GET, &["collections", name, "exists"], None)
             .await?;
         Ok(there.is_some_and(|there| there.exists))

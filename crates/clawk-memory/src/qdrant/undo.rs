@@ -1,18 +1,18 @@
 //! Bringing back what compaction set aside, and forgetting.
 
 use clawk_kernel::ports::MemoryError;
-use clawk_recall::entry::{Hit, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit};
 use serde_json::{Value, json};
 
-use super::row::{ASIDE, LIVE, Row, is};
-use super::{Place, Point};
+use super::row::{ASIDE, LIVE, PointPayload, is};
+use super::{QdrantCollection, QdrantPoint};
 
 fn aside(scope: &str) -> Vec<Value> {
     vec![is("scope", scope), is("state", ASIDE)]
 }
 
-impl Place<'_> {
-    async fn back(self, points: Vec<Point>) -> Result<u64, MemoryError> {
+impl QdrantCollection<'_> {
+    async fn back(self, points: Vec<QdrantPoint>) -> Result<u64, MemoryError> {
         let points: Vec<String> = points.into_iter().map(|point| point.id).collect();
         self.set(&points, json!({"state": LIVE, "instead": ""})).await?;
         Ok(u64::try_from(points.len()).unwrap_or(u64::MAX))
@@ -45,7 +45,7 @@ impl Place<'_> {
         loop {
             // The newest first: a summary of summaries dissolves before they do.
             let newest = self.ordered(aside(scope), ("n", true), 1).await?;
-            let Some(Row { instead, .. }) = newest.into_iter().next() else {
+            let Some(PointPayload { instead, .. }) = newest.into_iter().next() else {
                 return Ok(back);
             };
             if instead.is_empty() {
@@ -62,9 +62,9 @@ impl Place<'_> {
     pub(super) async fn remove(
         self,
         scope: &str,
-        whose: &Whose,
+        whose: &ConversationFilter,
         id: &str,
-    ) -> Result<Option<Hit>, MemoryError> {
+    ) -> Result<Option<EntryHit>, MemoryError> {
         let found = self.every(vec![is("scope", scope), is("id", id)]).await?;
         let Some((point, row)) = found
             .into_iter()

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_memory::{Qdrant, QdrantOptions};
-use clawk_recall::entry::Whose;
-use clawk_recall::seal::{Key, Vault};
-use clawk_secrets::{Env, Secret};
+use clawk_memory::{QdrantMemory, QdrantOptions};
+use clawk_recall::entry::ConversationFilter;
+use clawk_recall::seal::{SealKey, SealKeyring};
+use clawk_secrets::{EnvironmentSource, Secret};
 
 use super::*;
 
@@ -74,7 +74,9 @@ async fn a_workspaces_key_leads_to_a_file_below_its_folder_or_nowhere() {
             found.is_err() || found.is_ok_and(|found| found.is_empty()),
             "{key:?}"
         );
-        let gone = files.remove(&spec, &place(""), Whose::All, key.to_owned()).await;
+        let gone = files
+            .remove(&spec, &place(""), ConversationFilter::All, key.to_owned())
+            .await;
         assert!(gone.is_err() || gone.is_ok_and(|gone| gone.is_none()), "{key:?}");
     }
     // What looks like another system's path is a plain name here; case counts.
@@ -178,7 +180,7 @@ async fn a_folder_that_is_edited_while_it_is_in_use_loses_nothing() {
     );
     assert!(found.contains(&"the door is brown".to_owned()), "{found:?}");
     files
-        .remove(&spec, &place(""), Whose::All, "2".to_owned())
+        .remove(&spec, &place(""), ConversationFilter::All, "2".to_owned())
         .await
         .unwrap()
         .unwrap();
@@ -226,7 +228,9 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
         // Added, and then written anew.
         let entries = vec![new("2", None, "planted two")];
         let kept = files.keep(&spec, &place(""), entries, T0, Batch::default()).await;
-        let removed = files.remove(&spec, &place(""), Whose::All, "1".to_owned()).await;
+        let removed = files
+            .remove(&spec, &place(""), ConversationFilter::All, "1".to_owned())
+            .await;
         if name == "entries.jsonl" {
             let error = kept.unwrap_err().to_string() + &removed.unwrap_err().to_string();
             assert!(error.contains("`s`"), "{error}");
@@ -270,9 +274,9 @@ async fn a_link_in_the_place_of_a_stores_file_or_folder_is_not_followed() {
 #[tokio::test]
 async fn sealed_lines_that_were_moved_swapped_doubled_or_left_out_are_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let vault = Arc::new(Vault::new(Key::from_hex(&"a".repeat(64)).unwrap()));
+    let vault = Arc::new(SealKeyring::new(SealKey::from_hex(&"a".repeat(64)).unwrap()));
     let opened = || {
-        Files::new(Options {
+        FolderMemory::new(Options {
             root: dir.path().to_owned(),
             home: None,
             tenant: String::new(),
@@ -424,7 +428,7 @@ async fn whatever_qdrant_answers_is_an_error_or_nothing_and_soon() {
             connect_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(5),
         };
-        let memory = Qdrant::new(&options, "tested", &Env::Process).unwrap();
+        let memory = QdrantMemory::new(&options, "tested", &EnvironmentSource::Process).unwrap();
         let begun = Instant::now();
         for query in [
             StoreQuery::Text("lamp".to_owned()),
@@ -445,7 +449,9 @@ async fn whatever_qdrant_answers_is_an_error_or_nothing_and_soon() {
             kept.contains("Qdrant") && !kept.contains("CANARY"),
             "{what}: {kept}"
         );
-        let gone = memory.remove(&spec, &place(""), Whose::All, "1".to_owned()).await;
+        let gone = memory
+            .remove(&spec, &place(""), ConversationFilter::All, "1".to_owned())
+            .await;
         assert!(gone.is_err() || gone.is_ok_and(|gone| gone.is_none()), "{what}");
         assert!(
             begun.elapsed() < Duration::from_secs(60),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use clawk_kernel::ports::{Ask, Batch, Later, Memory as _, StoreQuery};
-use clawk_memory::{Custom, Keeper};
-use clawk_recall::entry::{Hit, Used, Whose};
-use clawk_recall::seal::{Key, Vault};
+use clawk_kernel::ports::{Batch, BoxFuture, Memory as _, MemorySearch, StoreQuery};
+use clawk_memory::{CustomMemory, CustomStoreServer};
+use clawk_recall::entry::{ConversationFilter, EntryHit, SearchMethod};
+use clawk_recall::seal::{SealKey, SealKeyring};
 use serde_json::{Map, Value, json};
 
 use super::{T0, new, place, store};
@@ -91,36 +91,39 @@ impl Shelf {
     }
 }
 
-impl Keeper for Shelf {
+impl CustomStoreServer for Shelf {
     fn call<'a>(
         &'a self,
         tool: &'static str,
         arguments: Map<String, Value>,
-    ) -> Later<'a, Result<Value, String>> {
+    ) -> BoxFuture<'a, Result<Value, String>> {
         Box::pin(std::future::ready(self.answer(tool, &arguments)))
     }
 }
 
 /// The same entries, by a server in this mode.
-fn custom(mode: Mode, held: &Arc<Mutex<Vec<Value>>>) -> Custom {
-    let keeper: Arc<dyn Keeper> = Arc::new(Shelf(mode, Arc::clone(held)));
-    let key = Key::from_hex(&"7".repeat(64)).unwrap();
-    Custom::new(BTreeMap::from([("s".to_owned(), Ok(keeper))]), Vault::new(key))
+fn custom(mode: Mode, held: &Arc<Mutex<Vec<Value>>>) -> CustomMemory {
+    let keeper: Arc<dyn CustomStoreServer> = Arc::new(Shelf(mode, Arc::clone(held)));
+    let key = SealKey::from_hex(&"7".repeat(64)).unwrap();
+    CustomMemory::new(
+        BTreeMap::from([("s".to_owned(), Ok(keeper))]),
+        SealKeyring::new(key),
+    )
 }
 
 fn spec() -> clawk_manifest::model::Store {
     store(json!({"type": "semantic", "backend": "custom"}))
 }
 
-async fn hits(memory: &Custom, whose: Whose) -> Vec<Hit> {
-    let ask = Ask {
+async fn hits(memory: &CustomMemory, whose: ConversationFilter) -> Vec<EntryHit> {
+    let ask = MemorySearch {
         whose,
         query: StoreQuery::Text("lamp".to_owned()),
         vector: None,
         limit: 9,
     };
     let found = memory.ask(&spec(), &place("x"), ask).await.unwrap();
-    assert_eq!(found.used, Some(Used::Hybrid));
+    assert_eq!(found.used, Some(SearchMethod::Hybrid));
     assert!(
         found
             .hits
@@ -130,7 +133,7 @@ async fn hits(memory: &Custom, whose: Whose) -> Vec<Hit> {
     found.hits
 }
 
-async fn two(memory: &Custom) {
+async fn two(memory: &CustomMemory) {
     let (mut anna, mut ben) = (
         new("1", None, "the lamp is green"),
         new("2", None, "the lamp is red"),
@@ -143,8 +146,8 @@ async fn two(memory: &Custom) {
     assert_eq!(kept.unwrap(), ["1", "2"]);
 }
 
-fn anna() -> Whose {
-    Whose::Of(vec!["tg/anna".to_owned()])
+fn anna() -> ConversationFilter {
+    ConversationFilter::Of(vec!["tg/anna".to_owned()])
 }
 
 #[tokio::test]
@@ -159,7 +162,7 @@ async fn a_good_server_gives_back_what_it_was_given_and_where_it_came_from() {
         ("1", "user")
     );
     assert!(!found[0].mark.untrusted);
-    assert_eq!(hits(&memory, Whose::All).await.len(), 2);
+    assert_eq!(hits(&memory, ConversationFilter::All).await.len(), 2);
     assert_eq!(memory.count(&spec(), &place("x")).await.unwrap(), 2);
     // Ben's is not Anna's to forget.
     let theirs = memory
@@ -172,7 +175,7 @@ async fn a_good_server_gives_back_what_it_was_given_and_where_it_came_from() {
         .await
         .unwrap();
     assert_eq!(gone.unwrap().entry.id, "1");
-    assert_eq!(hits(&memory, Whose::All).await.len(), 1);
+    assert_eq!(hits(&memory, ConversationFilter::All).await.len(), 1);
 }
 
 #[tokio::test]
@@ -181,7 +184,7 @@ async fn what_comes_back_changed_is_untrusted_and_nobodys() {
         let held = Arc::default();
         two(&custom(Mode::Good, &held)).await;
         let memory = custom(mode, &held);
-        let found = hits(&memory, Whose::All).await;
+        let found = hits(&memory, ConversationFilter::All).await;
         assert_eq!(found.len(), 2, "{mode:?}");
         for hit in found {
             assert!(
@@ -209,9 +212,9 @@ async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
         .keep(&spec, &place("x"), entries, T0, Batch::default())
         .await
         .unwrap();
-    let asked = async |memory: &Custom, channel: &str, key: &str| {
-        let ask = Ask {
-            whose: Whose::All,
+    let asked = async |memory: &CustomMemory, channel: &str, key: &str| {
+        let ask = MemorySearch {
+            whose: ConversationFilter::All,
             query: StoreQuery::Key(key.to_owned()),
             vector: None,
             limit: 9,
@@ -235,7 +238,7 @@ async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
         "{found:?}"
     );
     let gone = wrong
-        .remove(&spec, &place("x"), Whose::All, "7".to_owned())
+        .remove(&spec, &place("x"), ConversationFilter::All, "7".to_owned())
         .await
         .unwrap();
     assert!(gone.is_none() && held.lock().unwrap().len() == 2);
@@ -245,11 +248,11 @@ async fn an_entry_of_another_scope_or_of_another_key_is_not_believed() {
 async fn another_key_opens_no_mark() {
     let held: Arc<Mutex<Vec<Value>>> = Arc::default();
     two(&custom(Mode::Good, &held)).await;
-    let keeper: Arc<dyn Keeper> = Arc::new(Shelf(Mode::Good, Arc::clone(&held)));
-    let other = Vault::new(Key::from_hex(&"8".repeat(64)).unwrap());
-    let memory = Custom::new(BTreeMap::from([("s".to_owned(), Ok(keeper))]), other);
+    let keeper: Arc<dyn CustomStoreServer> = Arc::new(Shelf(Mode::Good, Arc::clone(&held)));
+    let other = SealKeyring::new(SealKey::from_hex(&"8".repeat(64)).unwrap());
+    let memory = CustomMemory::new(BTreeMap::from([("s".to_owned(), Ok(keeper))]), other);
     assert!(
-        hits(&memory, Whose::All)
+        hits(&memory, ConversationFilter::All)
             .await
             .iter()
             .all(|hit| hit.mark.untrusted)
@@ -280,7 +283,7 @@ async fn a_server_that_acknowledges_nothing_or_forgets_nothing_is_an_error() {
         .await
         .unwrap();
     let refused = memory
-        .remove(&spec(), &place("x"), Whose::All, "1".to_owned())
+        .remove(&spec(), &place("x"), ConversationFilter::All, "1".to_owned())
         .await;
     assert!(refused.unwrap_err().to_string().contains("left the entry"));
 }

@@ -8,15 +8,15 @@ mod custom;
 use clawk_kernel::ports::{Batch, Memory as _, Scope, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
-use clawk_memory::{Files, Held, Options};
+use clawk_memory::{FolderMemory, FolderScopeView, Options};
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Mark, New};
+use clawk_recall::entry::{EntryInsertion, EntryProvenance};
 use serde_json::{Value, json};
 
 const T0: Timestamp = Timestamp(1_700_000_000_000_000);
 
-fn files(root: &std::path::Path, outside: bool) -> Files {
-    Files::new(Options {
+fn files(root: &std::path::Path, outside: bool) -> FolderMemory {
+    FolderMemory::new(Options {
         root: root.to_owned(),
         home: Some(root.join("home")),
         tenant: "acme".to_owned(),
@@ -37,22 +37,22 @@ fn place(channel: &str) -> Scope {
     }
 }
 
-fn new(id: &str, key: Option<&str>, text: &str) -> New {
-    New {
+fn new(id: &str, key: Option<&str>, text: &str) -> EntryInsertion {
+    EntryInsertion {
         id: id.to_owned(),
         entry: NewEntry {
             content: json!(text),
             key: key.map(str::to_owned),
             metadata: None,
         },
-        mark: Mark {
+        mark: EntryProvenance {
             origin: "user".to_owned(),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     }
 }
 
-async fn keep(files: &Files, store: &Store, at: i64, entries: Vec<New>) {
+async fn keep(files: &FolderMemory, store: &Store, at: i64, entries: Vec<EntryInsertion>) {
     let at = T0.plus_millis(at);
     files
         .keep(store, &place(""), entries, at, Batch::default())
@@ -60,7 +60,7 @@ async fn keep(files: &Files, store: &Store, at: i64, entries: Vec<New>) {
         .unwrap();
 }
 
-async fn all(files: &Files, store: &Store) -> Vec<String> {
+async fn all(files: &FolderMemory, store: &Store) -> Vec<String> {
     let query = StoreQuery::Between(T0, T0.plus_millis(i64::from(u32::MAX)));
     let found = files.query(store, &place(""), query, 1000).await.unwrap();
     found
@@ -193,7 +193,7 @@ async fn what_compaction_sets_aside_of_a_folder_comes_back_and_what_is_forgotten
         let counts = running.compact(&spec, &place(""), T0, None).await.unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
         drop(running);
-        let mut held = Held::all(dir.path(), None).unwrap();
+        let mut held = FolderScopeView::all(dir.path(), None).unwrap();
         assert_eq!(
             (held.len(), held[0].store.as_str(), held[0].scope.as_str()),
             (1, "s", "identity/a")
@@ -206,6 +206,10 @@ async fn what_compaction_sets_aside_of_a_folder_comes_back_and_what_is_forgotten
         let back = all(&files(dir.path(), true), &spec).await;
         assert_eq!(back.len(), 9, "{strategy}: {back:?}");
         assert_eq!(back[0], "secret0 of the garden");
-        assert!(Held::all(dir.path(), None).unwrap()[0].newest(true, 9).is_empty());
+        assert!(
+            FolderScopeView::all(dir.path(), None).unwrap()[0]
+                .newest(true, 9)
+                .is_empty()
+        );
     }
 }

@@ -77,7 +77,7 @@ fn of_a_link_on_the_way_the_link_is_kept_and_not_what_lies_behind_it() {
     let mut behind = scoped(&[("links/link", true)]);
     assert_eq!(kept(&mut behind, &base, &own), own_names);
     assert!(behind.mounts.iter().all(|mount| mount.writable));
-    let kept = Kept::of(&all.own);
+    let kept = RuntimeFileGuard::of(&all.own);
     assert!(kept.holds(&base.join("links/link")) && kept.holds(&base.join("real/bin/run")));
     for other in ["real", "real/out/a", "real/bin/other"] {
         assert!(!kept.holds(&base.join(other)), "{other}");
@@ -91,7 +91,7 @@ fn a_mount_in_an_own_folder_is_read_only() {
     std::fs::create_dir_all(base.join("atlas/data")).unwrap();
     std::fs::write(base.join("claw.yaml"), "").unwrap();
     let mut filesystem = scoped(&[("atlas/data", true), ("claw.yaml", true), (".", true)]);
-    let own = Own {
+    let own = RuntimeFiles {
         state: None,
         files: vec![base.join("atlas"), base.join("claw.yaml")],
     };
@@ -111,7 +111,7 @@ fn changes_are_judged_by_name_by_folder_and_by_file() {
     std::fs::write(base.join("a/claw.yaml"), "x").unwrap();
     std::fs::write(base.join("a/tools/one.yaml"), "x").unwrap();
     std::fs::hard_link(base.join("a/tools/one.yaml"), base.join("a/second")).unwrap();
-    let kept = Kept::of(&[
+    let kept = RuntimeFileGuard::of(&[
         base.join("a/claw.yaml"),
         base.join("a/tools"),
         base.join("a/clawk.toml"),

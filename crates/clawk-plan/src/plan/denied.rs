@@ -33,7 +33,7 @@ const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
 
 /// A `denied_paths` entry: a path with all that is below it, or a glob.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "SerializedDenied", try_from = "SerializedDenied")]
 pub struct Denied {
     text: String,
     glob: Option<GlobMatcher>,
@@ -43,12 +43,12 @@ pub struct Denied {
 
 /// A [`Denied`] between processes. A path may hold characters that a pattern is made of.
 #[derive(Clone, Serialize, Deserialize)]
-struct Written {
+struct SerializedDenied {
     text: String,
     pattern: bool,
 }
 
-impl From<Denied> for Written {
+impl From<Denied> for SerializedDenied {
     fn from(denied: Denied) -> Self {
         Self {
             pattern: denied.is_pattern(),
@@ -57,10 +57,10 @@ impl From<Denied> for Written {
     }
 }
 
-impl TryFrom<Written> for Denied {
+impl TryFrom<SerializedDenied> for Denied {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
+    fn try_from(written: SerializedDenied) -> Result<Self, String> {
         match written.pattern {
             true => Self::try_from(written.text),
             false => Ok(Self::place(written.text)),
@@ -191,11 +191,11 @@ impl Denied {
         .collect();
         for whole in &wholes {
             let parts = match self.is_pattern() {
-                true => Part::of_pattern(whole),
-                false => Part::of_path(whole),
+                true => DeniedPathPart::of_pattern(whole),
+                false => DeniedPathPart::of_path(whole),
             };
-            let mut ways = Ways::default();
-            ways.follow(Way::from_root(parts))?;
+            let mut ways = LinkWalkResults::default();
+            ways.follow(LinkWalk::from_root(parts))?;
             for (folder, rest) in ways.found {
                 let one = match rest.is_empty() {
                     true => Self::place(folder),
@@ -282,13 +282,13 @@ impl Filesystem {
 
 /// A part of a path.
 #[derive(Clone)]
-enum Part {
+enum DeniedPathPart {
     Up,
     Name(OsString),
     Pattern(String),
 }
 
-impl Part {
+impl DeniedPathPart {
     fn of_path(path: &Path) -> VecDeque<Self> {
         let part = |part: Component<'_>| match part {
             Component::Normal(name) => Some(Self::Name(name.to_owned())),
@@ -320,17 +320,17 @@ impl Part {
 
 /// One way over this host's links, on the way.
 #[derive(Clone)]
-struct Way {
+struct LinkWalk {
     /// Where it has come, really.
     done: PathBuf,
-    ahead: VecDeque<Part>,
+    ahead: VecDeque<DeniedPathPart>,
     links: usize,
     /// The path left the place that the entry's own text covers.
     elsewhere: bool,
 }
 
-impl Way {
-    fn from_root(ahead: VecDeque<Part>) -> Self {
+impl LinkWalk {
+    fn from_root(ahead: VecDeque<DeniedPathPart>) -> Self {
         Self {
             done: PathBuf::from("/"),
             ahead,
@@ -340,14 +340,14 @@ impl Way {
     }
 }
 
-impl Way {
+impl LinkWalk {
     /// Past a link: its target comes before what follows.
     fn through(&mut self, target: &Path) {
         self.links += 1;
         if target.is_absolute() {
             self.done = PathBuf::from("/");
         }
-        for part in Part::of_path(target).into_iter().rev() {
+        for part in DeniedPathPart::of_path(target).into_iter().rev() {
             self.ahead.push_front(part);
         }
         self.elsewhere = true;
@@ -357,10 +357,10 @@ impl Way {
     fn never_ends(mut self) -> bool {
         while let Some(part) = self.ahead.pop_front() {
             match part {
-                Part::Up => {
+                DeniedPathPart::Up => {
                     self.done.pop();
                 }
-                Part::Name(name) => {
+                DeniedPathPart::Name(name) => {
                     let next = self.done.join(name);
                     match next.read_link() {
                         Ok(_) if self.links >= MAX_CHAIN => return true,
@@ -368,7 +368,7 @@ impl Way {
                         Err(_) => self.done = next, // silent-ok: no link
                     }
                 }
-                Part::Pattern(_) => return false,
+                DeniedPathPart::Pattern(_) => return false,
             }
         }
         false
@@ -377,21 +377,21 @@ impl Way {
 
 /// All ways of one entry.
 #[derive(Default)]
-struct Ways {
+struct LinkWalkResults {
     /// A real folder, and the parts of a pattern below it; no parts: the place itself.
     found: Vec<(PathBuf, Vec<String>)>,
     looked_at: usize,
 }
 
-impl Ways {
-    fn follow(&mut self, mut way: Way) -> Result<(), String> {
+impl LinkWalkResults {
+    fn follow(&mut self, mut way: LinkWalk) -> Result<(), String> {
         while let Some(part) = way.ahead.pop_front() {
             match part {
-                Part::Up => {
+                DeniedPathPart::Up => {
                     way.done.pop();
                     way.elsewhere = true;
                 }
-                Part::Name(name) => {
+                DeniedPathPart::Name(name) => {
                     let next = way.done.join(name);
                     match next.read_link() {
                         Ok(target) => {
@@ -402,7 +402,7 @@ impl Ways {
                         Err(_) => way.done = next, // silent-ok: no link
                     }
                 }
-                Part::Pattern(text) => return self.fitting(&way, text),
+                DeniedPathPart::Pattern(text) => return self.fitting(&way, text),
             }
         }
         match way.elsewhere {
@@ -413,7 +413,7 @@ impl Ways {
 
     /// A link: its target comes before what follows. The last one is a place itself. `false`: the links go round in a circle,
     /// so nothing can be opened by this name.
-    fn enter(&mut self, way: &mut Way, link: PathBuf, target: &Path) -> Result<bool, String> {
+    fn enter(&mut self, way: &mut LinkWalk, link: PathBuf, target: &Path) -> Result<bool, String> {
         if way.links >= MAX_LINKS {
             way.through(target);
             return match way.clone().never_ends() {
@@ -430,14 +430,14 @@ impl Ways {
 
     /// A part that is a pattern: the rule itself in its real folder, and what the links that fit the part lead to. `**` is not walked:
     /// a box looks through its mounts for what fits.
-    fn fitting(&mut self, way: &Way, text: String) -> Result<(), String> {
-        if way.ahead.iter().any(|part| matches!(part, Part::Up)) {
+    fn fitting(&mut self, way: &LinkWalk, text: String) -> Result<(), String> {
+        if way.ahead.iter().any(|part| matches!(part, DeniedPathPart::Up)) {
             return Err("`..` behind a pattern leads nowhere that can be known".to_owned());
         }
         let fits = Denied::try_from(format!("/{text}"))?;
         let recursive = text.contains("**");
         if way.elsewhere {
-            let rest = way.ahead.iter().map(Part::text);
+            let rest = way.ahead.iter().map(DeniedPathPart::text);
             self.add(way.done.clone(), std::iter::once(text).chain(rest).collect())?;
         }
         let listing = match recursive {
@@ -456,7 +456,7 @@ impl Ways {
             let leads = kind.is_symlink() || (kind.is_dir() && !way.ahead.is_empty());
             if leads && fits.covers(&Path::new("/").join(&name), Path::new("/")) {
                 let mut branch = way.clone();
-                branch.ahead.push_front(Part::Name(name));
+                branch.ahead.push_front(DeniedPathPart::Name(name));
                 branch.elsewhere = false;
                 self.follow(branch)?;
             }

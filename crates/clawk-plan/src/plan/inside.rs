@@ -92,13 +92,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Defaults;
+    use crate::PlanDefaults;
 
     fn plan(level: &str, filesystem: serde_json::Value) -> Plan {
         let sandbox = json!({"name": "s", "level": level, "capabilities": {"filesystem": filesystem}});
         Plan::compile(
             Some(&serde_json::from_value(sandbox).unwrap()),
-            &Defaults::default(),
+            &PlanDefaults::default(),
         )
     }
 

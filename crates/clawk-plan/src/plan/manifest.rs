@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clawk_manifest::model;
 
 use super::{
-    Defaults, Denied, Filesystem, FsMode, Injection, Limits, Mount, Network, NetworkMode, Plan, Shell,
-    ShellMode,
+    Denied, Filesystem, FsMode, Limits, Mount, Network, NetworkMode, Plan, PlanDefaults, SecretInjectionMode,
+    Shell, ShellMode,
 };
-use crate::level::{Level, Refusal};
+use crate::level::{Level, SandboxRefusal};
 use crate::preflight::shell::{self, CommandPattern};
 
 impl Plan {
@@ -17,7 +17,7 @@ impl Plan {
     /// A pattern that can't be compiled makes a plan that refuses every call ([`Plan::available`] says which pattern),
     /// never one that blocks less than the manifest says.
     #[must_use]
-    pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &Defaults) -> Self {
+    pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &PlanDefaults) -> Self {
         let Some(sandbox) = sandbox else {
             return Self::undeclared(defaults);
         };
@@ -32,18 +32,21 @@ impl Plan {
             filesystem: filesystem(&capabilities.filesystem, &mut defects),
             shell: shell(&capabilities.shell, &mut defects),
             injection: match capabilities.secrets.injection {
-                model::SecretInjection::HostBoundary => Injection::HostBoundary,
-                model::SecretInjection::Environment => Injection::Environment,
-                model::SecretInjection::FileMount => Injection::FileMount,
+                model::SecretInjection::HostBoundary => SecretInjectionMode::HostBoundary,
+                model::SecretInjection::Environment => SecretInjectionMode::Environment,
+                model::SecretInjection::FileMount => SecretInjectionMode::FileMount,
             },
             defect: None,
         };
-        plan.defect = defects.into_iter().next().map(|missing| Refusal::Unavailable {
-            level: plan.level,
-            mechanism: "pattern".to_owned(),
-            missing,
-            hint: "correct the pattern in the Sandbox".to_owned(),
-        });
+        plan.defect = defects
+            .into_iter()
+            .next()
+            .map(|missing| SandboxRefusal::Unavailable {
+                level: plan.level,
+                mechanism: "pattern".to_owned(),
+                missing,
+                hint: "correct the pattern in the Sandbox".to_owned(),
+            });
         plan
     }
 }
@@ -69,7 +72,7 @@ fn limits(given: &model::ResourceLimits, defaults: &Limits) -> Limits {
     }
 }
 
-fn network(given: &model::Network) -> Network {
+fn network(given: &model::NetworkSettings) -> Network {
     let guard = &given.ssrf_protection;
     Network {
         mode: match given.mode {
@@ -87,10 +90,10 @@ fn network(given: &model::Network) -> Network {
     }
 }
 
-fn filesystem(given: &model::Filesystem, defects: &mut Vec<String>) -> Filesystem {
+fn filesystem(given: &model::FilesystemSettings, defects: &mut Vec<String>) -> Filesystem {
     let mounts = given.mount_paths.iter().map(|mount| Mount {
         path: PathBuf::from(&mount.path),
-        writable: mount.permissions == model::Permission::Rw,
+        writable: mount.permissions == model::MountPermission::Rw,
     });
     Filesystem {
         mode: match given.mode {
@@ -116,7 +119,7 @@ fn denied(text: &str, defects: &mut Vec<String>) -> Denied {
     })
 }
 
-fn shell(given: &model::Shell, defects: &mut Vec<String>) -> Shell {
+fn shell(given: &model::ShellSettings, defects: &mut Vec<String>) -> Shell {
     let mut commands = Vec::with_capacity(given.blocked_commands.len());
     for text in given
         .blocked_commands

@@ -7,16 +7,16 @@ fn sandbox(value: serde_json::Value) -> model::Sandbox {
 
 #[test]
 fn without_a_sandbox_everything_is_denied_and_the_level_is_process() {
-    let plan = Plan::compile(None, &Defaults::default());
+    let plan = Plan::compile(None, &PlanDefaults::default());
     assert_eq!(plan.level(), Level::Process);
     assert_eq!(plan.network().mode, NetworkMode::Deny);
     assert_eq!(plan.filesystem().mode, FsMode::Deny);
     assert_eq!(plan.shell_mode(), ShellMode::Deny);
     let loose = Plan::compile(
         None,
-        &Defaults {
+        &PlanDefaults {
             allow_none: true,
-            ..Defaults::default()
+            ..PlanDefaults::default()
         },
     );
     assert_eq!(loose.level(), Level::None);
@@ -26,7 +26,7 @@ fn without_a_sandbox_everything_is_denied_and_the_level_is_process() {
 fn limits_come_from_the_manifest_and_else_from_the_defaults() {
     let given =
         sandbox(serde_json::json!({"name": "s", "level": "process", "resource_limits": {"memory_mb": 64}}));
-    let plan = Plan::compile(Some(&given), &Defaults::default());
+    let plan = Plan::compile(Some(&given), &PlanDefaults::default());
     assert_eq!(plan.limits().memory_mb, 64);
     assert_eq!(plan.limits().max_output_bytes, 1 << 20);
 }
@@ -37,7 +37,7 @@ fn a_pattern_that_cannot_be_read_refuses_every_call() {
         serde_json::json!({"name": "s", "level": "process", "capabilities": {
         "shell": {"mode": "restricted", "blocked_patterns": ["(?=x)"]}}}),
     );
-    let refusal = Plan::compile(Some(&given), &Defaults::default())
+    let refusal = Plan::compile(Some(&given), &PlanDefaults::default())
         .available()
         .expect_err("no such syntax");
     assert!(refusal.to_string().contains("(?=x)"), "{refusal}");
@@ -51,7 +51,7 @@ fn what_a_plan_shows_is_its_view() {
             "mode": mode, "mount_paths": [{"path": "work", "permissions": "ro"}],
             "denied_paths": ["work/secret", "/usr/games"]}}}),
         );
-        Plan::compile(Some(&given), &Defaults::default())
+        Plan::compile(Some(&given), &PlanDefaults::default())
     };
     let shows =
         |level: &str, mode: &str, path: &str| plan(level, mode).shows(Path::new(path), Path::new("/home/a"));

@@ -1,12 +1,12 @@
 //! The network's static check: what no address can mend. It asks the same function as the egress guard, which judges again, with
 //! the addresses, when they are known.
 
-use clawk_proto::place::{Place, Rules};
+use clawk_proto::place::{HostAllowList, HostPort};
 
-use crate::level::Refusal;
+use crate::level::SandboxRefusal;
 use crate::plan::{Network, NetworkMode};
 
-pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), Refusal> {
+pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), SandboxRefusal> {
     let (rule, allowed) = match network.mode {
         NetworkMode::Deny => ("network.mode: deny", "no connection at all".to_owned()),
         NetworkMode::AllowAll | NetworkMode::Allowlist if may(network, host, port) => return Ok(()),
@@ -14,7 +14,7 @@ pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), Refu
             ("network.allowed_hosts", listed(&network.allowed_hosts))
         }
     };
-    Err(Refusal::Blocked {
+    Err(SandboxRefusal::Blocked {
         rule: rule.to_owned(),
         subject: format!("a connection to `{host}:{port}`"),
         allowed,
@@ -22,7 +22,7 @@ pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), Refu
 }
 
 fn may(network: &Network, host: &str, port: u16) -> bool {
-    let rules = Rules {
+    let rules = HostAllowList {
         // Which addresses of the own network are open is said by this machine's operator, not by the plan.
         any_private: true,
         ..network.rules()
@@ -34,13 +34,13 @@ fn may(network: &Network, host: &str, port: u16) -> bool {
     }
 }
 
-fn place(host: &str, port: u16) -> Option<Place> {
+fn place(host: &str, port: u16) -> Option<HostPort> {
     let bare = if host.contains(':') {
         format!("[{host}]")
     } else {
         host.to_owned()
     };
-    Place::parse(&bare, Some(port))
+    HostPort::parse(&bare, Some(port))
 }
 
 fn listed(hosts: &[String]) -> String {

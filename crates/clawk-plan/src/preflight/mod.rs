@@ -9,7 +9,7 @@ pub mod shell;
 
 use std::path::Path;
 
-use crate::level::Refusal;
+use crate::level::SandboxRefusal;
 use crate::plan::Plan;
 
 /// One thing that a call is going to do.
@@ -38,7 +38,7 @@ pub enum Request<'a> {
     },
 }
 
-pub(crate) fn check(plan: &Plan, request: &Request<'_>) -> Result<(), Refusal> {
+pub(crate) fn check(plan: &Plan, request: &Request<'_>) -> Result<(), SandboxRefusal> {
     match *request {
         Request::Shell { command } => shell::check(&plan.shell, command),
         Request::Path { path, write, workdir } => path::check(&plan.filesystem, path, write, workdir),

@@ -2,16 +2,16 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::level::Refusal;
+use crate::level::SandboxRefusal;
 use crate::plan::{Filesystem, FsMode, Mount};
 
-pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<(), Refusal> {
+pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<(), SandboxRefusal> {
     permit(fs, path, write, workdir).map(drop)
 }
 
 /// The root beneath which the path must be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedPath {
     /// The mount's absolute path, or `/` in mode `full`.
     pub root: PathBuf,
     /// The path below `root`; empty for the root itself.
@@ -23,8 +23,13 @@ pub struct Allowed {
 /// Finds the mount that admits `path`, or says which rule refuses it.
 ///
 /// # Errors
-/// [`Refusal::Blocked`] with the rule.
-pub fn permit(fs: &Filesystem, path: &str, write: bool, workdir: &Path) -> Result<Allowed, Refusal> {
+/// [`SandboxRefusal::Blocked`] with the rule.
+pub fn permit(
+    fs: &Filesystem,
+    path: &str,
+    write: bool,
+    workdir: &Path,
+) -> Result<AllowedPath, SandboxRefusal> {
     let refused = |rule: &str, allowed: String| refusal(path, write, rule, allowed);
     if path.is_empty() || path.contains('\0') {
         return Err(refused(
@@ -54,7 +59,7 @@ fn admit(
     write: bool,
     workdir: &Path,
     absolute: PathBuf,
-) -> Result<Allowed, Refusal> {
+) -> Result<AllowedPath, SandboxRefusal> {
     let refused = |rule: &str, allowed: String| refusal(path, write, rule, allowed);
     match fs.mode {
         FsMode::Deny => return Err(refused("filesystem.mode: deny", "no path at all".to_owned())),
@@ -84,8 +89,8 @@ fn admit(
     }
 }
 
-fn refusal(path: &str, write: bool, rule: &str, allowed: String) -> Refusal {
-    Refusal::Blocked {
+fn refusal(path: &str, write: bool, rule: &str, allowed: String) -> SandboxRefusal {
+    SandboxRefusal::Blocked {
         rule: rule.to_owned(),
         subject: format!("{} `{}`", if write { "writing" } else { "reading" }, shown(path)),
         allowed,
@@ -108,12 +113,12 @@ pub fn lexical(base: &Path, path: &Path) -> PathBuf {
     out
 }
 
-fn split(root: &Path, absolute: &Path) -> Allowed {
+fn split(root: &Path, absolute: &Path) -> AllowedPath {
     let below = absolute
         .strip_prefix(root)
         .map(Path::to_path_buf)
         .unwrap_or_default();
-    Allowed {
+    AllowedPath {
         root: root.to_path_buf(),
         below,
         absolute: absolute.to_path_buf(),

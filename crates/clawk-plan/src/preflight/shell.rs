@@ -5,7 +5,7 @@ use std::str::Chars;
 
 use regex::{Regex, RegexBuilder};
 
-use crate::level::Refusal;
+use crate::level::SandboxRefusal;
 use crate::plan::{Shell, ShellMode};
 
 /// Longest command line that is looked at, bytes; a longer one is refused under `restricted`.
@@ -67,9 +67,9 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).size_limit(4 << 20).build()
 }
 
-pub(super) fn check(shell: &Shell, command: &str) -> Result<(), Refusal> {
+pub(super) fn check(shell: &Shell, command: &str) -> Result<(), SandboxRefusal> {
     let refused = |rule: &str, subject: String, allowed: &str| {
-        Err(Refusal::Blocked {
+        Err(SandboxRefusal::Blocked {
             rule: rule.to_owned(),
             subject,
             allowed: allowed.to_owned(),

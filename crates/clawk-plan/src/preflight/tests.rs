@@ -2,19 +2,19 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::{Defaults, Plan, Refusal, Request};
+use crate::{Plan, PlanDefaults, Request, SandboxRefusal};
 
 fn plan(capabilities: Value) -> Plan {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": capabilities});
     Plan::compile(
         Some(&serde_json::from_value(sandbox).expect("a sandbox")),
-        &Defaults::default(),
+        &PlanDefaults::default(),
     )
 }
 
-fn rule(result: Result<(), Refusal>) -> String {
+fn rule(result: Result<(), SandboxRefusal>) -> String {
     match result.expect_err("refused") {
-        Refusal::Blocked { rule, allowed, .. } => {
+        SandboxRefusal::Blocked { rule, allowed, .. } => {
             assert!(!allowed.is_empty(), "says what would be allowed");
             rule
         }
@@ -22,7 +22,7 @@ fn rule(result: Result<(), Refusal>) -> String {
     }
 }
 
-fn shell(plan: &Plan, command: &str) -> Result<(), Refusal> {
+fn shell(plan: &Plan, command: &str) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Shell { command })
 }
 
@@ -100,7 +100,7 @@ fn deny_refuses_all_and_full_none() {
     assert!(shell(&restricted(), &"x".repeat(200_000)).is_err());
 }
 
-fn file(plan: &Plan, path: &str, write: bool) -> Result<(), Refusal> {
+fn file(plan: &Plan, path: &str, write: bool) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Path {
         path,
         write,
@@ -178,7 +178,7 @@ fn modes_deny_and_read_only() {
     assert_eq!(rule(file(&plan, "a", true)), "filesystem.mode: read-only");
 }
 
-fn host(plan: &Plan, host: &str, port: u16) -> Result<(), Refusal> {
+fn host(plan: &Plan, host: &str, port: u16) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Url { host, port })
 }
 

@@ -5,7 +5,7 @@ use icu_normalizer::DecomposingNormalizerBorrowed;
 use crate::input::kind_of;
 
 /// Lower-case letters and digits of a text, without anything between them, with the way back to the text.
-pub(super) struct Folded {
+pub(super) struct FoldedText {
     text: Vec<u8>,
     /// For each byte of `text`: where its character begins in the original, and where the next begins.
     places: Vec<(u32, u32)>,
@@ -13,7 +13,7 @@ pub(super) struct Folded {
     glued: Vec<bool>,
 }
 
-impl Folded {
+impl FoldedText {
     pub(super) fn of(original: &str) -> Self {
         let mut folded = Self {
             text: Vec::with_capacity(original.len()),
@@ -96,7 +96,7 @@ fn number(at: usize) -> u32 {
 
 /// A phrase, folded.
 pub(super) fn letters(phrase: &str) -> Vec<u8> {
-    Folded::of(phrase).text
+    FoldedText::of(phrase).text
 }
 
 /// A phrase's plain letters, before digits and look-alikes are made one.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::fold::letters;
-use super::{Family, Weight};
+use super::{InjectionGoal, PhraseWeight};
 
 /// A phrase of so many letters is sure enough to be found within glued words.
 pub(super) const SURE_LETTERS: usize = 16;
@@ -198,13 +198,13 @@ const NEGATIONS: &[&str] = &[
     "doesnt",
 ];
 
-struct Words {
+struct PhraseLexicon {
     verbs: Vec<(Vec<u8>, bool)>,
     fillers: Vec<Vec<u8>>,
     negations: Vec<Vec<u8>>,
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| {
+static WORDS: LazyLock<PhraseLexicon> = LazyLock::new(|| {
     let mut verbs: Vec<_> = VERBS
         .iter()
         .map(|(verb, strong)| (letters(verb), *strong))
@@ -212,7 +212,7 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| {
     verbs.sort_by_key(|(verb, _)| std::cmp::Reverse(verb.len()));
     let mut fillers: Vec<_> = FILLERS.iter().map(|word| letters(word)).collect();
     fillers.sort_by_key(|word| std::cmp::Reverse(word.len()));
-    Words {
+    PhraseLexicon {
         verbs,
         fillers,
         negations: NEGATIONS.iter().map(|word| letters(word)).collect(),
@@ -220,13 +220,13 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| {
 });
 
 /// A verb that takes back what follows.
-pub(super) struct Verb {
+pub(super) struct OverrideVerb {
     pub(super) start: usize,
     pub(super) strong: bool,
 }
 
 /// The verb before an object, with at most four small words between.
-pub(super) fn verb_before(text: &[u8], object: usize) -> Option<Verb> {
+pub(super) fn verb_before(text: &[u8], object: usize) -> Option<OverrideVerb> {
     let words = &*WORDS;
     let mut ends = vec![object];
     for _ in 0..5 {
@@ -240,7 +240,7 @@ pub(super) fn verb_before(text: &[u8], object: usize) -> Option<Verb> {
                         .negations
                         .iter()
                         .any(|word| before.get(..start).is_some_and(|b| b.ends_with(word)));
-                    return (!turned).then_some(Verb {
+                    return (!turned).then_some(OverrideVerb {
                         start,
                         strong: *strong,
                     });
@@ -267,7 +267,7 @@ pub(super) const DRESSED: &[&str] = &[
 ];
 
 /// The phrases, with what they try and how sure each makes.
-pub(super) fn lists() -> Vec<(Family, Weight, &'static str)> {
+pub(super) fn lists() -> Vec<(InjectionGoal, PhraseWeight, &'static str)> {
     let (mut all, mut section) = (Vec::new(), None);
     for line in include_str!("phrases.txt")
         .lines()
@@ -282,21 +282,21 @@ pub(super) fn lists() -> Vec<(Family, Weight, &'static str)> {
     all
 }
 
-fn section_of(name: &str) -> Option<(Family, Weight)> {
+fn section_of(name: &str) -> Option<(InjectionGoal, PhraseWeight)> {
     let (family, weight) = name.split_once(' ')?;
     let family = [
-        Family::Override,
-        Family::Jailbreak,
-        Family::Impersonation,
-        Family::PromptLeak,
-        Family::Hijack,
+        InjectionGoal::Override,
+        InjectionGoal::Jailbreak,
+        InjectionGoal::Impersonation,
+        InjectionGoal::PromptLeak,
+        InjectionGoal::Hijack,
     ]
     .into_iter()
     .find(|known| known.word() == family)?;
     let weight = if weight == "strong" {
-        Weight::Strong
+        PhraseWeight::Strong
     } else {
-        Weight::Weak
+        PhraseWeight::Weak
     };
     Some((family, weight))
 }

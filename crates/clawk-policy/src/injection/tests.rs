@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::{Family, find, pattern_count};
+use super::{InjectionGoal, find, pattern_count};
 use crate::testing::{DRESSES, Dice, dress, texts};
 
 const CORPUS: &str = include_str!("../../../../vectors/policy/injections.json");
@@ -60,7 +60,10 @@ fn the_place_is_that_of_the_phrase() {
         text.get(hits[0].start..hits[0].end).unwrap(),
         "IGNORE previous\u{200b} instructions"
     );
-    assert_eq!((hits[0].family, hits[0].dress), (Family::Override, "plain"));
+    assert_eq!(
+        (hits[0].family, hits[0].dress),
+        (InjectionGoal::Override, "plain")
+    );
 }
 
 #[test]

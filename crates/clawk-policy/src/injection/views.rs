@@ -11,13 +11,13 @@ const PIECE_BYTES: std::ops::RangeInclusive<usize> = 20..=65_536;
 const MESSAGE_LETTERS: usize = 8;
 
 /// A piece of a text, read otherwise.
-pub(super) struct View {
+pub(super) struct DecodedView {
     pub(super) text: String,
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-impl View {
+impl DecodedView {
     /// Long enough to say something, and made of letters.
     pub(super) fn is_message(&self) -> bool {
         let letters = self.text.chars().filter(char::is_ascii_alphabetic).count();
@@ -26,7 +26,7 @@ impl View {
 }
 
 /// Letters hidden in tag characters (U+E0000) and in variation selectors (one per byte).
-pub(super) fn hidden(text: &str) -> Vec<View> {
+pub(super) fn hidden(text: &str) -> Vec<DecodedView> {
     let (mut tags, mut bytes) = (String::new(), Vec::new());
     let (mut start, mut end) = (None, 0);
     for (at, c) in text.char_indices() {
@@ -45,12 +45,12 @@ pub(super) fn hidden(text: &str) -> Vec<View> {
     [tags, carried]
         .into_iter()
         .filter(|text| !text.is_empty())
-        .map(|text| View { text, start, end })
+        .map(|text| DecodedView { text, start, end })
         .collect()
 }
 
 /// Pieces of base64 that hold text.
-pub(super) fn base64(text: &str) -> Vec<View> {
+pub(super) fn base64(text: &str) -> Vec<DecodedView> {
     let mut views = Vec::new();
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -79,7 +79,7 @@ pub(super) fn base64(text: &str) -> Vec<View> {
             continue;
         };
         if decoded.chars().all(|c| !c.is_control() || c.is_whitespace()) {
-            views.push(View {
+            views.push(DecodedView {
                 text: decoded,
                 start,
                 end: start + len,

@@ -2,7 +2,7 @@
 
 /// Characters of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Set {
+pub(super) enum CharacterSet {
     /// Letters and digits.
     Alnum,
     /// And `_`.
@@ -25,7 +25,7 @@ pub(super) enum Set {
     Escaped,
 }
 
-impl Set {
+impl CharacterSet {
     pub(super) const fn has(self, byte: u8) -> bool {
         match self {
             Self::Alnum => byte.is_ascii_alphanumeric(),
@@ -60,7 +60,7 @@ impl Set {
 }
 
 /// Where the run of such characters from `from` ends; looks at no more than `max` and one.
-pub(super) fn run(text: &[u8], from: usize, max: usize, set: Set) -> usize {
+pub(super) fn run(text: &[u8], from: usize, max: usize, set: CharacterSet) -> usize {
     let rest = text.get(from..).unwrap_or_default();
     from + rest
         .iter()
@@ -70,7 +70,7 @@ pub(super) fn run(text: &[u8], from: usize, max: usize, set: Set) -> usize {
 }
 
 /// Where the run of such characters before `to` begins; looks back no more than `max`.
-pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: Set) -> usize {
+pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: CharacterSet) -> usize {
     let before = text.get(..to).unwrap_or_default();
     to - before
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: Set) -> usize {
 pub(super) fn starts(text: &[u8], at: usize) -> bool {
     let back = |n: usize| at.checked_sub(n).and_then(|at| text.get(at)).copied();
     let Some(last) = back(1) else { return true };
-    if !Set::Word.has(last) {
+    if !CharacterSet::Word.has(last) {
         return true;
     }
     let escaped = back(2) == Some(b'\\') && matches!(last, b'n' | b't' | b'r' | b'b' | b'f' | b'e' | b'0');
@@ -109,7 +109,7 @@ fn ends_colour(text: &[u8], at: usize) -> bool {
 }
 
 /// Random enough for a key, and no example.
-pub(super) fn is_key(body: &[u8], set: Set) -> bool {
+pub(super) fn is_key(body: &[u8], set: CharacterSet) -> bool {
     disorder(body) >= set.least_disorder() && !is_placeholder(body)
 }
 

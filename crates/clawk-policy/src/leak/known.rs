@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use memchr::memchr;
 use zeroize::Zeroizing;
 
-use super::{Kind, Leak, MAX_SECRET_BYTES};
+use super::{Kind, MAX_SECRET_BYTES, SecretLeak};
 
 /// Shorter values are not looked for: they would hide ordinary text.
 const MIN_BYTES: usize = 8;
@@ -27,12 +27,12 @@ const MIN_LINE_BYTES: usize = 20;
 const MIN_FORM_BYTES: usize = 8;
 
 /// A secret value with the name of its reference. It can't be printed.
-pub struct Known {
+pub struct KnownSecret {
     name: Arc<str>,
     value: Zeroizing<String>,
 }
 
-impl Known {
+impl KnownSecret {
     /// Makes a known value to search for. `name` names the secret in findings.
     pub fn new(name: impl Into<Arc<str>>, value: &str) -> Self {
         Self {
@@ -42,14 +42,14 @@ impl Known {
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Known({})", self.name)
     }
 }
 
 /// The search over all forms of all values.
-pub(super) struct Values {
+pub(super) struct KnownSecretSearch {
     search: Option<AhoCorasick>,
     /// By pattern: whose form it is.
     owners: Vec<Arc<str>>,
@@ -60,11 +60,11 @@ pub(super) struct Values {
     broken: bool,
 }
 
-impl Values {
-    pub(super) fn new(known: impl IntoIterator<Item = Known>) -> Self {
+impl KnownSecretSearch {
+    pub(super) fn new(known: impl IntoIterator<Item = KnownSecret>) -> Self {
         let (mut patterns, mut owners, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
         let mut values = 0;
-        for Known { name, value } in known {
+        for KnownSecret { name, value } in known {
             if too_plain(&value) {
                 if !value.is_empty() {
                     passed_over.push(name);
@@ -114,9 +114,9 @@ impl Values {
     }
 
     /// Every occurrence of every form, also where an encoding was wrapped over lines.
-    pub(super) fn find(&self, text: &[u8], found: &mut Vec<Leak>) {
+    pub(super) fn find(&self, text: &[u8], found: &mut Vec<SecretLeak>) {
         if self.broken && !text.is_empty() {
-            found.push(Leak {
+            found.push(SecretLeak {
                 kind: Kind::Known("unsearchable".into()),
                 start: 0,
                 end: text.len(),
@@ -132,7 +132,7 @@ impl Values {
     }
 
     /// `base64` and hex dumps break their lines: the same search over the text without line ends.
-    fn find_wrapped(&self, search: &AhoCorasick, text: &[u8], found: &mut Vec<Leak>) {
+    fn find_wrapped(&self, search: &AhoCorasick, text: &[u8], found: &mut Vec<SecretLeak>) {
         let (mut bare, mut places) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len()));
         for (at, byte) in text.iter().enumerate() {
             if !matches!(byte, b'\n' | b'\r') {
@@ -151,9 +151,9 @@ impl Values {
         }
     }
 
-    fn leak(&self, pattern: usize, start: usize, end: usize) -> Option<Leak> {
+    fn leak(&self, pattern: usize, start: usize, end: usize) -> Option<SecretLeak> {
         let kind = Kind::Known(Arc::clone(self.owners.get(pattern)?));
-        Some(Leak { kind, start, end })
+        Some(SecretLeak { kind, start, end })
     }
 }
 

@@ -4,28 +4,28 @@ use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-use super::check::{Set, is_key, mixed, run, starts};
+use super::check::{CharacterSet, is_key, mixed, run, starts};
 use super::special;
-use super::{Kind, Leak};
+use super::{Kind, SecretLeak};
 
 /// One kind of key.
-pub(super) struct Shape {
+pub(super) struct KeyShape {
     /// A stable word.
     pub(super) kind: &'static str,
     /// What is searched for.
     anchors: &'static [&'static str],
-    check: Check,
+    check: KeyShapeCheck,
 }
 
-enum Check {
+enum KeyShapeCheck {
     /// A run of characters right behind the anchor, between edges.
-    Run(Run),
+    Run(CharacterRun),
     /// Code: text, where the anchor begins and ends; the secret's place.
     By(fn(&[u8], usize, usize) -> special::Span),
 }
 
-struct Run {
-    set: Set,
+struct CharacterRun {
+    set: CharacterSet,
     min: usize,
     max: usize,
     /// The anchor begins a word. Anchors that nothing else looks like don't need it.
@@ -34,21 +34,26 @@ struct Run {
     mixed: bool,
 }
 
-const fn exact(kind: &'static str, anchors: &'static [&'static str], set: Set, len: usize) -> Shape {
+const fn exact(
+    kind: &'static str,
+    anchors: &'static [&'static str],
+    set: CharacterSet,
+    len: usize,
+) -> KeyShape {
     between(kind, anchors, set, len, len)
 }
 
 const fn between(
     kind: &'static str,
     anchors: &'static [&'static str],
-    set: Set,
+    set: CharacterSet,
     min: usize,
     max: usize,
-) -> Shape {
-    Shape {
+) -> KeyShape {
+    KeyShape {
         kind,
         anchors,
-        check: Check::Run(Run {
+        check: KeyShapeCheck::Run(CharacterRun {
             set,
             min,
             max,
@@ -62,11 +67,11 @@ const fn by(
     kind: &'static str,
     anchors: &'static [&'static str],
     check: fn(&[u8], usize, usize) -> special::Span,
-) -> Shape {
-    Shape {
+) -> KeyShape {
+    KeyShape {
         kind,
         anchors,
-        check: Check::By(check),
+        check: KeyShapeCheck::By(check),
     }
 }
 
@@ -79,11 +84,11 @@ pub(super) const SHORT: usize = 512;
 /// Kinds that go on for long behind their anchor, up to [`MAX_SECRET_BYTES`](super::MAX_SECRET_BYTES).
 const VAST: [&str; 4] = ["private-key", "putty-private-key", "jwt", "authorization-header"];
 
-pub(super) static SHAPES: &[Shape] = &[
+pub(super) static SHAPES: &[KeyShape] = &[
     exact(
         "aws-access-key",
         &["AKIA", "ASIA", "ABIA", "ACCA"],
-        Set::Base32,
+        CharacterSet::Base32,
         16,
     ),
     by(
@@ -99,23 +104,29 @@ pub(super) static SHAPES: &[Shape] = &[
         ],
         special::aws_secret,
     ),
-    exact("gcp-api-key", &["AIza"], Set::Url, 35),
-    between("gcp-oauth-token", &["ya29."], Set::Url, 40, LONG),
-    exact("gcp-client-secret", &["GOCSPX-"], Set::Url, 28),
+    exact("gcp-api-key", &["AIza"], CharacterSet::Url, 35),
+    between("gcp-oauth-token", &["ya29."], CharacterSet::Url, 40, LONG),
+    exact("gcp-client-secret", &["GOCSPX-"], CharacterSet::Url, 28),
     exact(
         "github-token",
         &["ghp_", "gho_", "ghu_", "ghs_", "ghr_"],
-        Set::Alnum,
+        CharacterSet::Alnum,
         36,
     ),
-    between("github-fine-grained-token", &["github_pat_"], Set::Word, 60, 120),
+    between(
+        "github-fine-grained-token",
+        &["github_pat_"],
+        CharacterSet::Word,
+        60,
+        120,
+    ),
     between(
         "gitlab-token",
         &[
             "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "glsoat-",
             "gloas-",
         ],
-        Set::Dotted,
+        CharacterSet::Dotted,
         20,
         100,
     ),
@@ -124,11 +135,11 @@ pub(super) static SHAPES: &[Shape] = &[
         &[
             "xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxo-", "xoxe-", "xoxe.",
         ],
-        Set::Dash,
+        CharacterSet::Dash,
         24,
         LONG,
     ),
-    between("slack-app-token", &["xapp-1-"], Set::Dash, 40, LONG),
+    between("slack-app-token", &["xapp-1-"], CharacterSet::Dash, 40, LONG),
     by(
         "slack-webhook",
         &["hooks.slack.com/services/", "hooks.slack.com/workflows/"],
@@ -137,33 +148,33 @@ pub(super) static SHAPES: &[Shape] = &[
     between(
         "stripe-key",
         &["sk_live_", "rk_live_", "sk_test_", "rk_test_", "sk_org_live_"],
-        Set::Alnum,
+        CharacterSet::Alnum,
         20,
         250,
     ),
-    between("stripe-webhook-secret", &["whsec_"], Set::Base64, 32, 80),
+    between("stripe-webhook-secret", &["whsec_"], CharacterSet::Base64, 32, 80),
     between(
         "openai-key",
         &["sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"],
-        Set::Url,
+        CharacterSet::Url,
         40,
         LONG,
     ),
     by("openai-key", &["sk-"], special::openai_classic),
-    between("anthropic-key", &["sk-ant-"], Set::Url, 40, LONG),
-    exact("openrouter-key", &["sk-or-v1-"], Set::HexLower, 64),
-    between("huggingface-token", &["hf_"], Set::Alnum, 34, 40),
-    exact("huggingface-org-token", &["api_org_"], Set::Alnum, 34),
-    exact("npm-token", &["npm_"], Set::Alnum, 36),
+    between("anthropic-key", &["sk-ant-"], CharacterSet::Url, 40, LONG),
+    exact("openrouter-key", &["sk-or-v1-"], CharacterSet::HexLower, 64),
+    between("huggingface-token", &["hf_"], CharacterSet::Alnum, 34, 40),
+    exact("huggingface-org-token", &["api_org_"], CharacterSet::Alnum, 34),
+    exact("npm-token", &["npm_"], CharacterSet::Alnum, 36),
     between(
         "pypi-token",
         &["pypi-AgEIcHlwaS5vcmc", "pypi-AgENdGVzdC5weXBpLm9yZw"],
-        Set::Url,
+        CharacterSet::Url,
         40,
         LONG,
     ),
     by("sendgrid-key", &["SG."], special::sendgrid),
-    exact("twilio-key", &["SK"], Set::HexLower, 32),
+    exact("twilio-key", &["SK"], CharacterSet::HexLower, 32),
     by("telegram-bot-token", &[":AA"], special::telegram),
     by(
         "discord-bot-token",
@@ -222,56 +233,97 @@ pub(super) static SHAPES: &[Shape] = &[
     exact(
         "digitalocean-token",
         &["dop_v1_", "doo_v1_", "dor_v1_"],
-        Set::HexLower,
+        CharacterSet::HexLower,
         64,
     ),
-    exact("age-secret-key", &["AGE-SECRET-KEY-1"], Set::Upper, 58),
-    exact("mailgun-key", &["key-"], Set::HexLower, 32),
+    exact("age-secret-key", &["AGE-SECRET-KEY-1"], CharacterSet::Upper, 58),
+    exact("mailgun-key", &["key-"], CharacterSet::HexLower, 32),
     by("mailchimp-key", &["-us"], special::mailchimp),
     exact(
         "shopify-token",
         &["shpat_", "shpss_", "shpca_", "shppa_"],
-        Set::HexLower,
+        CharacterSet::HexLower,
         32,
     ),
-    between("square-token", &["sq0atp-", "sq0csp-"], Set::Url, 22, 43),
-    exact("newrelic-key", &["NRAK-", "NRII-", "NRBR-"], Set::Upper, 27),
-    between("grafana-token", &["glsa_", "glc_ey"], Set::Word, 40, LONG),
-    between("vault-token", &["hvs.", "hvb.", "hvr."], Set::Url, 24, LONG),
+    between("square-token", &["sq0atp-", "sq0csp-"], CharacterSet::Url, 22, 43),
+    exact(
+        "newrelic-key",
+        &["NRAK-", "NRII-", "NRBR-"],
+        CharacterSet::Upper,
+        27,
+    ),
+    between(
+        "grafana-token",
+        &["glsa_", "glc_ey"],
+        CharacterSet::Word,
+        40,
+        LONG,
+    ),
+    between(
+        "vault-token",
+        &["hvs.", "hvb.", "hvr."],
+        CharacterSet::Url,
+        24,
+        LONG,
+    ),
     by("terraform-token", &[".atlasv1."], special::terraform),
-    exact("linear-key", &["lin_api_", "lin_oauth_"], Set::Alnum, 40),
-    between("notion-token", &["ntn_"], Set::Alnum, 40, 60),
-    exact("figma-token", &["figd_", "figo_"], Set::Url, 40),
+    exact("linear-key", &["lin_api_", "lin_oauth_"], CharacterSet::Alnum, 40),
+    between("notion-token", &["ntn_"], CharacterSet::Alnum, 40, 60),
+    exact("figma-token", &["figd_", "figo_"], CharacterSet::Url, 40),
     by("airtable-token", &["pat"], special::airtable),
     by("postman-key", &["PMAK-"], special::postman),
-    between("docker-token", &["dckr_pat_", "dckr_oat_"], Set::Url, 27, 40),
-    exact("databricks-token", &["dapi"], Set::HexLower, 32),
+    between(
+        "docker-token",
+        &["dckr_pat_", "dckr_oat_"],
+        CharacterSet::Url,
+        27,
+        40,
+    ),
+    exact("databricks-token", &["dapi"], CharacterSet::HexLower, 32),
     between(
         "doppler-token",
         &["dp.pt.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."],
-        Set::Alnum,
+        CharacterSet::Alnum,
         40,
         44,
     ),
-    between("heroku-key", &["HRKU-"], Set::Url, 36, 70),
-    exact("rubygems-key", &["rubygems_"], Set::HexLower, 48),
-    exact("groq-key", &["gsk_"], Set::Alnum, 52),
-    exact("replicate-token", &["r8_"], Set::Alnum, 37),
-    exact("perplexity-key", &["pplx-"], Set::Alnum, 48),
-    exact("xai-key", &["xai-"], Set::Alnum, 80),
-    between("sentry-token", &["sntryu_", "sntrys_"], Set::Base64, 64, LONG),
-    exact("cargo-token", &["cio"], Set::Alnum, 32),
-    exact("brevo-key", &["xkeysib-"], Set::Dash, 81),
-    between("pulumi-token", &["pul-"], Set::HexLower, 40, 40),
+    between("heroku-key", &["HRKU-"], CharacterSet::Url, 36, 70),
+    exact("rubygems-key", &["rubygems_"], CharacterSet::HexLower, 48),
+    exact("groq-key", &["gsk_"], CharacterSet::Alnum, 52),
+    exact("replicate-token", &["r8_"], CharacterSet::Alnum, 37),
+    exact("perplexity-key", &["pplx-"], CharacterSet::Alnum, 48),
+    exact("xai-key", &["xai-"], CharacterSet::Alnum, 80),
+    between(
+        "sentry-token",
+        &["sntryu_", "sntrys_"],
+        CharacterSet::Base64,
+        64,
+        LONG,
+    ),
+    exact("cargo-token", &["cio"], CharacterSet::Alnum, 32),
+    exact("brevo-key", &["xkeysib-"], CharacterSet::Dash, 81),
+    between("pulumi-token", &["pul-"], CharacterSet::HexLower, 40, 40),
     between(
         "tailscale-key",
         &["tskey-auth-", "tskey-api-", "tskey-client-"],
-        Set::Dash,
+        CharacterSet::Dash,
         20,
         80,
     ),
-    between("fly-token", &["FlyV1 fm2_", "fm2_lJPE"], Set::Base64, 60, LONG),
-    between("supabase-key", &["sb_secret_", "sbp_"], Set::Word, 30, 60),
+    between(
+        "fly-token",
+        &["FlyV1 fm2_", "fm2_lJPE"],
+        CharacterSet::Base64,
+        60,
+        LONG,
+    ),
+    between(
+        "supabase-key",
+        &["sb_secret_", "sbp_"],
+        CharacterSet::Word,
+        30,
+        60,
+    ),
     by(
         "authorization-header",
         &[
@@ -320,7 +372,7 @@ pub(super) fn count() -> usize {
 }
 
 /// Every key in a text.
-pub(super) fn find(text: &[u8], found: &mut Vec<Leak>) {
+pub(super) fn find(text: &[u8], found: &mut Vec<SecretLeak>) {
     let (Some(search), owners) = &*ANCHORS else { return };
     for hit in search.find_overlapping_iter(text) {
         let shape = owners
@@ -328,11 +380,11 @@ pub(super) fn find(text: &[u8], found: &mut Vec<Leak>) {
             .and_then(|at| SHAPES.get(*at));
         let Some(shape) = shape else { continue };
         let place = match &shape.check {
-            Check::Run(wanted) => wanted.check(text, hit.start(), hit.end()),
-            Check::By(check) => check(text, hit.start(), hit.end()),
+            KeyShapeCheck::Run(wanted) => wanted.check(text, hit.start(), hit.end()),
+            KeyShapeCheck::By(check) => check(text, hit.start(), hit.end()),
         };
         if let Some((start, end)) = place {
-            found.push(Leak {
+            found.push(SecretLeak {
                 kind: Kind::Shape(shape.kind),
                 start,
                 end,
@@ -341,7 +393,7 @@ pub(super) fn find(text: &[u8], found: &mut Vec<Leak>) {
     }
 }
 
-impl Run {
+impl CharacterRun {
     fn check(&self, text: &[u8], start: usize, from: usize) -> Option<(usize, usize)> {
         if self.edge && !starts(text, start) {
             return None;
@@ -358,7 +410,9 @@ impl Run {
         let body = body.get(..kept)?;
         let fits = (self.min..=self.max).contains(&body.len()) && (!self.mixed || mixed(body));
         // A letter behind a token of fixed length: something longer, and no token.
-        let goes_on = text.get(from + kept).is_some_and(|byte| Set::Word.has(*byte));
+        let goes_on = text
+            .get(from + kept)
+            .is_some_and(|byte| CharacterSet::Word.has(*byte));
         (fits && !goes_on && is_key(body, self.set)).then_some((start, from + kept))
     }
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 use super::MAX_SECRET_BYTES;
 use super::check::{
-    Set, contains, disorder, is_key, is_placeholder, mixed, run, run_back, starts, three_classes,
+    CharacterSet, contains, disorder, is_key, is_placeholder, mixed, run, run_back, starts, three_classes,
 };
 
 /// First byte, and the one after the last.
@@ -29,7 +29,7 @@ fn value_start(text: &[u8], from: usize) -> usize {
 }
 
 /// Exactly `len` of these, and no more.
-fn exactly(text: &[u8], from: usize, len: usize, set: Set) -> Option<usize> {
+fn exactly(text: &[u8], from: usize, len: usize, set: CharacterSet) -> Option<usize> {
     let end = run(text, from, len, set);
     (end - from == len).then_some(end)
 }
@@ -40,19 +40,19 @@ pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Span {
     if from == end {
         return None;
     }
-    let to = exactly(text, from, 40, Set::Base64)?;
+    let to = exactly(text, from, 40, CharacterSet::Base64)?;
     let body = text.get(from..to)?;
-    (is_key(body, Set::Base64) && disorder(body) > 3.8 && mixed(body)).then_some((from, to))
+    (is_key(body, CharacterSet::Base64) && disorder(body) > 3.8 && mixed(body)).then_some((from, to))
 }
 
 /// The path of a webhook: at least 40 characters, three classes of them.
 pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
-    let path = |byte: &u8| Set::Url.has(*byte) || *byte == b'/';
+    let path = |byte: &u8| CharacterSet::Url.has(*byte) || *byte == b'/';
     let rest = text.get(end..)?;
     let body: &[u8] = rest.get(..rest.iter().take(300).take_while(|byte| path(byte)).count())?;
     let last = body.rsplit(|byte| *byte == b'/').next()?;
     let fits = body.len() >= 40 && last.len() >= 20 && three_classes(body);
-    (fits && is_key(last, Set::Url)).then_some((start, end + body.len()))
+    (fits && is_key(last, CharacterSet::Url)).then_some((start, end + body.len()))
 }
 
 /// `sk-` and 48 letters and digits, of old or with a project's marker inside.
@@ -60,20 +60,20 @@ pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Span {
     if !starts(text, start) {
         return None;
     }
-    let to = run(text, end, 60, Set::Alnum);
+    let to = run(text, end, 60, CharacterSet::Alnum);
     let body = text.get(end..to)?;
     let fits = (body.len() == 48 || body.len() == 32 || contains(body, b"T3BlbkFJ")) && mixed(body);
-    let goes_on = text.get(to).is_some_and(|byte| Set::Url.has(*byte));
-    (fits && !goes_on && is_key(body, Set::Alnum)).then_some((start, to))
+    let goes_on = text.get(to).is_some_and(|byte| CharacterSet::Url.has(*byte));
+    (fits && !goes_on && is_key(body, CharacterSet::Alnum)).then_some((start, to))
 }
 
 /// `SG.` 22 `.` 43.
 pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Span {
-    let dot = exactly(text, end, 22, Set::Url)?;
+    let dot = exactly(text, end, 22, CharacterSet::Url)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
-    let to = exactly(text, dot + 1, 43, Set::Url)?;
+    let to = exactly(text, dot + 1, 43, CharacterSet::Url)?;
     let body = text.get(end..to)?;
-    (starts(text, start) && is_key(body, Set::Url)).then_some((start, to))
+    (starts(text, start) && is_key(body, CharacterSet::Url)).then_some((start, to))
 }
 
 /// Eight to ten digits `:AA` and 33 more.
@@ -87,28 +87,28 @@ pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
         .count();
     let from = start - digits;
     let fits = (8..=10).contains(&digits);
-    let to = exactly(text, start + 1, 35, Set::Url)?;
+    let to = exactly(text, start + 1, 35, CharacterSet::Url)?;
     let body = text.get(start + 3..to)?;
     let named = starts(text, from) || text.get(..from)?.ends_with(b"bot");
-    (fits && named && is_key(body, Set::Url)).then_some((from, to))
+    (fits && named && is_key(body, CharacterSet::Url)).then_some((from, to))
 }
 
 /// A user's number in base64, six, twenty-seven and more.
 pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
-    let first = run(text, start, 30, Set::Url);
+    let first = run(text, start, 30, CharacterSet::Url);
     if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !starts(text, start) {
         return None;
     }
     let id = STANDARD_NO_PAD.decode(text.get(start..first)?).ok()?; // silent-ok: not base64 is no token
-    let second = run(text, first + 1, 8, Set::Url);
-    let to = run(text, second + 1, 50, Set::Url);
+    let second = run(text, first + 1, 8, CharacterSet::Url);
+    let to = run(text, second + 1, 50, CharacterSet::Url);
     let fits = id.iter().all(u8::is_ascii_digit)
         && (16..=20).contains(&id.len())
         && (5..=7).contains(&(second - first - 1))
         && text.get(second) == Some(&b'.')
         && (27..=45).contains(&to.saturating_sub(second + 1));
     let body = text.get(second + 1..to).unwrap_or_default();
-    (fits && is_key(body, Set::Url)).then_some((start, to))
+    (fits && is_key(body, CharacterSet::Url)).then_some((start, to))
 }
 
 /// A private key's block, to its end line or as far as its body goes.
@@ -127,7 +127,7 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     let inside = body.get(..stop.unwrap_or_else(|| pem_run(body)))?;
     // Escapes of line ends and header lines are no part of the key.
     let letters = inside
-        .split(|byte| !Set::Base64.has(*byte))
+        .split(|byte| !CharacterSet::Base64.has(*byte))
         .filter(|part| part.len() >= 16);
     let key: Vec<u8> = letters.flatten().copied().collect();
     if key.len() < 40
@@ -151,7 +151,7 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
 /// How far a key's body goes that has no end line.
 fn pem_run(body: &[u8]) -> usize {
     let inside = |byte: &u8| {
-        Set::Base64.has(*byte)
+        CharacterSet::Base64.has(*byte)
             || matches!(
                 byte,
                 b'\n' | b'\r' | b' ' | b'\\' | b'-' | b':' | b',' | b'"' | b'|'
@@ -162,12 +162,12 @@ fn pem_run(body: &[u8]) -> usize {
 
 /// `Private-Lines: 14`, then lines of base64.
 pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Span {
-    let digits = run(text, end, 3, Set::Upper);
+    let digits = run(text, end, 3, CharacterSet::Upper);
     let rest = text.get(digits..)?;
     let body = rest
         .iter()
         .take(8192)
-        .take_while(|byte| Set::Base64.has(**byte) || matches!(byte, b'\n' | b'\r'))
+        .take_while(|byte| CharacterSet::Base64.has(**byte) || matches!(byte, b'\n' | b'\r'))
         .count();
     let key = rest.get(..body)?;
     (body >= 64 && disorder(key) > 4.0).then_some((start, digits + body))
@@ -178,9 +178,9 @@ pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
     if !starts(text, start) {
         return None;
     }
-    let first = run(text, start, 2048, Set::Url);
-    let second = run(text, first + 1, 8192, Set::Url);
-    let to = run(text, second + 1, 2048, Set::Url);
+    let first = run(text, start, 2048, CharacterSet::Url);
+    let second = run(text, first + 1, 8192, CharacterSet::Url);
+    let to = run(text, second + 1, 2048, CharacterSet::Url);
     let dotted = text.get(first) == Some(&b'.') && text.get(second) == Some(&b'.');
     if !dotted || to - start > MAX_SECRET_BYTES || !(16..=2048).contains(&to.saturating_sub(second + 1)) {
         return None;
@@ -270,71 +270,73 @@ pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
 
 /// 88 characters of base64; the emulator's key is public.
 pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Span {
-    let to = run(text, end, 90, Set::Base64);
+    let to = run(text, end, 90, CharacterSet::Base64);
     let body = text.get(end..to)?;
     let fits = body.len() == 88 || (body.len() == 44 && body.ends_with(b"="));
-    (fits && is_key(body, Set::Base64) && !body.starts_with(b"Eby8vdM02xNO")).then_some((end, to))
+    (fits && is_key(body, CharacterSet::Base64) && !body.starts_with(b"Eby8vdM02xNO")).then_some((end, to))
 }
 
 /// A signature of 32 bytes, escaped for a URL, beside a version of the service.
 pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Span {
     let edge = start.checked_sub(1).and_then(|at| text.get(at));
-    let to = run(text, end, 90, Set::Escaped);
+    let to = run(text, end, 90, CharacterSet::Escaped);
     let body = text.get(end..to)?;
     let fits = (43..=72).contains(&body.len())
         && (body.ends_with(b"%3D") || body.ends_with(b"%3d") || body.ends_with(b"="));
-    (matches!(edge, Some(b'?' | b'&' | b';')) && fits && is_key(body, Set::Escaped)).then_some((end, to))
+    (matches!(edge, Some(b'?' | b'&' | b';')) && fits && is_key(body, CharacterSet::Escaped))
+        .then_some((end, to))
 }
 
 /// Three, `8Q~`, and 31 to 34 more.
 pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
-    let secret = |byte: &u8| Set::Dotted.has(*byte) || *byte == b'~';
+    let secret = |byte: &u8| CharacterSet::Dotted.has(*byte) || *byte == b'~';
     let from = start.checked_sub(3)?;
     let rest = text.get(end..)?;
     let to = end + rest.iter().take(40).take_while(|byte| secret(byte)).count();
     let fits = text.get(from..start)?.iter().all(secret) && (31..=34).contains(&(to - end));
     let body = text.get(end..to)?;
-    (fits && is_key(body, Set::Dotted) && three_classes(body)).then_some((from, to))
+    (fits && is_key(body, CharacterSet::Dotted) && three_classes(body)).then_some((from, to))
 }
 
 /// 14 `.atlasv1.` 60 and more.
 pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
-    let from = run_back(text, start, 14, Set::Alnum);
-    let to = run(text, end, 80, Set::Url);
+    let from = run_back(text, start, 14, CharacterSet::Alnum);
+    let to = run(text, end, 80, CharacterSet::Url);
     let body = text.get(end..to)?;
-    (start - from == 14 && (60..=80).contains(&body.len()) && is_key(body, Set::Url)).then_some((from, to))
+    (start - from == 14 && (60..=80).contains(&body.len()) && is_key(body, CharacterSet::Url))
+        .then_some((from, to))
 }
 
 /// 32 hex digits `-us` and the data centre.
 pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Span {
-    let from = run_back(text, start, 33, Set::HexLower);
-    let to = run(text, end, 3, Set::Upper);
+    let from = run_back(text, start, 33, CharacterSet::HexLower);
+    let to = run(text, end, 3, CharacterSet::Upper);
     let body = text.get(from..start)?;
     let centre = text.get(end..to)?;
     let fits = body.len() == 32 && (1..=2).contains(&centre.len()) && centre.iter().all(u8::is_ascii_digit);
-    (fits && starts(text, from) && is_key(body, Set::HexLower)).then_some((from, to))
+    (fits && starts(text, from) && is_key(body, CharacterSet::HexLower)).then_some((from, to))
 }
 
 /// `pat` 14 `.` 64 hex.
 pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Span {
-    let dot = exactly(text, end, 14, Set::Alnum)?;
+    let dot = exactly(text, end, 14, CharacterSet::Alnum)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
-    let to = exactly(text, dot + 1, 64, Set::HexLower)?;
-    (starts(text, start) && is_key(text.get(dot + 1..to)?, Set::HexLower)).then_some((start, to))
+    let to = exactly(text, dot + 1, 64, CharacterSet::HexLower)?;
+    (starts(text, start) && is_key(text.get(dot + 1..to)?, CharacterSet::HexLower)).then_some((start, to))
 }
 
 /// `PMAK-` 24 hex `-` 34 hex.
 pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Span {
-    let dash = exactly(text, end, 24, Set::HexLower)?;
+    let dash = exactly(text, end, 24, CharacterSet::HexLower)?;
     (text.get(dash) == Some(&b'-')).then_some(())?;
-    let to = exactly(text, dash + 1, 34, Set::HexLower)?;
-    is_key(text.get(dash + 1..to)?, Set::HexLower).then_some((start, to))
+    let to = exactly(text, dash + 1, 34, CharacterSet::HexLower)?;
+    is_key(text.get(dash + 1..to)?, CharacterSet::HexLower).then_some((start, to))
 }
 
 /// The opaque credential of a header: `Bearer`, `Basic`, `token`.
 pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
-    let word = run(text, from, 8, Set::Alnum);
+    let word = run(text, from, 8, CharacterSet::Alnum);
     let scheme = text.get(from..word)?.to_ascii_lowercase();
     if !matches!(scheme.as_slice(), b"bearer" | b"basic" | b"token" | b"apikey")
         || text.get(word) != Some(&b' ')
@@ -343,7 +345,7 @@ pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
     }
     let from = word + 1;
     let rest = text.get(from..)?;
-    let credential = |byte: &u8| Set::Base64.has(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let credential = |byte: &u8| CharacterSet::Base64.has(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let to = from + rest.iter().take(2048).take_while(|byte| credential(byte)).count();
     let body = text.get(from..to)?;
     if scheme == b"basic" {
@@ -356,6 +358,6 @@ pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
             || is_placeholder(&password);
         return (!plain).then_some((from, to));
     }
-    (body.len() >= 20 && mixed(body) && is_key(body, Set::Dotted) && disorder(body) > 3.4)
+    (body.len() >= 20 && mixed(body) && is_key(body, CharacterSet::Dotted) && disorder(body) > 3.4)
         .then_some((from, to))
 }

@@ -1,6 +1,6 @@
 //! A scan of a text that comes in pieces: a secret across their edges is found, and never leaves in part.
 
-use super::{LOOK_BEHIND, Leak, MAX_SECRET_BYTES, Scanner, Tally, joined};
+use super::{LOOK_BEHIND, LeakTally, MAX_SECRET_BYTES, Scanner, SecretLeak, joined};
 
 /// Redacts a stream of bytes. Holds back some 500 bytes, or the longest known value, and a little beside the piece at hand; while
 /// something is held that may be the beginning of a long secret (a key's block, a token of three parts), up to
@@ -8,7 +8,7 @@ use super::{LOOK_BEHIND, Leak, MAX_SECRET_BYTES, Scanner, Tally, joined};
 ///
 /// To block instead of redacting, look at [`found`](Self::found) after each piece: nothing of a secret has left by then.
 #[derive(Debug)]
-pub struct Stream {
+pub struct LeakRedactingStream {
     scanner: Scanner,
     /// What is held back: a secret that begins before it is complete in the buffer, with the byte that ends it. Long ones apart.
     hold: usize,
@@ -18,10 +18,10 @@ pub struct Stream {
     left: usize,
     /// The buffer begins within a secret whose mark has left, or right behind it: where it ends.
     open: Option<usize>,
-    tally: Tally,
+    tally: LeakTally,
 }
 
-impl Stream {
+impl LeakRedactingStream {
     pub(super) fn new(scanner: Scanner) -> Self {
         Self {
             hold: scanner.longest() + 1,
@@ -57,7 +57,7 @@ impl Stream {
 
     /// The secrets found so far in the stream.
     #[must_use]
-    pub const fn found(&self) -> &Tally {
+    pub const fn found(&self) -> &LeakTally {
         &self.tally
     }
 
@@ -67,7 +67,7 @@ impl Stream {
         let mut out = Vec::with_capacity(until - self.left);
         let mut open = self.open;
         let mut at = open.map_or(self.left, |end| end.max(self.left));
-        for Leak { kind, start, end } in joined(candidates) {
+        for SecretLeak { kind, start, end } in joined(candidates) {
             match open {
                 Some(last) if start <= last => at = last.max(end),
                 _ => {
@@ -89,6 +89,6 @@ impl Stream {
     }
 }
 
-const fn empty() -> Tally {
-    Tally(std::collections::BTreeMap::new())
+const fn empty() -> LeakTally {
+    LeakTally(std::collections::BTreeMap::new())
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::known::forms_of;
 use super::shapes::{SHAPES, SHORT};
-use super::{Known, MAX_SECRET_BYTES, Scanner};
+use super::{KnownSecret, MAX_SECRET_BYTES, Scanner};
 use crate::testing::{Dice, secrets, texts};
 
 const CORPUS: &str = include_str!("../../../../vectors/policy/secrets.json");
@@ -15,7 +15,7 @@ fn known(values: &[&str]) -> Scanner {
         values
             .iter()
             .enumerate()
-            .map(|(at, value)| Known::new(format!("K{at}"), value)),
+            .map(|(at, value)| KnownSecret::new(format!("K{at}"), value)),
     )
 }
 
@@ -163,7 +163,7 @@ fn nothing_prints_a_known_value() {
     let scanner = known(&["s3cr3t-value-of-mine"]);
     let shown = format!(
         "{scanner:?} {:?} {:?}",
-        Known::new("N", "s3cr3t-value-of-mine"),
+        KnownSecret::new("N", "s3cr3t-value-of-mine"),
         scanner.stream()
     );
     assert!(!shown.contains("s3cr3t"), "{shown}");
@@ -285,7 +285,7 @@ proptest! {
         gaps in proptest::collection::vec(0_usize..9000, 1..8),
     ) {
         let cases = secrets(CORPUS, seed);
-        let scanner = Scanner::new([Known::new("K", "tok/en+with=42&more~stuff")]);
+        let scanner = Scanner::new([KnownSecret::new("K", "tok/en+with=42&more~stuff")]);
         let mut dice = Dice::new(seed);
         let mut text = String::new();
         for gap in gaps {

@@ -67,7 +67,7 @@ const WORKDIRS: &[&str] = &["workdir", "workingdirectory", "cwd"];
 
 /// The arguments that are paths, as given: JSON pointer and text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedPaths {
     /// The call's own working directory; relative paths start there.
     pub workdirs: Vec<(String, String)>,
     /// All others.
@@ -76,9 +76,9 @@ pub struct Named {
 
 /// Collects the arguments that are paths, unresolved: for who must look at the files themselves.
 #[must_use]
-pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> Named {
-    let found = Collector::of(arguments, schema);
-    Named {
+pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPaths {
+    let found = PathCollector::of(arguments, schema);
+    NamedPaths {
         workdirs: found.workdirs,
         paths: found.paths,
     }
@@ -86,13 +86,13 @@ pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> Named {
 
 /// JSON pointer and text of every argument that is a path, the call's own working directory among them.
 pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
-    let mut found = Collector::of(arguments, schema);
+    let mut found = PathCollector::of(arguments, schema);
     found.workdirs.append(&mut found.paths);
     found.workdirs
 }
 
 #[derive(Default)]
-pub(super) struct Collector {
+pub(super) struct PathCollector {
     /// JSON pointer and text.
     pub(super) paths: Vec<(String, String)>,
     pub(super) workdirs: Vec<(String, String)>,
@@ -103,7 +103,7 @@ pub(super) struct Collector {
     pub(super) refused: Option<String>,
 }
 
-impl Collector {
+impl PathCollector {
     pub(super) fn of(arguments: &Map<String, Value>, schema: Option<&Value>) -> Self {
         let mut found = Self::default();
         found.object(arguments, schema, &mut String::new(), 0);

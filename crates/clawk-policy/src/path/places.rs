@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The real place of one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RealLocation {
     /// The real place, links followed; what is not there is named as it would be. Then the file's other names, where such a
     /// name lies in the root of a rule.
     pub at: Vec<PathBuf>,
@@ -26,18 +26,18 @@ pub struct RootPlace {
 
 /// The real places of a call's paths and of the roots of the rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct RealLocations {
     /// By the path as [`wanted`](super::wanted) gives it.
-    pub paths: BTreeMap<PathBuf, Place>,
+    pub paths: BTreeMap<PathBuf, RealLocation>,
     /// By the root as [`Engine::roots`](crate::Engine::roots) gives it.
     pub roots: BTreeMap<PathBuf, RootPlace>,
 }
 
-impl Places {
+impl RealLocations {
     /// What is known of a path. A root is known as a path, too.
-    pub(super) fn of(&self, path: &Path) -> Option<Place> {
+    pub(super) fn of(&self, path: &Path) -> Option<RealLocation> {
         let root = || {
-            self.roots.get(path).map(|root| Place {
+            self.roots.get(path).map(|root| RealLocation {
                 at: vec![root.now.clone()],
                 exists: true,
                 unknown: None,
@@ -49,7 +49,7 @@ impl Places {
 
 /// The roots of one rule, by their names and by where they lead.
 #[derive(Debug, Default)]
-pub struct Roots {
+pub struct RuleRoots {
     named: Vec<PathBuf>,
     then: Vec<PathBuf>,
     now: Vec<PathBuf>,
@@ -57,12 +57,16 @@ pub struct Roots {
     looked: bool,
 }
 
-impl Roots {
+impl RuleRoots {
     /// These roots, absolute.
     #[must_use]
-    pub fn new(named: Vec<PathBuf>, places: Option<&Places>) -> Self {
+    pub fn new(named: Vec<PathBuf>, places: Option<&RealLocations>) -> Self {
         let found = || {
-            let known = |places| named.iter().filter_map(move |root| Places::root(places, root));
+            let known = |places| {
+                named
+                    .iter()
+                    .filter_map(move |root| RealLocations::root(places, root))
+            };
             places.into_iter().flat_map(known)
         };
         let (then, now) = found().map(|root| (root.then.clone(), root.now.clone())).unzip();
@@ -94,7 +98,7 @@ impl Roots {
     }
 }
 
-impl Places {
+impl RealLocations {
     fn root(&self, root: &Path) -> Option<&RootPlace> {
         self.roots.get(root)
     }

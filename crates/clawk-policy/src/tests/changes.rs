@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clawk_manifest::model::{self, Autonomy};
+use clawk_manifest::model::{self, AutonomyLevel};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-use crate::change::{Edit, Outcome, Situation};
-use crate::engine::{Engine, Subject, UsageView};
-use crate::layers::{Layer, Layers};
+use crate::change::{EditableInputs, VerdictEdit, VerdictOutcome};
+use crate::engine::{Engine, PolicySubject, UsageView};
+use crate::layers::{PolicyLayer, PolicyLayers};
 
 fn policy(name: &str, rules: Vec<Value>) -> model::Policy {
     let rules: Vec<Value> = rules
@@ -54,7 +54,7 @@ struct Scene {
     read_only: Option<bool>,
     category: bool,
     tokens: u64,
-    situation: Situation,
+    situation: EditableInputs,
 }
 
 fn scenes() -> impl Strategy<Value = Scene> {
@@ -72,9 +72,9 @@ fn scenes() -> impl Strategy<Value = Scene> {
     let manifest = (
         prop::collection::vec(rules(), 0..3),
         select(vec![
-            Autonomy::Observer,
-            Autonomy::Supervised,
-            Autonomy::Autonomous,
+            AutonomyLevel::Observer,
+            AutonomyLevel::Supervised,
+            AutonomyLevel::Autonomous,
         ]),
         prop::collection::vec(select(vec!["p0", "p1", "deny-all", "gone"]), 0..2),
     );
@@ -85,7 +85,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
             read_only,
             category,
             tokens,
-            situation: Situation {
+            situation: EditableInputs {
                 policies: policies
                     .into_iter()
                     .enumerate()
@@ -103,7 +103,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
 }
 
 impl Scene {
-    fn with<T>(&self, take: impl FnOnce(&Subject<'_>) -> T) -> T {
+    fn with<T>(&self, take: impl FnOnce(&PolicySubject<'_>) -> T) -> T {
         let mut labels = BTreeMap::new();
         if self.category {
             labels.insert("category".to_owned(), "filesystem".to_owned());
@@ -112,7 +112,7 @@ impl Scene {
         if let Some(hint) = self.read_only {
             annotations.insert("readOnlyHint".to_owned(), Value::Bool(hint));
         }
-        take(&Subject {
+        take(&PolicySubject {
             tool: self.tool,
             labels: &labels,
             annotations: &annotations,
@@ -131,14 +131,14 @@ impl Scene {
 }
 
 /// The layers' verdict by the engine's own functions, without explanations.
-fn outcome(situation: &Situation, subject: &Subject<'_>) -> Outcome {
+fn outcome(situation: &EditableInputs, subject: &PolicySubject<'_>) -> VerdictOutcome {
     let engine = Engine::compile(&situation.policies).expect("compiles");
     let named: Vec<&str> = situation.named.iter().map(String::as_str).collect();
-    let layers = Layers {
+    let layers = PolicyLayers {
         autonomy: situation.autonomy,
         named: &named,
     };
-    let subject = Subject {
+    let subject = PolicySubject {
         arguments: &situation.arguments,
         ..*subject
     };
@@ -153,7 +153,7 @@ proptest! {
         scene.with(|subject| {
             let engine = Engine::compile(&scene.situation.policies).expect("compiles");
             let named: Vec<&str> = scene.situation.named.iter().map(String::as_str).collect();
-            let layers = Layers { autonomy: scene.situation.autonomy, named: &named };
+            let layers = PolicyLayers { autonomy: scene.situation.autonomy, named: &named };
             let account = layers.explain(&engine, subject);
             prop_assert_eq!(&account.verdict, &layers.decide(&engine, subject));
             let decided = account.decided().expect("a layer");
@@ -162,7 +162,7 @@ proptest! {
             if !engine.arguments_matter(subject) {
                 for other in [json!({}), json!({"path": "/elsewhere", "cwd": "../x"})] {
                     let arguments = other.as_object().expect("a map");
-                    prop_assert_eq!(engine.decide(&Subject { arguments, ..*subject }), engine.decide(subject));
+                    prop_assert_eq!(engine.decide(&PolicySubject { arguments, ..*subject }), engine.decide(subject));
                 }
             }
             Ok(())
@@ -179,15 +179,15 @@ proptest! {
                 let then = scene.situation.clone().after(&change.edits);
                 prop_assert_eq!(outcome(&then, subject), change.outcome, "{:?}", change);
                 // Smallest: no single edit of it is enough by itself, unless it is the only one.
-                if change.edits.len() > 1 && !change.edits.iter().any(|edit| matches!(edit, Edit::Argument { .. })) {
+                if change.edits.len() > 1 && !change.edits.iter().any(|edit| matches!(edit, VerdictEdit::Argument { .. })) {
                     for edit in &change.edits {
                         let then = scene.situation.clone().after(std::slice::from_ref(edit));
                         prop_assert_ne!(outcome(&then, subject), change.outcome, "{:?}", change);
                     }
                 }
             }
-            for wanted in Outcome::ALL.into_iter().filter(|wanted| *wanted != now) {
-                let reachable = wanted != Outcome::Ask || scene.situation.autonomy != Autonomy::Supervised;
+            for wanted in VerdictOutcome::ALL.into_iter().filter(|wanted| *wanted != now) {
+                let reachable = wanted != VerdictOutcome::Ask || scene.situation.autonomy != AutonomyLevel::Supervised;
                 prop_assert!(!reachable || changes.iter().any(|change| change.outcome == wanted), "{wanted:?}");
             }
             Ok(())
@@ -206,9 +206,9 @@ fn what_touches_least_comes_first() {
         read_only: Some(true),
         category: true,
         tokens: 0,
-        situation: Situation {
+        situation: EditableInputs {
             policies: vec![policy("p0", rules)],
-            autonomy: Autonomy::Autonomous,
+            autonomy: AutonomyLevel::Autonomous,
             named: Vec::new(),
             arguments: json!({"path": "/etc/passwd"}).as_object().expect("a map").clone(),
         },
@@ -237,21 +237,21 @@ fn layers_may_each_need_an_edit() {
         read_only: None,
         category: false,
         tokens: 0,
-        situation: Situation {
+        situation: EditableInputs {
             policies: Vec::new(),
-            autonomy: Autonomy::Supervised,
+            autonomy: AutonomyLevel::Supervised,
             named: vec!["deny-all".to_owned()],
             arguments: Map::new(),
         },
     };
     scene.with(|subject| {
         let engine = Engine::compile(&[]).expect("compiles");
-        let layers = Layers {
-            autonomy: Autonomy::Supervised,
+        let layers = PolicyLayers {
+            autonomy: AutonomyLevel::Supervised,
             named: &["deny-all"],
         };
         let account = layers.explain(&engine, subject);
-        assert_eq!(account.decided().map(|said| said.layer), Some(Layer::Rules));
+        assert_eq!(account.decided().map(|said| said.layer), Some(PolicyLayer::Rules));
     });
     let changes = scene.with(|subject| scene.situation.changes(subject));
     let to = |wanted| {
@@ -260,6 +260,6 @@ fn layers_may_each_need_an_edit() {
             .find(|change| change.outcome == wanted)
             .map(|change| change.edits.len())
     };
-    assert_eq!(to(Outcome::Ask), Some(2), "{changes:?}");
-    assert_eq!(to(Outcome::Allow), Some(3), "{changes:?}");
+    assert_eq!(to(VerdictOutcome::Ask), Some(2), "{changes:?}");
+    assert_eq!(to(VerdictOutcome::Allow), Some(3), "{changes:?}");
 }

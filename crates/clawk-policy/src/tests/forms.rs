@@ -6,7 +6,7 @@ use std::path::Path;
 use clawk_manifest::model;
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Engine, Subject, UsageView};
+use crate::engine::{Engine, PolicySubject, UsageView};
 use crate::source::{CompileError, WarningKind};
 use crate::verdict::{Approval, Effect, TimeoutDefault, Verdict, autonomy};
 
@@ -19,7 +19,7 @@ pub(super) fn engine(rules: &Value) -> Engine {
 }
 
 /// A call described as JSON: tool, category, labels, annotations, arguments, tokens.
-fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
+fn decide_with<T>(call: &Value, ask: impl FnOnce(&PolicySubject<'_>) -> T) -> T {
     let map = |key: &str| {
         call.get(key)
             .and_then(Value::as_object)
@@ -42,7 +42,7 @@ fn decide_with<T>(call: &Value, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         None => Some(Vec::new()),
         Some(given) => serde_json::from_value(given.clone()).expect("origins"),
     };
-    ask(&Subject {
+    ask(&PolicySubject {
         tool: call["tool"].as_str().expect("tool"),
         labels: &labels,
         annotations: &map("annotations"),
@@ -398,7 +398,7 @@ fn the_order_of_strictness() {
 
 #[test]
 fn r13_autonomy() {
-    use model::Autonomy::{Autonomous, Observer, Supervised};
+    use model::AutonomyLevel::{Autonomous, Observer, Supervised};
     let asks = Effect::Ask(Approval::default());
     for (level, read_only, effect) in [
         (Observer, true, Effect::Deny),
@@ -602,7 +602,7 @@ fn a_rule_may_ask_where_a_value_came_from() {
         let call = json!({"tool": "send", "taint": context, "arguments": arguments});
         let found = decide_with(&call, |subject| {
             let values = Some(&values);
-            engine.decide(&Subject { values, ..*subject })
+            engine.decide(&PolicySubject { values, ..*subject })
         });
         assert_eq!(
             found.rule_id.is_some(),

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Engine, Subject, UsageView};
-use crate::glob::Name;
-use crate::rule::{Condition, Limit, Matcher, Rule, Scope};
+use crate::engine::{Engine, PolicySubject, UsageView};
+use crate::glob::NamePattern;
+use crate::rule::{Limit, Matcher, Rule, RuleCondition, Scope};
 use crate::verdict::{Approval, Effect, TimeoutDefault};
 
 const NAMES: &[&str] = &["shell", "file-read", "file-write", "web-fetch", "file", "é-tool"];
@@ -50,8 +50,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn subject(&self) -> Subject<'_> {
-        Subject {
+    fn subject(&self) -> PolicySubject<'_> {
+        PolicySubject {
             tool: &self.tool,
             labels: &self.labels,
             annotations: &self.annotations,
@@ -131,9 +131,9 @@ fn naive_applies(rule: &Rule, scene: &Scene) -> bool {
     });
     let conditions = rule.conditions.iter().all(|condition| match condition {
         // A scene's context holds nothing of others.
-        Condition::Taint(_) | Condition::From(_) | Condition::Confidential(_) => false,
-        Condition::Unknown(_) => !permissive,
-        Condition::PathWithin(roots) => {
+        RuleCondition::Taint(_) | RuleCondition::From(_) | RuleCondition::Confidential(_) => false,
+        RuleCondition::Unknown(_) => !permissive,
+        RuleCondition::PathWithin(roots) => {
             let paths: Vec<&str> = scene.arguments.values().filter_map(Value::as_str).collect();
             let paths = if paths.is_empty() { vec!["."] } else { paths };
             let inside = |path: &&str| {
@@ -192,17 +192,17 @@ fn label_values() -> impl Strategy<Value = (Box<str>, Box<str>)> {
         .prop_map(|(key, value)| (key.into(), value.into()))
 }
 
-fn conditions() -> impl Strategy<Value = Condition> {
+fn conditions() -> impl Strategy<Value = RuleCondition> {
     prop_oneof![
         4 => prop::collection::vec(select(ROOTS), 1..3)
-            .prop_map(|roots| Condition::PathWithin(roots.into_iter().map(PathBuf::from).collect())),
-        1 => Just(Condition::Unknown("weather".into())),
+            .prop_map(|roots| RuleCondition::PathWithin(roots.into_iter().map(PathBuf::from).collect())),
+        1 => Just(RuleCondition::Unknown("weather".into())),
     ]
 }
 
 fn rules() -> impl Strategy<Value = Rule> {
     let matcher = (
-        prop::option::weighted(0.6, select(PATTERNS).prop_map(Name::new)),
+        prop::option::weighted(0.6, select(PATTERNS).prop_map(NamePattern::new)),
         prop::option::weighted(0.3, select(CATEGORIES).prop_map(Box::from)),
         prop::collection::vec(label_values(), 0..2),
         prop::collection::vec(annotation_values(), 0..2),
@@ -310,7 +310,7 @@ proptest! {
     fn a_pattern_that_covers_another_matches_all_its_names(
         ours in "[ab*?]{0,5}", theirs in "[ab*?]{0,5}", names in prop::collection::vec("[abé]{0,5}", 32),
     ) {
-        let (ours, theirs) = (Name::new(&ours), Name::new(&theirs));
+        let (ours, theirs) = (NamePattern::new(&ours), NamePattern::new(&theirs));
         for name in &names {
             prop_assert_eq!(ours.matches(name), fits(&chars(ours.text()), &chars(name)));
             if ours.covers(Some(&theirs)) && theirs.matches(name) {

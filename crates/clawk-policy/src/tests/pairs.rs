@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clawk_manifest::model::{self, Autonomy};
+use clawk_manifest::model::{self, AutonomyLevel};
 use serde_json::{Map, Value, json};
 
 use super::naive::{chars, fits, lies_inside};
-use crate::change::{Outcome, Situation};
-use crate::engine::{Engine, Subject, UsageView};
-use crate::layers::Layers;
+use crate::change::{EditableInputs, VerdictOutcome};
+use crate::engine::{Engine, PolicySubject, UsageView};
+use crate::layers::PolicyLayers;
 use crate::testing::Dice;
 
 const PAIRS: usize = 100_000;
@@ -50,7 +50,7 @@ const TEAMS: &[&str] = &["red", "blue"];
 /// A call, and what it is decided by.
 struct Pair<'a> {
     policies: &'a [Value],
-    autonomy: Autonomy,
+    autonomy: AutonomyLevel,
     named: &'a [String],
     tool: &'a str,
     labels: BTreeMap<String, String>,
@@ -123,11 +123,11 @@ fn applies(rule: &Value, pair: &Pair<'_>) -> bool {
     scope && name && in_category && team && annotation && limit && unknown && within
 }
 
-fn outcome_of(rule: Option<&Value>) -> Outcome {
+fn outcome_of(rule: Option<&Value>) -> VerdictOutcome {
     match rule.and_then(|rule| rule["action"].as_str()) {
-        Some("allow" | "audit-only") => Outcome::Allow,
-        Some("require-approval") => Outcome::Ask,
-        _ => Outcome::Deny,
+        Some("allow" | "audit-only") => VerdictOutcome::Allow,
+        Some("require-approval") => VerdictOutcome::Ask,
+        _ => VerdictOutcome::Deny,
     }
 }
 
@@ -138,22 +138,24 @@ fn first<'p>(policies: impl Iterator<Item = &'p Value>, pair: &Pair<'_>) -> Opti
 }
 
 /// The strictest of autonomy, all rules, and each policy that is named besides.
-fn read(pair: &Pair<'_>) -> Outcome {
+fn read(pair: &Pair<'_>) -> VerdictOutcome {
     let autonomy = match pair.autonomy {
-        Autonomy::Observer => Outcome::Deny,
-        Autonomy::Supervised if pair.annotations.get("readOnlyHint") != Some(&json!(true)) => Outcome::Ask,
-        Autonomy::Supervised | Autonomy::Autonomous => Outcome::Allow,
+        AutonomyLevel::Observer => VerdictOutcome::Deny,
+        AutonomyLevel::Supervised if pair.annotations.get("readOnlyHint") != Some(&json!(true)) => {
+            VerdictOutcome::Ask
+        }
+        AutonomyLevel::Supervised | AutonomyLevel::Autonomous => VerdictOutcome::Allow,
     };
     let all = outcome_of(first(pair.policies.iter(), pair));
     let named = pair.named.iter().map(|name| {
         let of = pair.policies.iter().filter(|policy| policy["name"] == **name);
         if name == "deny-all" {
-            Outcome::Deny
+            VerdictOutcome::Deny
         } else {
             outcome_of(first(of, pair))
         }
     });
-    named.fold(autonomy.max(all), Outcome::max)
+    named.fold(autonomy.max(all), VerdictOutcome::max)
 }
 
 // ---- the test -----------------------------------------------------------------------------------------------------
@@ -165,7 +167,12 @@ fn compile(policies: &[Value]) -> Vec<model::Policy> {
         .collect()
 }
 
-fn call<'a>(dice: &mut Dice, policies: &'a [Value], named: &'a [String], autonomy: Autonomy) -> Pair<'a> {
+fn call<'a>(
+    dice: &mut Dice,
+    policies: &'a [Value],
+    named: &'a [String],
+    autonomy: AutonomyLevel,
+) -> Pair<'a> {
     let mut labels = BTreeMap::new();
     if odds(dice, 65) {
         labels.insert("category".to_owned(), one(dice, CATEGORIES).to_owned());
@@ -198,7 +205,7 @@ fn call<'a>(dice: &mut Dice, policies: &'a [Value], named: &'a [String], autonom
 #[test]
 fn a_hundred_thousand_pairs_are_decided_as_they_read() {
     let mut dice = Dice::new(20_261_122);
-    let (mut pairs, mut outcomes, mut turned) = (0, BTreeMap::<Outcome, usize>::new(), 0);
+    let (mut pairs, mut outcomes, mut turned) = (0, BTreeMap::<VerdictOutcome, usize>::new(), 0);
     while pairs < PAIRS {
         let policies: Vec<Value> = (0..dice.below(4))
             .map(|p| {
@@ -210,10 +217,10 @@ fn a_hundred_thousand_pairs_are_decided_as_they_read() {
             .collect();
         let autonomy = *dice
             .pick(&[
-                Autonomy::Autonomous,
-                Autonomy::Autonomous,
-                Autonomy::Supervised,
-                Autonomy::Observer,
+                AutonomyLevel::Autonomous,
+                AutonomyLevel::Autonomous,
+                AutonomyLevel::Supervised,
+                AutonomyLevel::Observer,
             ])
             .unwrap();
         let mut named = Vec::new();
@@ -245,8 +252,8 @@ fn a_hundred_thousand_pairs_are_decided_as_they_read() {
     assert!(turned > PAIRS / CHANGES_EVERY, "{turned}");
 }
 
-fn subject<'a>(pair: &'a Pair<'_>) -> Subject<'a> {
-    Subject {
+fn subject<'a>(pair: &'a Pair<'_>) -> PolicySubject<'a> {
+    PolicySubject {
         tool: pair.tool,
         labels: &pair.labels,
         annotations: &pair.annotations,
@@ -264,7 +271,7 @@ fn subject<'a>(pair: &'a Pair<'_>) -> Subject<'a> {
 }
 
 /// Decision and explanation against the reading.
-fn check(engine: &Engine, named: &[&str], pair: &Pair<'_>) -> Outcome {
+fn check(engine: &Engine, named: &[&str], pair: &Pair<'_>) -> VerdictOutcome {
     let subject = subject(pair);
     let rules = engine.decide(&subject);
     let naive = first(pair.policies.iter(), pair);
@@ -274,18 +281,18 @@ fn check(engine: &Engine, named: &[&str], pair: &Pair<'_>) -> Outcome {
         "{:?}",
         pair.policies
     );
-    assert_eq!(Outcome::from(rules.effect), outcome_of(naive));
-    let layers = Layers {
+    assert_eq!(VerdictOutcome::from(rules.effect), outcome_of(naive));
+    let layers = PolicyLayers {
         autonomy: pair.autonomy,
         named,
     };
     let decided = layers.decide(engine, &subject);
-    let outcome = Outcome::from(decided.effect);
+    let outcome = VerdictOutcome::from(decided.effect);
     assert_eq!(outcome, read(pair), "{:?} {:?}", pair.policies, pair.named);
     let account = layers.explain(engine, &subject);
     assert_eq!(account.verdict, decided);
     let said = account.decided().unwrap();
-    assert_eq!(Outcome::from(said.verdict.effect), outcome);
+    assert_eq!(VerdictOutcome::from(said.verdict.effect), outcome);
     // Each rule that is passed over is passed over by the reader, too, and the last one told decides.
     for said in &account.layers {
         for step in &said.steps {
@@ -312,15 +319,15 @@ fn check(engine: &Engine, named: &[&str], pair: &Pair<'_>) -> Outcome {
 }
 
 /// Every suggestion turns the verdict, for the engine and for the reader; without any one of its edits it does not.
-fn changes(policies: &[model::Policy], pair: &Pair<'_>, now: Outcome) -> usize {
-    let situation = Situation {
+fn changes(policies: &[model::Policy], pair: &Pair<'_>, now: VerdictOutcome) -> usize {
+    let situation = EditableInputs {
         policies: policies.to_vec(),
         autonomy: pair.autonomy,
         named: pair.named.to_vec(),
         arguments: pair.arguments.clone(),
     };
     let subject = subject(pair);
-    let reread = |situation: &Situation| {
+    let reread = |situation: &EditableInputs| {
         let policies: Vec<Value> = situation
             .policies
             .iter()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::path::{CallPaths, MAX_DEPTH, Place, Places, RootPlace, Roots, resolve};
+use crate::path::{CallPaths, MAX_DEPTH, RealLocation, RealLocations, RootPlace, RuleRoots, resolve};
 
 fn paths(arguments: &Value) -> CallPaths {
     CallPaths::of(
@@ -15,8 +15,8 @@ fn paths(arguments: &Value) -> CallPaths {
     )
 }
 
-fn roots(roots: &[&str]) -> Roots {
-    Roots::new(roots.iter().map(PathBuf::from).collect(), None)
+fn roots(roots: &[&str]) -> RuleRoots {
+    RuleRoots::new(roots.iter().map(PathBuf::from).collect(), None)
 }
 
 fn inside(arguments: &Value) -> bool {
@@ -179,8 +179,8 @@ fn any_string_counts_for_rules_that_restrict() {
     assert!(many.all_within(&roots(&["/workspace"])));
 }
 
-fn place(at: &str, exists: bool) -> Place {
-    Place {
+fn place(at: &str, exists: bool) -> RealLocation {
+    RealLocation {
         at: vec![PathBuf::from(at)],
         exists,
         unknown: None,
@@ -193,7 +193,7 @@ fn words_and_place_must_both_lie_inside() {
         then: then.into(),
         now: now.into(),
     };
-    let places = Places {
+    let places = RealLocations {
         paths: [
             ("/workspace/a", place("/workspace/a", true)),
             ("/workspace/up/.env", place("/workspace/.env", true)),
@@ -203,9 +203,9 @@ fn words_and_place_must_both_lie_inside() {
             ("/workspace/word", place("/workspace/word", false)),
             (
                 "/workspace/odd",
-                Place {
+                RealLocation {
                     unknown: Some("too many links".to_owned()),
-                    ..Place::default()
+                    ..RealLocation::default()
                 },
             ),
         ]
@@ -222,7 +222,7 @@ fn words_and_place_must_both_lie_inside() {
     let within = |arguments: Value, names: &[&str], all: bool| {
         let arguments = arguments.as_object().expect("an object");
         let found = CallPaths::of(arguments, None, Path::new("/workspace"), Some(&places));
-        let roots = Roots::new(names.iter().map(PathBuf::from).collect(), Some(&places));
+        let roots = RuleRoots::new(names.iter().map(PathBuf::from).collect(), Some(&places));
         if all {
             found.all_within(&roots)
         } else {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::forms::{engine, result};
-use crate::engine::{Engine, Subject, UsageView};
+use crate::engine::{Engine, PolicySubject, UsageView};
 use crate::value_sources::{ToolResult, ValueSources};
 use crate::verdict::Effect;
 
@@ -16,7 +16,7 @@ fn object(value: Value) -> Map<String, Value> {
 fn decide(engine: &Engine, sources: &ValueSources, annotations: &Value, arguments: &Value) -> crate::Verdict {
     let (annotations, arguments) = (object(annotations.clone()), object(arguments.clone()));
     let taint = ["web https://evil.test/".to_owned()];
-    let subject = Subject {
+    let subject = PolicySubject {
         tool: "send",
         labels: &Default::default(),
         annotations: &annotations,

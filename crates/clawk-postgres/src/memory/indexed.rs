@@ -10,8 +10,8 @@ use tokio_postgres::Row;
 
 use super::rows::numbers;
 use super::spec::Spec;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 512 * 1024 * 1024;
 const PAGE: i64 = 1024;
 
 #[derive(Debug, Default)]
-struct Part {
+struct PgIndexedPart {
     index: Index,
     /// Whose each entry is.
     held: BTreeMap<i64, i64>,
@@ -31,19 +31,19 @@ struct Part {
 
 /// The words of each part, as far as this process has read them.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    parts: Mutex<HashMap<i64, Arc<Mutex<Part>>>>,
+pub(super) struct PgWordIndex {
+    parts: Mutex<HashMap<i64, Arc<Mutex<PgIndexedPart>>>>,
 }
 
-impl Words {
+impl PgWordIndex {
     /// The best first, with scores within 0..1, of those whose owners count.
     pub(super) async fn find(
         &self,
-        (session, store, part): (&Session, &Spec<'_>, i64),
+        (session, store, part): (&PgConnection, &Spec<'_>, i64),
         question: &str,
         limit: usize,
         counts: impl Fn(i64) -> bool,
-    ) -> Result<Vec<(i64, f64)>, Failure> {
+    ) -> Result<Vec<(i64, f64)>, PgFailure> {
         let known = {
             let mut parts = self.parts.lock().await;
             let held = parts
@@ -56,15 +56,20 @@ impl Words {
         };
         let mut known = known.lock().await;
         known.catch_up(session, store, part).await?;
-        let Part { index, held, .. } = &*known;
+        let PgIndexedPart { index, held, .. } = &*known;
         Ok(index.find(question, limit, |n| {
             held.get(&n).is_some_and(|whose| counts(*whose))
         }))
     }
 }
 
-impl Part {
-    async fn catch_up(&mut self, session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+impl PgIndexedPart {
+    async fn catch_up(
+        &mut self,
+        session: &PgConnection,
+        store: &Spec<'_>,
+        part: i64,
+    ) -> Result<(), PgFailure> {
         let seen: i64 = session
             .value("SELECT changed FROM memory_parts WHERE id = $1", &[&part])
             .await?;
@@ -87,7 +92,12 @@ impl Part {
     }
 
     /// Takes out what is gone, and adds what is back.
-    async fn compare(&mut self, session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+    async fn compare(
+        &mut self,
+        session: &PgConnection,
+        store: &Spec<'_>,
+        part: i64,
+    ) -> Result<(), PgFailure> {
         let there = numbers(
             &session
                 .rows("SELECT n FROM memory WHERE part = $1", &[&part])
@@ -111,7 +121,7 @@ impl Part {
         Ok(())
     }
 
-    fn add(&mut self, store: &Spec<'_>, part: i64, row: &Row) -> Result<(), Failure> {
+    fn add(&mut self, store: &Spec<'_>, part: i64, row: &Row) -> Result<(), PgFailure> {
         let (n, whose): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let place = (part, row.try_get(2)?);
         let (content, key) = store.told(place, row.try_get(4)?, row.try_get(3)?)?;

@@ -9,17 +9,17 @@ use clawk_recall::entry::room;
 use super::rows::{self, NewRow};
 use super::spec::Spec;
 use super::{parts, retain};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Keeps entries in a part; then retention, and compaction where it is due.
 pub(super) async fn keep(
-    session: &Session,
+    session: &PgConnection,
     part: i64,
     store: &Spec<'_>,
     new: Vec<NewRow>,
     at: Timestamp,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<String>, PgFailure> {
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     if replaces(store.kind) {
         for key in new.iter().filter_map(|row| row.key.as_deref()) {
@@ -32,7 +32,7 @@ pub(super) async fn keep(
     // INVARIANT: whoever waited for the lock compares with what it saw before; a write in between is never overwritten unseen.
     if let Some(name) = changed_key(&seen, &written(session, part, &keys).await?) {
         let key = names.get(name).copied().unwrap_or(name);
-        return Err(Failure::Conflict(format!(
+        return Err(PgFailure::Conflict(format!(
             "`{}` in the store `{}`",
             key.chars().take(64).collect::<String>(),
             store.name
@@ -55,7 +55,11 @@ pub(super) async fn keep(
 }
 
 /// The entry that each key has now.
-async fn written(session: &Session, part: i64, keys: &[&str]) -> Result<BTreeMap<String, i64>, Failure> {
+async fn written(
+    session: &PgConnection,
+    part: i64,
+    keys: &[&str],
+) -> Result<BTreeMap<String, i64>, PgFailure> {
     if keys.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -72,11 +76,16 @@ fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i6
 }
 
 /// `max_size_mb` holds for all scopes of the store together.
-async fn check_size(session: &Session, part: i64, store: &Spec<'_>, new: &[NewRow]) -> Result<(), Failure> {
+async fn check_size(
+    session: &PgConnection,
+    part: i64,
+    store: &Spec<'_>,
+    new: &[NewRow],
+) -> Result<(), PgFailure> {
     if store.max_size_mb.is_none() {
         return Ok(());
     }
     let there = parts::bytes(session, part).await?;
     let more = new.iter().map(NewRow::bytes).sum();
-    room(store.store, there, more).map_err(|reason| Failure::Entry { index: 0, reason })
+    room(store.store, there, more).map_err(|reason| PgFailure::Entry { index: 0, reason })
 }

@@ -1,13 +1,13 @@
 //! Looking at stores from outside of the agent, and bringing back what compaction set aside.
 
-use clawk_kernel::ports::{Inspect, Later, MemoryError, Page};
+use clawk_kernel::ports::{BoxFuture, MemoryError, MemoryInspector, Page};
 use clawk_manifest::model::Store;
-use clawk_recall::entry::Hit;
+use clawk_recall::entry::EntryHit;
 
 use super::parts::{self, lock};
 use super::rows::{COLUMNS, hit};
 use super::{PgMemory, undo};
-use crate::error::Failure;
+use crate::error::PgFailure;
 use crate::pool::Mode;
 
 impl PgMemory {
@@ -27,12 +27,12 @@ impl PgMemory {
                     ..Store::named(row.try_get(0)?)
                 })
             };
-            rows.iter().map(one).collect::<Result<Vec<Store>, Failure>>()
+            rows.iter().map(one).collect::<Result<Vec<Store>, PgFailure>>()
         });
         work.await.map_err(|failure| failure.of_memory(false))
     }
 
-    async fn all_parts(&self, store: &Store) -> Result<Vec<(String, u64)>, Failure> {
+    async fn all_parts(&self, store: &Store) -> Result<Vec<(String, u64)>, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let agent: &str = &self.agent;
         let done = async {
@@ -49,7 +49,12 @@ impl PgMemory {
         tx.end(done).await
     }
 
-    async fn one_page(&self, store: &Store, part: &str, page: Page) -> Result<Vec<(i64, Hit)>, Failure> {
+    async fn one_page(
+        &self,
+        store: &Store,
+        part: &str,
+        page: Page,
+    ) -> Result<Vec<(i64, EntryHit)>, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let done = async {
             let Some(part) = parts::find(&tx, &self.agent, &store.name, part).await? else {
@@ -71,7 +76,7 @@ impl PgMemory {
         tx.end(done).await
     }
 
-    async fn with_name(&self, store: &Store, part: &str, name: &str) -> Result<Vec<Hit>, Failure> {
+    async fn with_name(&self, store: &Store, part: &str, name: &str) -> Result<Vec<EntryHit>, PgFailure> {
         if name.contains('\0') {
             return Ok(Vec::new()); // nothing that was kept has such a name
         }
@@ -92,7 +97,7 @@ impl PgMemory {
         tx.end(done).await
     }
 
-    async fn brought_back(&self, store: &Store, part: &str, id: Option<&str>) -> Result<u64, Failure> {
+    async fn brought_back(&self, store: &Store, part: &str, id: Option<&str>) -> Result<u64, PgFailure> {
         let tx = self.begin(store, Mode::Write).await?;
         let done = async {
             let Some(part) = parts::find(&tx, &self.agent, &store.name, part).await? else {
@@ -106,12 +111,12 @@ impl PgMemory {
     }
 }
 
-impl Inspect for PgMemory {
+impl MemoryInspector for PgMemory {
     fn parts<'a>(
         &'a self,
         store: &'a Store,
         _known: &'a [String],
-    ) -> Later<'a, Result<Vec<(String, u64)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>> {
         Box::pin(async move {
             let found = self.database.within(self.all_parts(store)).await;
             found.map_err(|failure| failure.of_memory(false))
@@ -123,7 +128,7 @@ impl Inspect for PgMemory {
         store: &'a Store,
         part: &'a str,
         page: Page,
-    ) -> Later<'a, Result<Vec<(i64, Hit)>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>> {
         Box::pin(async move {
             let found = self.database.within(self.one_page(store, part, page)).await;
             found.map_err(|failure| failure.of_memory(false))
@@ -135,7 +140,7 @@ impl Inspect for PgMemory {
         store: &'a Store,
         part: &'a str,
         name: &'a str,
-    ) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
             let found = self.database.within(self.with_name(store, part, name)).await;
             found.map_err(|failure| failure.of_memory(false))
@@ -147,7 +152,7 @@ impl Inspect for PgMemory {
         store: &'a Store,
         part: &'a str,
         id: Option<&'a str>,
-    ) -> Later<'a, Result<u64, MemoryError>> {
+    ) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             let done = self.database.within(self.brought_back(store, part, id)).await;
             done.map_err(|failure| failure.of_memory(true))

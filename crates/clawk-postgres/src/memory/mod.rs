@@ -21,43 +21,43 @@ pub(crate) use spec::place_of;
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
-use clawk_kernel::ports::{Ask, Batch, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend};
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, New, Whose};
-use clawk_recall::seal::{NO_KEY, STAYS, Vault};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
+use clawk_recall::seal::{NO_KEY, STAYS, SealKeyring};
 use tokio::sync::Mutex;
 
-use crate::error::Failure;
-use crate::pool::{Database, Mode, Transaction};
-use crate::state::License;
-use indexed::Words;
-use parts::Part;
+use crate::error::PgFailure;
+use crate::pool::{Mode, PgDatabase, PgTransaction};
+use crate::state::FencingToken;
+use indexed::PgWordIndex;
+use parts::PgStorePart;
 use spec::{PROOF, Spec, proof_of};
 use vectors::Vectors;
 
 /// Memory stores of one agent in a database.
 #[derive(Debug, Clone)]
 pub struct PgMemory {
-    database: Database,
+    database: PgDatabase,
     /// The agent's name: two agents in one database do not share a store.
     agent: Arc<str>,
     vectors: Arc<Vectors>,
-    words: Arc<Words>,
-    vault: Option<Arc<Vault>>,
+    words: Arc<PgWordIndex>,
+    vault: Option<Arc<SealKeyring>>,
     /// Stores whose key was compared with their proof, or that were seen not to be encrypted.
     proved: Arc<Mutex<BTreeSet<String>>>,
     /// Encrypted stores in which everything is sealed: what is not was put there by somebody else.
     sealed: Arc<std::sync::Mutex<BTreeSet<String>>>,
     /// The state's own stores: what would lie in a state directory lies here, and only the lease's holder writes.
-    state: Option<License>,
+    state: Option<FencingToken>,
 }
 
 impl PgMemory {
     /// The stores of the agent with this name.
     #[must_use]
-    pub fn new(database: Database, agent: &str) -> Self {
+    pub fn new(database: PgDatabase, agent: &str) -> Self {
         Self {
             database,
             agent: agent.into(),
@@ -73,14 +73,14 @@ impl PgMemory {
     /// As the stores of a state that this host serves: those of the back ends `sqlite` and `sqlite-vec` lie here, too, and a host that
     /// lost its lease changes none.
     #[must_use]
-    pub fn of_state(mut self, license: License) -> Self {
+    pub fn of_state(mut self, license: FencingToken) -> Self {
         self.state = Some(license);
         self
     }
 
     /// What opens and seals encrypted stores.
     #[must_use]
-    pub fn with_vault(self, vault: Option<Arc<Vault>>) -> Self {
+    pub fn with_vault(self, vault: Option<Arc<SealKeyring>>) -> Self {
         Self { vault, ..self }
     }
 
@@ -95,11 +95,11 @@ impl PgMemory {
 
     /// The key is the one that the store was encrypted with, by whichever process; or the store was never encrypted. The first writer
     /// with a key, and the first with another one, seals everything, in one transaction.
-    async fn prove(&self, tx: &Transaction, store: &Store, mode: Mode) -> Result<(), Failure> {
+    async fn prove(&self, tx: &PgTransaction, store: &Store, mode: Mode) -> Result<(), PgFailure> {
         if self.proved.lock().await.contains(&store.name) {
             return Ok(());
         }
-        let refuse = |why: &str| Failure::Schema(format!("store `{}`: {why}", store.name));
+        let refuse = |why: &str| PgFailure::Schema(format!("store `{}`: {why}", store.name));
         let agent: &str = &self.agent;
         let found = seal::proof(tx, agent, &store.name).await?;
         if !store.encryption {
@@ -152,7 +152,7 @@ impl PgMemory {
     }
 
     /// Each statement has its deadline; a large store takes as long as it takes.
-    pub(crate) async fn sealed_anew(&self, store: &Store) -> Result<(), Failure> {
+    pub(crate) async fn sealed_anew(&self, store: &Store) -> Result<(), PgFailure> {
         let tx = self.begin(store, Mode::Write).await?;
         tx.end(Ok(())).await
     }
@@ -180,16 +180,16 @@ impl PgMemory {
             .map_err(|failure| failure.of_memory(true))
     }
 
-    async fn begin(&self, store: &Store, mode: Mode) -> Result<Transaction, Failure> {
+    async fn begin(&self, store: &Store, mode: Mode) -> Result<PgTransaction, PgFailure> {
         let tx = self.database.begin(mode).await?;
         if let (Some(license), Mode::Write) = (&self.state, mode)
             && !license.holds(&tx).await?
         {
-            let lost = Failure::Schema("another host has taken the agent; nothing was changed".to_owned());
+            let lost = PgFailure::Schema("another host has taken the agent; nothing was changed".to_owned());
             return tx.end(Err(lost)).await;
         }
         if store.backend == Some(StoreBackend::Pgvector) && tx.vector().is_none() {
-            let missing = Failure::Schema(format!(
+            let missing = PgFailure::Schema(format!(
                 "store `{}` is on `pgvector`, and the database lacks the extension `vector`: its owner runs `CREATE EXTENSION vector`, \
                  or the store says `backend: postgresql`",
                 store.name
@@ -203,21 +203,31 @@ impl PgMemory {
     }
 
     /// The part, if it is there, locked until the end of the transaction.
-    async fn locked(&self, tx: &Transaction, store: &Store, place: &Scope) -> Result<Option<Part>, Failure> {
+    async fn locked(
+        &self,
+        tx: &PgTransaction,
+        store: &Store,
+        place: &Scope,
+    ) -> Result<Option<PgStorePart>, PgFailure> {
         match parts::find(tx, &self.agent, &store.name, &place.part(store)).await? {
             Some(part) => parts::lock(tx, part.id).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn found(&self, store: &Store, place: &Scope, ask: Ask) -> Result<Found, Failure> {
+    async fn found(
+        &self,
+        store: &Store,
+        place: &Scope,
+        ask: MemorySearch,
+    ) -> Result<EntrySearchResult, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let done = async {
             let scope = place.part(store);
             match parts::find(&tx, &self.agent, &store.name, &scope).await? {
-                None => Ok(Found::default()),
+                None => Ok(EntrySearchResult::default()),
                 Some(part) => {
-                    let search = search::Search {
+                    let search = search::PgPartSearch {
                         tx: &tx,
                         store: &self.spec(store),
                         part,
@@ -238,9 +248,9 @@ impl PgMemory {
         &self,
         store: &Store,
         place: &Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<Vec<String>, PgFailure> {
         let rows = rows::rows_of(&self.spec(store), entries)?;
         let tx = self.begin(store, Mode::Write).await?;
         let done = async {
@@ -256,8 +266,8 @@ impl PgMemory {
         store: &Store,
         place: &Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Result<(u64, u64), Failure> {
+        summary: Option<CompactionSummary>,
+    ) -> Result<(u64, u64), PgFailure> {
         let tx = self.begin(store, Mode::Write).await?;
         let done = async {
             let Some(part) = self.locked(&tx, store, place).await? else {
@@ -273,7 +283,7 @@ impl PgMemory {
     }
 
     /// Each part in a transaction of its own: no two parts are ever locked together.
-    async fn retained(&self, store: &Store, at: Timestamp) -> Result<u64, Failure> {
+    async fn retained(&self, store: &Store, at: Timestamp) -> Result<u64, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let all = parts::all(&tx, &self.agent, &store.name).await;
         let all = tx.end(all).await?;
@@ -297,9 +307,9 @@ impl PgMemory {
         &self,
         store: &Store,
         place: &Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Result<Option<Hit>, Failure> {
+    ) -> Result<Option<EntryHit>, PgFailure> {
         if id.contains('\0') {
             return Ok(None); // no id that was kept has one
         }
@@ -315,7 +325,12 @@ impl PgMemory {
         Ok(hit)
     }
 
-    async fn lacks(&self, store: &Store, model: &str, limit: usize) -> Result<Vec<Lacking>, Failure> {
+    async fn lacks(
+        &self,
+        store: &Store,
+        model: &str,
+        limit: usize,
+    ) -> Result<Vec<UnembeddedEntry>, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let lacking = vectors::lacking(&tx, &self.spec(store), &self.agent, model, limit).await;
         tx.end(lacking).await
@@ -326,7 +341,7 @@ impl PgMemory {
         store: &Store,
         model: &str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let all = parts::all(&tx, &self.agent, &store.name).await;
         for id in tx.end(all).await? {
@@ -343,7 +358,7 @@ impl PgMemory {
 }
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-fn check(store: &Store, vault: Option<&Vault>, of_state: bool) -> Result<(), MemoryError> {
+fn check(store: &Store, vault: Option<&SealKeyring>, of_state: bool) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Postgresql | StoreBackend::Pgvector) => {}
@@ -371,8 +386,8 @@ impl Memory for PgMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let found = self.database.within(self.found(store, place, ask)).await;
@@ -384,10 +399,10 @@ impl Memory for PgMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             if !record.entries.is_empty() {
@@ -398,7 +413,11 @@ impl Memory for PgMemory {
         })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
@@ -424,8 +443,8 @@ impl Memory for PgMemory {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self
@@ -436,7 +455,7 @@ impl Memory for PgMemory {
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self.database.within(self.retained(store, at)).await;
@@ -448,9 +467,9 @@ impl Memory for PgMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let done = self.database.within(self.removed(store, place, whose, id)).await;
@@ -458,7 +477,7 @@ impl Memory for PgMemory {
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         Box::pin(async move {
             check(store, self.vault.as_deref(), self.state.is_some())?;
             let work = async {
@@ -478,7 +497,7 @@ impl Memory for PgMemory {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         Box::pin(async move {
             let done = self.database.within(self.lacks(store, model, limit)).await;
             done.map_err(|failure| failure.of_memory(false))
@@ -490,7 +509,7 @@ impl Memory for PgMemory {
         store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         Box::pin(async move {
             let done = self.database.within(self.added(store, model, vectors)).await;
             done.map_err(|failure| failure.of_memory(true))

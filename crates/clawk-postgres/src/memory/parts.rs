@@ -2,22 +2,22 @@
 
 use tokio_postgres::Row;
 
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// One store's entries for one scope.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct PgStorePart {
     pub(super) id: i64,
     pub(super) entries: i64,
 }
 
-impl Part {
+impl PgStorePart {
     pub(super) fn count(self) -> u64 {
         u64::try_from(self.entries).unwrap_or_default() // silent-ok: a count is never below 0
     }
 
-    fn of(row: &Row) -> Result<Self, Failure> {
+    fn of(row: &Row) -> Result<Self, PgFailure> {
         Ok(Self {
             id: row.try_get(0)?,
             entries: row.try_get(1)?,
@@ -26,18 +26,23 @@ impl Part {
 }
 
 pub(super) async fn find(
-    session: &Session,
+    session: &PgConnection,
     agent: &str,
     store: &str,
     scope: &str,
-) -> Result<Option<Part>, Failure> {
+) -> Result<Option<PgStorePart>, PgFailure> {
     let sql = "SELECT id, entries FROM memory_parts WHERE agent = $1 AND store = $2 AND scope = $3";
     let row = session.first(sql, &[&agent, &store, &scope]).await?;
-    row.as_ref().map(Part::of).transpose()
+    row.as_ref().map(PgStorePart::of).transpose()
 }
 
 /// The part's number; made when it is missing. It is not locked yet.
-pub(super) async fn make(session: &Session, agent: &str, store: &str, scope: &str) -> Result<i64, Failure> {
+pub(super) async fn make(
+    session: &PgConnection,
+    agent: &str,
+    store: &str,
+    scope: &str,
+) -> Result<i64, PgFailure> {
     if let Some(part) = find(session, agent, store, scope).await? {
         return Ok(part.id);
     }
@@ -45,35 +50,35 @@ pub(super) async fn make(session: &Session, agent: &str, store: &str, scope: &st
     session.run(sql, &[&agent, &store, &scope]).await?;
     match find(session, agent, store, scope).await? {
         Some(part) => Ok(part.id),
-        None => Err(Failure::Conflict(format!("the store `{store}`"))),
+        None => Err(PgFailure::Conflict(format!("the store `{store}`"))),
     }
 }
 
 /// Waits for others that change the part, and keeps them waiting until the end of the transaction.
-pub(super) async fn lock(session: &Session, id: i64) -> Result<Part, Failure> {
+pub(super) async fn lock(session: &PgConnection, id: i64) -> Result<PgStorePart, PgFailure> {
     let sql = "SELECT id, entries FROM memory_parts WHERE id = $1 FOR UPDATE";
     match session.first(sql, &[&id]).await? {
-        Some(row) => Part::of(&row),
-        None => Err(Failure::Conflict("the store".to_owned())),
+        Some(row) => PgStorePart::of(&row),
+        None => Err(PgFailure::Conflict("the store".to_owned())),
     }
 }
 
 /// The parts of a store, of every scope.
-pub(super) async fn all(session: &Session, agent: &str, store: &str) -> Result<Vec<i64>, Failure> {
+pub(super) async fn all(session: &PgConnection, agent: &str, store: &str) -> Result<Vec<i64>, PgFailure> {
     let sql = "SELECT id FROM memory_parts WHERE agent = $1 AND store = $2 ORDER BY id";
     let rows = session.rows(sql, &[&agent, &store]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-pub(super) async fn count(session: &Session, id: i64) -> Result<u64, Failure> {
+pub(super) async fn count(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
     let entries: i64 = session
         .value("SELECT entries FROM memory_parts WHERE id = $1", &[&id])
         .await?;
-    Ok(Part { id, entries }.count())
+    Ok(PgStorePart { id, entries }.count())
 }
 
 /// Bytes of the entries of all scopes of the store that this part belongs to.
-pub(super) async fn bytes(session: &Session, id: i64) -> Result<u64, Failure> {
+pub(super) async fn bytes(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
     let sql = "SELECT coalesce(sum(p.bytes), 0)::bigint FROM memory_parts p \
                JOIN memory_parts own ON own.agent = p.agent AND own.store = p.store WHERE own.id = $1";
     let bytes: i64 = session.value(sql, &[&id]).await?;
@@ -81,14 +86,19 @@ pub(super) async fn bytes(session: &Session, id: i64) -> Result<u64, Failure> {
 }
 
 /// Entries are back, or gone for good: indexes in memory look what is there before they answer.
-pub(super) async fn came_or_went(session: &Session, id: i64) -> Result<(), Failure> {
+pub(super) async fn came_or_went(session: &PgConnection, id: i64) -> Result<(), PgFailure> {
     let sql = "UPDATE memory_parts SET changed = changed + 1 WHERE id = $1";
     session.run(sql, &[&id]).await?;
     Ok(())
 }
 
 /// So many entries and bytes more, or fewer.
-pub(super) async fn changed(session: &Session, id: i64, entries: i64, bytes: i64) -> Result<(), Failure> {
+pub(super) async fn changed(
+    session: &PgConnection,
+    id: i64,
+    entries: i64,
+    bytes: i64,
+) -> Result<(), PgFailure> {
     let sql = "UPDATE memory_parts SET entries = entries + $2, bytes = greatest(0, bytes + $3) WHERE id = $1";
     session.run(sql, &[&id, &entries, &bytes]).await?;
     Ok(())

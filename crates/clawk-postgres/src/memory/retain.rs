@@ -1,15 +1,15 @@
 //! Retention and compaction: what goes, and what is set aside. The part is locked by whoever calls.
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{CompactionStrategy, Duration, Retention, StoreType};
-use clawk_recall::compact::{self, Summary};
-use clawk_recall::entry::Hit;
+use clawk_manifest::model::{CompactionStrategy, ManifestDuration, Retention, StoreType};
+use clawk_recall::compact::{self, CompactionSummary};
+use clawk_recall::entry::EntryHit;
 
 use super::parts;
 use super::rows::{self, COLUMNS, delete, hit, insert, numbers, rows_of, set_aside};
 use super::spec::Spec;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
@@ -17,11 +17,11 @@ fn integer(count: u64) -> i64 {
 
 /// Removes for good what is too old or too much; what was set aside is too old at the same age.
 pub(super) async fn apply(
-    session: &Session,
+    session: &PgConnection,
     part: i64,
     store: &Spec<'_>,
     at: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     let Retention { max_age, max_entries } = store.retention;
     let snapshots = store.checkpoint.clone().unwrap_or_default();
     let is_checkpoint = store.kind == StoreType::Checkpoint;
@@ -59,22 +59,26 @@ pub(super) async fn apply(
     delete(session, part, &old).await
 }
 
-fn before(age: Duration, at: Timestamp) -> Timestamp {
+fn before(age: ManifestDuration, at: Timestamp) -> Timestamp {
     at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
 }
 
 /// The entries that compaction would put aside now, the oldest first.
-pub(super) async fn old(session: &Session, part: i64, store: &Spec<'_>) -> Result<Vec<(i64, Hit)>, Failure> {
+pub(super) async fn old(
+    session: &PgConnection,
+    part: i64,
+    store: &Spec<'_>,
+) -> Result<Vec<(i64, EntryHit)>, PgFailure> {
     let entries = parts::count(session, part).await?;
     oldest(session, store, part, compact::goes(store, entries)).await
 }
 
 async fn oldest(
-    session: &Session,
+    session: &PgConnection,
     store: &Spec<'_>,
     part: i64,
     how_many: u64,
-) -> Result<Vec<(i64, Hit)>, Failure> {
+) -> Result<Vec<(i64, EntryHit)>, PgFailure> {
     if how_many == 0 {
         return Ok(Vec::new());
     }
@@ -87,12 +91,12 @@ async fn oldest(
 
 /// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
 pub(super) async fn compact(
-    session: &Session,
+    session: &PgConnection,
     part: i64,
     store: &Spec<'_>,
     at: Timestamp,
-    summary: Option<&Summary>,
-) -> Result<(), Failure> {
+    summary: Option<&CompactionSummary>,
+) -> Result<(), PgFailure> {
     let old = old(session, part, store).await?;
     let numbers: Vec<i64> = old.iter().map(|(n, _)| *n).collect();
     let Some(last) = numbers.last().copied() else {
@@ -101,7 +105,7 @@ pub(super) async fn compact(
     if compact::strategy(store) != Some(CompactionStrategy::Summarize) {
         return set_aside(session, part, &numbers, "", at).await;
     }
-    let hits: Vec<Hit> = old.into_iter().map(|(_, hit)| hit).collect();
+    let hits: Vec<EntryHit> = old.into_iter().map(|(_, hit)| hit).collect();
     let mut new = compact::summary(&hits, summary, &at.to_string());
     while rows::is_kept(session, part, &new.id).await? {
         new.id.push('+');
@@ -119,16 +123,16 @@ pub(super) async fn compact(
 
 /// Sets aside what a later entry of the part says as well.
 pub(super) async fn merge(
-    session: &Session,
+    session: &PgConnection,
     part: i64,
     store: &Spec<'_>,
     at: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     if !compact::merges(store) {
         return Ok(());
     }
     let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 ORDER BY at, n");
-    let mut all: Vec<(i64, Hit)> = Vec::new();
+    let mut all: Vec<(i64, EntryHit)> = Vec::new();
     for row in &session.rows(&sql, &[&part]).await? {
         all.push((row.try_get(7)?, hit(store, row)?));
     }

@@ -2,17 +2,17 @@
 
 use clawk_kernel::time::Timestamp;
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{Hit, New, number};
-use clawk_recall::seal::Bundle;
+use clawk_recall::entry::{EntryHit, EntryInsertion, number};
+use clawk_recall::seal::SealedEntryFields;
 use clawk_recall::{table, words};
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde_json::Value;
 use tokio_postgres::Row;
 
 use super::parts::changed;
-use super::spec::{Columns, Spec};
-use crate::connect::Session;
-use crate::error::Failure;
+use super::spec::{PgEntryColumns, Spec};
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// The longest key and id that an index takes, bytes.
 const MAX_NAME_BYTES: usize = 1024;
@@ -44,16 +44,18 @@ impl NewRow {
 }
 
 /// Entries as rows; or which one does not fit the store, and what would mend it.
-pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<New>) -> Result<Vec<NewRow>, Failure> {
+pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<Vec<NewRow>, PgFailure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
-    let row = |(index, new): (usize, New)| {
-        let refuse = |reason| Failure::Entry { index, reason };
+    let row = |(index, new): (usize, EntryInsertion)| {
+        let refuse = |reason| PgFailure::Entry { index, reason };
         let bytes = new.fits(store).map_err(refuse)?;
-        let New { id, entry, mark } = new;
+        let EntryInsertion { id, entry, mark } = new;
         if let Some(reason) = fault(&id, entry.key.as_deref()) {
             return Err(refuse(reason));
         }
-        let bundle = store.encryption.then(|| Bundle::of(&entry, &mark).text());
+        let bundle = store
+            .encryption
+            .then(|| SealedEntryFields::of(&entry, &mark).text());
         // JSON text holds no character 0, which PostgreSQL does not take: it is written as an escape.
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
@@ -104,7 +106,7 @@ pub(crate) fn folded(text: &str) -> String {
 }
 
 /// An entry of this id is there.
-pub(super) async fn is_kept(session: &Session, part: i64, id: &str) -> Result<bool, Failure> {
+pub(super) async fn is_kept(session: &PgConnection, part: i64, id: &str) -> Result<bool, PgFailure> {
     session
         .value(
             "SELECT EXISTS (SELECT 1 FROM memory WHERE part = $1 AND id = $2)",
@@ -115,12 +117,12 @@ pub(super) async fn is_kept(session: &Session, part: i64, id: &str) -> Result<bo
 
 /// Writes an entry with its words and the built-in table's vector; how the part counts it.
 pub(super) async fn insert(
-    session: &Session,
+    session: &PgConnection,
     store: &Spec<'_>,
     part: i64,
     row: &NewRow,
     at: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     let key = row.key.as_deref().map(|key| store.name_of(key)).transpose()?;
     let sealed = row
         .bundle
@@ -154,7 +156,7 @@ pub(super) async fn insert(
 }
 
 /// Removes entries with their words and vectors.
-pub(super) async fn delete(session: &Session, part: i64, rows: &[i64]) -> Result<(), Failure> {
+pub(super) async fn delete(session: &PgConnection, part: i64, rows: &[i64]) -> Result<(), PgFailure> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -170,12 +172,12 @@ pub(super) async fn delete(session: &Session, part: i64, rows: &[i64]) -> Result
 
 /// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.
 pub(super) async fn set_aside(
-    session: &Session,
+    session: &PgConnection,
     part: i64,
     rows: &[i64],
     instead: &str,
     at: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     let sql = "INSERT INTO memory_aside (n, part, id, key, content, metadata, at, mark, whose, instead, since) \
                SELECT n, part, id, key, content, metadata, at, mark, whose, $3, $4 FROM memory WHERE part = $1 AND n = ANY ($2)";
     session.run(sql, &[&part, &rows, &instead, &at.0]).await?;
@@ -183,19 +185,19 @@ pub(super) async fn set_aside(
 }
 
 /// Numbers, in the first column.
-pub(super) fn numbers(rows: &[Row]) -> Result<Vec<i64>, Failure> {
+pub(super) fn numbers(rows: &[Row]) -> Result<Vec<i64>, PgFailure> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
 /// The content as it was stored.
-pub(super) fn json(text: &str) -> Result<Value, Failure> {
+pub(super) fn json(text: &str) -> Result<Value, PgFailure> {
     serde_json::from_str(text)
-        .map_err(|error| Failure::Schema(format!("an entry in PostgreSQL is not valid JSON: {error}")))
+        .map_err(|error| PgFailure::Schema(format!("an entry in PostgreSQL is not valid JSON: {error}")))
 }
 
 /// An entry as [`COLUMNS`] has it.
-pub(super) fn hit(store: &Spec<'_>, row: &Row) -> Result<Hit, Failure> {
-    store.hit(Columns {
+pub(super) fn hit(store: &Spec<'_>, row: &Row) -> Result<EntryHit, PgFailure> {
+    store.hit(PgEntryColumns {
         part: row.try_get(6)?,
         id: row.try_get(0)?,
         key: row.try_get(1)?,

@@ -4,11 +4,11 @@ use clawk_recall::packed::pack;
 
 use super::rows::{COLUMNS, hit};
 use super::spec::Spec;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Seals every entry and every vector of the part with the current key.
-pub(super) async fn anew(session: &Session, store: &Spec<'_>, part: i64) -> Result<(), Failure> {
+pub(super) async fn anew(session: &PgConnection, store: &Spec<'_>, part: i64) -> Result<(), PgFailure> {
     for table in ["memory", "memory_aside"] {
         let sql = format!("SELECT {COLUMNS}, n FROM {table} WHERE part = $1");
         let words = if table == "memory" { ", words = ''" } else { "" };
@@ -43,14 +43,22 @@ pub(super) async fn anew(session: &Session, store: &Spec<'_>, part: i64) -> Resu
 }
 
 /// By which the key of this store is seen to be the right one; `None`: the store was never encrypted.
-pub(super) async fn proof(session: &Session, agent: &str, store: &str) -> Result<Option<Vec<u8>>, Failure> {
+pub(super) async fn proof(
+    session: &PgConnection,
+    agent: &str,
+    store: &str,
+) -> Result<Option<Vec<u8>>, PgFailure> {
     let sql = "SELECT proof FROM memory_seals WHERE agent = $1 AND store = $2";
     let found = session.first(sql, &[&agent, &store]).await?;
     found.map(|row| Ok(row.try_get(0)?)).transpose()
 }
 
 /// The store has no proof, and something of it is sealed. Both are of one moment, because another process may encrypt it just now.
-pub(super) async fn lost_its_proof(session: &Session, agent: &str, store: &str) -> Result<bool, Failure> {
+pub(super) async fn lost_its_proof(
+    session: &PgConnection,
+    agent: &str,
+    store: &str,
+) -> Result<bool, PgFailure> {
     let sealed = |table: &str| {
         format!(
             "EXISTS (SELECT 1 FROM {table} m JOIN memory_parts p ON p.id = m.part \

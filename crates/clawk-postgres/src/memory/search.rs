@@ -8,18 +8,18 @@ use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
 use clawk_manifest::model::{StoreBackend, StoreType};
-use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, number};
 use clawk_recall::way;
-use clawk_recall::words::{self, Term};
+use clawk_recall::words::{self, QueryTerm};
 use futures::future::try_join_all;
 
-use super::indexed::Words;
-use super::parts::Part;
+use super::indexed::PgWordIndex;
+use super::parts::PgStorePart;
 use super::rows::{COLUMNS, folded, hit, json, numbers};
 use super::spec::Spec;
-use super::vectors::{Near, Vectors};
-use crate::error::Failure;
-use crate::pool::Transaction;
+use super::vectors::{PgVectorSearch, Vectors};
+use crate::error::PgFailure;
+use crate::pool::PgTransaction;
 
 /// Candidates that one word, or one combination, brings.
 const PER_TERM: usize = 64;
@@ -29,18 +29,22 @@ const MAX_RANKED: usize = 256;
 
 /// A question of one part of a store.
 #[derive(Debug)]
-pub(super) struct Search<'a> {
-    pub(super) tx: &'a Transaction,
+pub(super) struct PgPartSearch<'a> {
+    pub(super) tx: &'a PgTransaction,
     pub(super) store: &'a Spec<'a>,
-    pub(super) part: Part,
-    pub(super) whose: &'a Whose,
+    pub(super) part: PgStorePart,
+    pub(super) whose: &'a ConversationFilter,
     pub(super) limit: usize,
     pub(super) vectors: &'a Vectors,
-    pub(super) words: &'a Words,
+    pub(super) words: &'a PgWordIndex,
 }
 
-impl Search<'_> {
-    pub(super) async fn run(&self, query: &StoreQuery, vector: Option<&Vector>) -> Result<Found, Failure> {
+impl PgPartSearch<'_> {
+    pub(super) async fn run(
+        &self,
+        query: &StoreQuery,
+        vector: Option<&Vector>,
+    ) -> Result<EntrySearchResult, PgFailure> {
         let part = self.part.id;
         let whose = self.numbers();
         let bound = integer(self.limit);
@@ -73,37 +77,37 @@ impl Search<'_> {
             .iter()
             .map(|row| hit(self.store, row))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Found {
+        Ok(EntrySearchResult {
             hits: hits
                 .into_iter()
                 .filter(|hit| self.counts(hit) && self.is_named(query, hit))
                 .collect(),
-            ..Found::default()
+            ..EntrySearchResult::default()
         })
     }
 
     /// The server finds an encrypted entry by what stands for its key; the key itself, which is sealed, decides.
-    fn is_named(&self, query: &StoreQuery, hit: &Hit) -> bool {
+    fn is_named(&self, query: &StoreQuery, hit: &EntryHit) -> bool {
         let StoreQuery::Key(key) = query else { return true };
         !self.store.encryption || hit.entry.key.as_ref() == Some(key) || hit.entry.id == *key
     }
 
     /// Two conversations may share a number: the name decides.
-    fn counts(&self, hit: &Hit) -> bool {
+    fn counts(&self, hit: &EntryHit) -> bool {
         self.whose.holds(&hit.mark.whose)
     }
 
     fn numbers(&self) -> Option<Vec<i64>> {
         match self.whose {
-            Whose::All => None,
-            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::All => None,
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
         }
     }
 
-    async fn by_text(&self, text: &str, vector: Option<&Vector>) -> Result<Found, Failure> {
+    async fn by_text(&self, text: &str, vector: Option<&Vector>) -> Result<EntrySearchResult, PgFailure> {
         let Some(way) = way::near(self.store, text, vector) else {
             let ranked = self.by_words(text, self.limit).await?;
-            return self.found(&ranked, Used::FullText).await;
+            return self.found(&ranked, SearchMethod::FullText).await;
         };
         let depth = way::depth(self.limit);
         let near = self.by_vector(&way, depth).await?;
@@ -115,9 +119,9 @@ impl Search<'_> {
         self.found(&ranked, way.used).await
     }
 
-    async fn by_vector(&self, way: &way::Near, depth: usize) -> Result<Vec<(i64, f64)>, Failure> {
+    async fn by_vector(&self, way: &way::VectorQuery, depth: usize) -> Result<Vec<(i64, f64)>, PgFailure> {
         let whose = self.numbers();
-        let near = Near {
+        let near = PgVectorSearch {
             store: self.store,
             part: self.part.id,
             model: &way.model,
@@ -142,14 +146,14 @@ impl Search<'_> {
         self.tx.vector().filter(|_| asked)
     }
 
-    async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, Failure> {
+    async fn there(&self, ranked: &[(i64, f64)]) -> Result<usize, PgFailure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = "SELECT count(*) FROM memory WHERE part = $1 AND n = ANY ($2)";
         let there: i64 = self.tx.value(sql, &[&self.part.id, &all]).await?;
         Ok(usize::try_from(there).unwrap_or_default()) // silent-ok: a count is never below 0
     }
 
-    async fn by_words(&self, question: &str, limit: usize) -> Result<Vec<(i64, f64)>, Failure> {
+    async fn by_words(&self, question: &str, limit: usize) -> Result<Vec<(i64, f64)>, PgFailure> {
         if self.store.encryption {
             let numbers = self.numbers();
             let counts =
@@ -175,7 +179,7 @@ impl Search<'_> {
             for n in rows {
                 *found.entry(n).or_default() += weight;
             }
-            terms.push(Term { text, weight });
+            terms.push(QueryTerm { text, weight });
         }
         terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         let groups = combinations(&terms);
@@ -194,7 +198,7 @@ impl Search<'_> {
     }
 
     /// The newest entries that hold all these words.
-    async fn newest_with(&self, words: String) -> Result<Vec<i64>, Failure> {
+    async fn newest_with(&self, words: String) -> Result<Vec<i64>, PgFailure> {
         if words.is_empty() {
             return Ok(Vec::new());
         }
@@ -209,10 +213,10 @@ impl Search<'_> {
 
     async fn rank(
         &self,
-        terms: &[Term],
+        terms: &[QueryTerm],
         found: HashMap<i64, f64>,
         limit: usize,
-    ) -> Result<Vec<(i64, f64)>, Failure> {
+    ) -> Result<Vec<(i64, f64)>, PgFailure> {
         let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
         // Equal weights: the newer first, so that the answer is the same every time.
         likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
@@ -234,7 +238,7 @@ impl Search<'_> {
     }
 
     /// The entries of these numbers that are there and count, with their scores, at most the limit.
-    async fn found(&self, ranked: &[(i64, f64)], used: Used) -> Result<Found, Failure> {
+    async fn found(&self, ranked: &[(i64, f64)], used: SearchMethod) -> Result<EntrySearchResult, PgFailure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND n = ANY ($2)");
         let mut there = HashMap::new();
@@ -247,10 +251,10 @@ impl Search<'_> {
             hit.entry.score = Some(*score);
             Some(hit)
         });
-        Ok(Found {
+        Ok(EntrySearchResult {
             hits: hits.take(self.limit).collect(),
             used: Some(used),
-            compared_here: used != Used::FullText && self.extension().is_none(),
+            compared_here: used != SearchMethod::FullText && self.extension().is_none(),
         })
     }
 }
@@ -273,13 +277,13 @@ fn rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
 }
 
 /// All words together, and pairs of the four rarest.
-fn combinations(terms: &[Term]) -> Vec<Vec<&Term>> {
+fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();
     }
     let mut groups = vec![terms.iter().collect::<Vec<_>>()];
     if terms.len() > 2 {
-        let rarest: Vec<&Term> = terms.iter().take(4).collect();
+        let rarest: Vec<&QueryTerm> = terms.iter().take(4).collect();
         for (index, first) in rarest.iter().enumerate() {
             groups.extend(rarest.iter().skip(index + 1).map(|second| vec![*first, *second]));
         }

@@ -4,17 +4,17 @@ use std::ops::Deref;
 
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
-use clawk_recall::entry::{Hit, Mark};
-use clawk_recall::seal::{Bundle, Vault, is_sealed_text};
+use clawk_recall::entry::{EntryHit, EntryProvenance};
+use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed_text};
 use serde_json::Value;
 
-use crate::error::Failure;
+use crate::error::PgFailure;
 
 /// The store as the manifest has it, with the vault, if there is one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec<'a> {
     pub(super) store: &'a Store,
-    pub(super) vault: Option<&'a Vault>,
+    pub(super) vault: Option<&'a SealKeyring>,
     /// Everything in it is sealed already.
     pub(super) whole: bool,
 }
@@ -29,7 +29,7 @@ impl Deref for Spec<'_> {
 
 /// An entry's columns as they were read.
 #[derive(Debug)]
-pub(super) struct Columns<'a> {
+pub(super) struct PgEntryColumns<'a> {
     pub(super) part: i64,
     pub(super) id: &'a str,
     pub(super) key: Option<&'a str>,
@@ -40,17 +40,17 @@ pub(super) struct Columns<'a> {
     pub(super) mark: &'a str,
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Schema(format!("an encrypted entry in PostgreSQL: {error}"))
+fn failed(error: impl std::fmt::Display) -> PgFailure {
+    PgFailure::Schema(format!("an encrypted entry in PostgreSQL: {error}"))
 }
 
 impl Spec<'_> {
-    fn vault(&self) -> Result<&Vault, Failure> {
+    fn vault(&self) -> Result<&SealKeyring, PgFailure> {
         self.vault.ok_or_else(|| failed(clawk_recall::seal::NO_KEY))
     }
 
     /// What stands for a key in the server's index.
-    pub(super) fn name_of(&self, key: &str) -> Result<String, Failure> {
+    pub(super) fn name_of(&self, key: &str) -> Result<String, PgFailure> {
         if self.encryption {
             return Ok(self.vault()?.name(key));
         }
@@ -58,17 +58,17 @@ impl Spec<'_> {
     }
 
     /// The bundle of an entry, sealed.
-    pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, Failure> {
+    pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, PgFailure> {
         self.vault()?
             .seal_text(&place_of(part, id), bundle)
             .map_err(failed)
     }
 
-    pub(super) fn sealed_vector(&self, n: i64, packed: &[u8]) -> Result<Vec<u8>, Failure> {
+    pub(super) fn sealed_vector(&self, n: i64, packed: &[u8]) -> Result<Vec<u8>, PgFailure> {
         self.vault()?.seal(&format!("vector/{n}"), packed).map_err(failed)
     }
 
-    pub(super) fn opened_vector(&self, n: i64, sealed: &[u8]) -> Result<Vec<u8>, Failure> {
+    pub(super) fn opened_vector(&self, n: i64, sealed: &[u8]) -> Result<Vec<u8>, PgFailure> {
         let opened = self
             .vault()?
             .open(&format!("vector/{n}"), sealed)
@@ -77,8 +77,8 @@ impl Spec<'_> {
     }
 
     /// What is sealed of an entry.
-    pub(super) fn bundle_of(hit: Hit) -> Bundle {
-        Bundle {
+    pub(super) fn bundle_of(hit: EntryHit) -> SealedEntryFields {
+        SealedEntryFields {
             key: hit.entry.key,
             content: hit.entry.content,
             metadata: hit.entry.metadata,
@@ -86,7 +86,7 @@ impl Spec<'_> {
         }
     }
 
-    fn bundle(&self, part: i64, id: &str, content: &str) -> Result<Option<Bundle>, Failure> {
+    fn bundle(&self, part: i64, id: &str, content: &str) -> Result<Option<SealedEntryFields>, PgFailure> {
         if !is_sealed_text(content) {
             if self.whole {
                 return Err(failed("it can be read, so it was not put there by clawk"));
@@ -108,7 +108,7 @@ impl Spec<'_> {
         (part, id): (i64, &str),
         content: &str,
         key: Option<&str>,
-    ) -> Result<(Value, Option<String>), Failure> {
+    ) -> Result<(Value, Option<String>), PgFailure> {
         Ok(match self.bundle(part, id, content)? {
             Some(bundle) => (bundle.content, bundle.key),
             None => (super::rows::json(content)?, key.map(str::to_owned)),
@@ -116,8 +116,8 @@ impl Spec<'_> {
     }
 
     /// The entry as it was kept.
-    pub(super) fn hit(&self, columns: Columns<'_>) -> Result<Hit, Failure> {
-        let Columns {
+    pub(super) fn hit(&self, columns: PgEntryColumns<'_>) -> Result<EntryHit, PgFailure> {
+        let PgEntryColumns {
             part,
             id,
             key,
@@ -129,7 +129,7 @@ impl Spec<'_> {
         if let Some(bundle) = self.bundle(part, id, content)? {
             return Ok(bundle.into_hit(id.to_owned(), at));
         }
-        Ok(Hit {
+        Ok(EntryHit {
             entry: MemoryEntry {
                 id: id.to_owned(),
                 key: key.map(str::to_owned),
@@ -139,9 +139,9 @@ impl Spec<'_> {
                 score: None,
             },
             // A mark that can't be read says nothing good of the entry.
-            mark: serde_json::from_str(mark).unwrap_or_else(|_| Mark {
+            mark: serde_json::from_str(mark).unwrap_or_else(|_| EntryProvenance {
                 untrusted: true,
-                ..Mark::default()
+                ..EntryProvenance::default()
             }),
         })
     }

@@ -1,25 +1,25 @@
 //! What compaction set aside comes back; what is forgotten takes with it everything that was made of it. The part is locked.
 
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{Hit, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit};
 use clawk_recall::{table, words};
 
-use super::parts::{Part, came_or_went, changed};
+use super::parts::{PgStorePart, came_or_went, changed};
 use super::rows::{COLUMNS, delete, folded, hit, is_kept, numbers};
 use super::spec::Spec;
 use super::vectors;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Erases an entry, in sight or set aside, what was set aside for it, and every summary that was made from it. What else such a
 /// summary stood for comes back.
 pub(super) async fn remove(
-    session: &Session,
-    part: Part,
+    session: &PgConnection,
+    part: PgStorePart,
     store: &Spec<'_>,
-    whose: &Whose,
+    whose: &ConversationFilter,
     id: &str,
-) -> Result<Option<Hit>, Failure> {
+) -> Result<Option<EntryHit>, PgFailure> {
     let sql = format!(
         "SELECT {COLUMNS}, n, '' AS instead FROM memory WHERE part = $1 AND id = $2 UNION ALL \
          SELECT {COLUMNS}, n, instead FROM memory_aside WHERE part = $1 AND id = $2"
@@ -57,7 +57,12 @@ pub(super) async fn remove(
 }
 
 /// A summary goes, and what it stood for comes back; how many entries came back.
-async fn undo(session: &Session, part: Part, store: &Spec<'_>, summary: &str) -> Result<u64, Failure> {
+async fn undo(
+    session: &PgConnection,
+    part: PgStorePart,
+    store: &Spec<'_>,
+    summary: &str,
+) -> Result<u64, PgFailure> {
     let sql = "SELECT n FROM memory WHERE part = $1 AND id = $2";
     let own = numbers(&session.rows(sql, &[&part.id, &summary]).await?)?;
     delete(session, part.id, &own).await?;
@@ -68,11 +73,11 @@ async fn undo(session: &Session, part: Part, store: &Spec<'_>, summary: &str) ->
 
 /// Brings back one entry, or what the summary with this id stands for, or everything.
 pub(super) async fn restore(
-    session: &Session,
-    part: Part,
+    session: &PgConnection,
+    part: PgStorePart,
     store: &Spec<'_>,
     id: Option<&str>,
-) -> Result<u64, Failure> {
+) -> Result<u64, PgFailure> {
     let mut back = 0;
     if let Some(id) = id {
         let sql = "SELECT n FROM memory_aside WHERE part = $1 AND id = $2 ORDER BY n";
@@ -104,7 +109,12 @@ pub(super) async fn restore(
 
 /// Brings entries back as they were, with their words; vectors of the built-in table are made anew, those of a provider are asked
 /// for again.
-async fn bring_back(session: &Session, part: Part, store: &Spec<'_>, rows: &[i64]) -> Result<u64, Failure> {
+async fn bring_back(
+    session: &PgConnection,
+    part: PgStorePart,
+    store: &Spec<'_>,
+    rows: &[i64],
+) -> Result<u64, PgFailure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let mut count = 0;
     for n in rows {

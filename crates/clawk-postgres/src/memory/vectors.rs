@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use clawk_kernel::ports::Lacking;
-use clawk_recall::packed::{Matrix, pack};
+use clawk_kernel::ports::UnembeddedEntry;
+use clawk_recall::packed::{PackedVectors, pack};
 use clawk_recall::words;
 use tokio::sync::Mutex;
 
 use super::spec::Spec;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
 const MAX_BYTES: usize = 384 * 1024 * 1024;
@@ -20,7 +20,7 @@ const PAGE: i64 = 4096;
 
 /// Which vectors are compared, and with what.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Near<'a> {
+pub(super) struct PgVectorSearch<'a> {
     pub(super) store: &'a Spec<'a>,
     pub(super) part: i64,
     pub(super) model: &'a str,
@@ -31,8 +31,8 @@ pub(super) struct Near<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    matrix: Matrix,
+struct PgPartVectors {
+    matrix: PackedVectors,
     /// The last `v` that is in it.
     upto: i64,
     bytes: usize,
@@ -44,7 +44,7 @@ type PartOfModel = (i64, String);
 /// The vectors of each part by model, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct Vectors {
-    parts: Mutex<HashMap<PartOfModel, Arc<Mutex<Known>>>>,
+    parts: Mutex<HashMap<PartOfModel, Arc<Mutex<PgPartVectors>>>>,
 }
 
 impl Vectors {
@@ -52,17 +52,21 @@ impl Vectors {
     /// are gone may be among them.
     pub(super) async fn nearest(
         &self,
-        session: &Session,
+        session: &PgConnection,
         extension: Option<&str>,
-        near: Near<'_>,
-    ) -> Result<Vec<(i64, f64)>, Failure> {
+        near: PgVectorSearch<'_>,
+    ) -> Result<Vec<(i64, f64)>, PgFailure> {
         match extension {
             Some(schema) => by_extension(session, schema, near).await,
             None => self.here(session, near).await,
         }
     }
 
-    async fn here(&self, session: &Session, near: Near<'_>) -> Result<Vec<(i64, f64)>, Failure> {
+    async fn here(
+        &self,
+        session: &PgConnection,
+        near: PgVectorSearch<'_>,
+    ) -> Result<Vec<(i64, f64)>, PgFailure> {
         let known = {
             let mut parts = self.parts.lock().await;
             let held = parts
@@ -86,9 +90,9 @@ impl Vectors {
     }
 }
 
-impl Known {
-    async fn catch_up(&mut self, session: &Session, near: Near<'_>) -> Result<(), Failure> {
-        let Near {
+impl PgPartVectors {
+    async fn catch_up(&mut self, session: &PgConnection, near: PgVectorSearch<'_>) -> Result<(), PgFailure> {
+        let PgVectorSearch {
             store, part, model, ..
         } = near;
         let sql = "SELECT v, n, whose, vector, sealed FROM memory_vectors WHERE part = $1 AND model = $2 AND v > $3 ORDER BY v LIMIT $4";
@@ -111,7 +115,11 @@ impl Known {
     }
 }
 
-async fn by_extension(session: &Session, schema: &str, near: Near<'_>) -> Result<Vec<(i64, f64)>, Failure> {
+async fn by_extension(
+    session: &PgConnection,
+    schema: &str,
+    near: PgVectorSearch<'_>,
+) -> Result<Vec<(i64, f64)>, PgFailure> {
     let schema = schema.replace('"', "\"\"");
     let vector = format!("\"{schema}\".vector");
     // Vectors of another length, which an earlier configuration made, are no candidates. No index: nothing is missed.
@@ -141,12 +149,12 @@ async fn by_extension(session: &Session, schema: &str, near: Near<'_>) -> Result
 
 /// Keeps the vector of an entry (its number, its part, whose it is), instead of one by the same model.
 pub(super) async fn add(
-    session: &Session,
+    session: &PgConnection,
     store: &Spec<'_>,
     (n, part, whose): (i64, i64, i64),
     model: &str,
     vector: &[f32],
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     if store.encryption {
         let sql = "INSERT INTO memory_vectors (n, part, whose, model, sealed) VALUES ($1, $2, $3, $4, $5) \
                    ON CONFLICT (n, model) DO NOTHING";
@@ -162,12 +170,12 @@ pub(super) async fn add(
 
 /// Keeps vectors for entries of this part that are still there.
 pub(super) async fn add_all(
-    session: &Session,
+    session: &PgConnection,
     store: &Spec<'_>,
     part: i64,
     model: &str,
     vectors: &[(String, Vec<f32>)],
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     for (handle, vector) in vectors {
         let Ok(n) = handle.parse::<i64>() else { continue };
         let sql = "SELECT whose FROM memory WHERE part = $1 AND n = $2";
@@ -180,12 +188,12 @@ pub(super) async fn add_all(
 
 /// Entries of every scope that have no vector of this model, the newest first.
 pub(super) async fn lacking(
-    session: &Session,
+    session: &PgConnection,
     store: &Spec<'_>,
     agent: &str,
     model: &str,
     limit: usize,
-) -> Result<Vec<Lacking>, Failure> {
+) -> Result<Vec<UnembeddedEntry>, PgFailure> {
     let sql = "SELECT m.n, m.key, m.content, m.part, m.id FROM memory m JOIN memory_parts p ON p.id = m.part \
                WHERE p.agent = $1 AND p.store = $2 AND NOT EXISTS \
                (SELECT 1 FROM memory_vectors v WHERE v.n = m.n AND v.model = $3) ORDER BY m.n DESC LIMIT $4";
@@ -193,7 +201,7 @@ pub(super) async fn lacking(
     let rows = session.rows(sql, &[&agent, &store.name, &model, &limit]).await?;
     let lacking = rows.iter().map(|row| {
         let n: i64 = row.try_get(0)?;
-        Ok(Lacking {
+        Ok(UnembeddedEntry {
             handle: n.to_string(),
             text: {
                 let place = (row.try_get(3)?, row.try_get(4)?);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 
 use super::*;
-use crate::connect::Target;
+use crate::connect::ConnectionTarget;
 use crate::options::{Options, TlsMode};
-use crate::tls::{self, Tls};
-use crate::{Database, PgState, PgStateError, Serving, Sharing};
+use crate::tls::{self, PgTlsConnector};
+use crate::{PgDatabase, PgState, PgStateError, ServingOptions, StateSharing};
 
 #[path = "../../../../tests/parts/postgres.rs"]
 mod database;
@@ -26,14 +26,18 @@ fn options(server: &Server) -> Options {
 }
 
 /// A connection on which nothing was migrated.
-async fn bare(server: &Server) -> Session {
+async fn bare(server: &Server) -> PgConnection {
     let options = options(server);
-    let tls = Tls(tls::config(options.tls, None, &Env::Process).unwrap());
-    Target::new(&options, tls).unwrap().connect().await.unwrap()
+    let tls = PgTlsConnector(tls::config(options.tls, None, &EnvironmentSource::Process).unwrap());
+    ConnectionTarget::new(&options, tls)
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// A program that knows these steps connects.
-async fn starts(server: &Server, steps: &[Step]) -> Result<(), String> {
+async fn starts(server: &Server, steps: &[MigrationStep]) -> Result<(), String> {
     let session = bare(server).await;
     session.batch("BEGIN").await.unwrap();
     let done = migrate(&session, "clawk", steps).await;
@@ -42,21 +46,21 @@ async fn starts(server: &Server, steps: &[Step]) -> Result<(), String> {
     done.map_err(|failure| failure.text())
 }
 
-fn with_seventh(oldest: i32) -> Vec<Step> {
+fn with_seventh(oldest: i32) -> Vec<MigrationStep> {
     let sql = "CREATE TABLE clawk.seventh ()";
-    STEPS.into_iter().chain([Step { sql, oldest }]).collect()
+    STEPS.into_iter().chain([MigrationStep { sql, oldest }]).collect()
 }
 
-fn serving(host: &str) -> Serving {
-    Serving {
-        sharing: Sharing::Shared,
+fn serving(host: &str) -> ServingOptions {
+    ServingOptions {
+        sharing: StateSharing::Shared,
         lease: Duration::from_secs(600),
-        ..Serving::new("tested", host, 1)
+        ..ServingOptions::new("tested", host, 1)
     }
 }
 
 async fn open(server: &Server, host: &str) -> Result<PgState, PgStateError> {
-    let database = Database::new(options(server), &Env::Process).unwrap();
+    let database = PgDatabase::new(options(server), &EnvironmentSource::Process).unwrap();
     PgState::open(database, serving(host), Some(Duration::ZERO)).await
 }
 
@@ -118,9 +122,9 @@ async fn a_step_that_changes_waits_for_the_end_of_older_hosts_and_then_shuts_the
 #[tokio::test(flavor = "multi_thread")]
 async fn one_host_that_has_the_whole_agent_is_asked_too() {
     let server = Server::start();
-    let database = Database::new(options(&server), &Env::Process).unwrap();
-    let alone = Serving {
-        sharing: Sharing::Alone,
+    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
+    let alone = ServingOptions {
+        sharing: StateSharing::Alone,
         ..serving("alone")
     };
     let state = PgState::open(database, alone, Some(Duration::ZERO))

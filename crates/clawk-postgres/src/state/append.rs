@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, Entry, Spent};
-use clawk_kernel::purse::Amount;
+use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, JournalEntry, SpentAmount};
+use clawk_kernel::purse::BudgetAmount;
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::keys::Seals;
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_recall::keys::StateSealer;
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 
 use super::boxes;
 use super::row::{digest, integer, session, unsigned, uuid};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Stored answers whose time is over that go with one group.
 const FORGOTTEN_AT_ONCE: i64 = 256;
 
 /// A session's chain as the database has it.
-struct Tip {
-    chain: Chain,
+struct PgChainTip {
+    chain: SessionChain,
     started: i64,
     last: i64,
 }
 
 /// The columns of the events of a group.
 #[derive(Default)]
-struct Columns<'a> {
+struct PgEventColumns<'a> {
     rows: Vec<i64>,
     sessions: Vec<&'a [u8]>,
     sequences: Vec<i64>,
@@ -41,16 +41,16 @@ struct Columns<'a> {
 
 /// Links and inserts the batches behind `last_row`; the new last row.
 pub(super) async fn append(
-    session: &Session,
-    seals: &Seals,
+    session: &PgConnection,
+    seals: &StateSealer,
     last_row: i64,
     batches: &[&Batch],
-) -> Result<i64, Failure> {
-    let entries: Vec<&Entry> = batches.iter().flat_map(|batch| &batch.entries).collect();
+) -> Result<i64, PgFailure> {
+    let entries: Vec<&JournalEntry> = batches.iter().flat_map(|batch| &batch.entries).collect();
     let mut row = last_row;
     if !entries.is_empty() {
         let mut tips = tips(session, &entries).await?;
-        let (mut columns, mut scratch) = (Columns::default(), Scratch::default());
+        let (mut columns, mut scratch) = (PgEventColumns::default(), HashBuffer::default());
         let mut answers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
         for entry in &entries {
             row += 1;
@@ -85,7 +85,13 @@ pub(super) async fn append(
     Ok(row)
 }
 
-fn link<'a>(tip: &mut Tip, entry: &'a Entry, row: i64, columns: &mut Columns<'a>, scratch: &mut Scratch) {
+fn link<'a>(
+    tip: &mut PgChainTip,
+    entry: &'a JournalEntry,
+    row: i64,
+    columns: &mut PgEventColumns<'a>,
+    scratch: &mut HashBuffer,
+) {
     let time = entry.at.to_string();
     let draft = Draft {
         event_id: entry.event_id,
@@ -115,12 +121,15 @@ fn link<'a>(tip: &mut Tip, entry: &'a Entry, row: i64, columns: &mut Columns<'a>
 }
 
 /// The chains that the entries join, their rows locked.
-async fn tips(session_: &Session, entries: &[&Entry]) -> Result<BTreeMap<SessionId, Tip>, Failure> {
-    let mut tips: BTreeMap<SessionId, Tip> = BTreeMap::new();
+async fn tips(
+    session_: &PgConnection,
+    entries: &[&JournalEntry],
+) -> Result<BTreeMap<SessionId, PgChainTip>, PgFailure> {
+    let mut tips: BTreeMap<SessionId, PgChainTip> = BTreeMap::new();
     for entry in entries {
         // One trace per session: its id is the session's, so that everyone can tell it without asking.
-        tips.entry(entry.session).or_insert_with(|| Tip {
-            chain: Chain::new(entry.session, entry.session.0),
+        tips.entry(entry.session).or_insert_with(|| PgChainTip {
+            chain: SessionChain::new(entry.session, entry.session.0),
             started: entry.at.0,
             last: entry.at.0,
         });
@@ -133,7 +142,7 @@ async fn tips(session_: &Session, entries: &[&Entry]) -> Result<BTreeMap<Session
         "SELECT session, trace_id, events, head, started FROM sessions WHERE session = ANY ($1) FOR UPDATE";
     for row in session_.rows(sql, &[&ids]).await? {
         let of = session(&row, 0)?;
-        let chain = Chain {
+        let chain = SessionChain {
             session: of,
             trace_id: uuid(&row, 1)?,
             next_sequence: unsigned(&row, 2)?,
@@ -141,7 +150,7 @@ async fn tips(session_: &Session, entries: &[&Entry]) -> Result<BTreeMap<Session
         };
         let started = row.try_get(4)?;
         if let Some(tip) = tips.get_mut(&of) {
-            *tip = Tip {
+            *tip = PgChainTip {
                 chain,
                 started,
                 last: tip.last,
@@ -151,11 +160,11 @@ async fn tips(session_: &Session, entries: &[&Entry]) -> Result<BTreeMap<Session
     Ok(tips)
 }
 
-async fn insert(session: &Session, columns: &Columns<'_>) -> Result<(), Failure> {
+async fn insert(session: &PgConnection, columns: &PgEventColumns<'_>) -> Result<(), PgFailure> {
     let sql = "INSERT INTO events (row, session, sequence, at, kind, event_id, span, parent, payload, hash, content_digest) \
         SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[], $7::bytea[], \
         $8::bytea[], $9::text[], $10::bytea[], $11::bytea[])";
-    let Columns {
+    let PgEventColumns {
         rows,
         sessions,
         sequences,
@@ -180,7 +189,11 @@ async fn insert(session: &Session, columns: &Columns<'_>) -> Result<(), Failure>
 }
 
 /// What the events refer to, sealed where anything is; the same bytes are kept once.
-async fn contents(session: &Session, seals: &Seals, entries: &[&Entry]) -> Result<(), Failure> {
+async fn contents(
+    session: &PgConnection,
+    seals: &StateSealer,
+    entries: &[&JournalEntry],
+) -> Result<(), PgFailure> {
     let all: BTreeMap<Digest, &[u8]> = entries
         .iter()
         .filter_map(|entry| entry.content.as_ref())
@@ -192,7 +205,7 @@ async fn contents(session: &Session, seals: &Seals, entries: &[&Entry]) -> Resul
     let digests: Vec<&[u8]> = all.keys().map(|digest| digest.0.as_slice()).collect();
     let sealed = all.iter().map(|(digest, bytes)| seals.closed(*digest, bytes));
     let sealed = sealed.collect::<Result<Vec<_>, _>>();
-    let sealed = sealed.map_err(|error| Failure::Schema(error.to_string()))?;
+    let sealed = sealed.map_err(|error| PgFailure::Schema(error.to_string()))?;
     let stored = all.values().zip(&sealed);
     let bytes: Vec<&[u8]> = stored
         .map(|(bytes, sealed)| sealed.as_deref().unwrap_or(bytes))
@@ -202,12 +215,12 @@ async fn contents(session: &Session, seals: &Seals, entries: &[&Entry]) -> Resul
     Ok(())
 }
 
-async fn save(session: &Session, tips: &BTreeMap<SessionId, Tip>) -> Result<(), Failure> {
+async fn save(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) -> Result<(), PgFailure> {
     let ids: Vec<&[u8]> = tips
         .keys()
         .map(|session| session.0.as_bytes().as_slice())
         .collect();
-    let column = |of: fn(&Tip) -> i64| tips.values().map(of).collect::<Vec<i64>>();
+    let column = |of: fn(&PgChainTip) -> i64| tips.values().map(of).collect::<Vec<i64>>();
     let traces: Vec<&[u8]> = tips
         .values()
         .map(|tip| tip.chain.trace_id.as_bytes().as_slice())
@@ -227,7 +240,7 @@ async fn save(session: &Session, tips: &BTreeMap<SessionId, Tip>) -> Result<(), 
 /// The database's time in microseconds since 1970. An answer is kept for its time by it, because the clocks of hosts differ.
 pub(super) const NOW_US: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-async fn answers(session: &Session, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), Failure> {
+async fn answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), PgFailure> {
     if answers.is_empty() {
         return Ok(());
     }
@@ -253,11 +266,11 @@ pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
     bytes
 }
 
-type Sums<'a> = BTreeMap<(i64, &'a [u8]), Amount>;
+type PgSpendingSums<'a> = BTreeMap<(i64, &'a [u8]), BudgetAmount>;
 
 /// By hour and purse.
-fn sums<'a>(rows: impl Iterator<Item = &'a Spent>) -> Sums<'a> {
-    let mut sums = Sums::new();
+fn sums<'a>(rows: impl Iterator<Item = &'a SpentAmount>) -> PgSpendingSums<'a> {
+    let mut sums = PgSpendingSums::new();
     for row in rows {
         let sum = sums.entry((row.hour, row.purse.as_bytes())).or_default();
         *sum = sum.plus(row.amount);
@@ -278,13 +291,14 @@ const TAKE_BACK: &str = "UPDATE spent AS s SET tokens = greatest(s.tokens - n.to
     AS n (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) WHERE s.hour = n.hour AND s.purse = n.purse";
 
 /// Changes the kept sums, by one of the two statements above.
-async fn change(session: &Session, sums: &Sums<'_>, sql: &str) -> Result<(), Failure> {
+async fn change(session: &PgConnection, sums: &PgSpendingSums<'_>, sql: &str) -> Result<(), PgFailure> {
     if sums.is_empty() {
         return Ok(());
     }
     let hours: Vec<i64> = sums.keys().map(|(hour, _)| *hour).collect();
     let purses: Vec<&[u8]> = sums.keys().map(|(_, purse)| *purse).collect();
-    let column = |of: fn(&Amount) -> u64| sums.values().map(|sum| integer(of(sum))).collect::<Vec<i64>>();
+    let column =
+        |of: fn(&BudgetAmount) -> u64| sums.values().map(|sum| integer(of(sum))).collect::<Vec<i64>>();
     let tokens = column(|sum| sum.tokens);
     let costs = column(|sum| sum.cost_microusd);
     let busy = column(|sum| sum.busy_ms);
@@ -296,7 +310,7 @@ async fn change(session: &Session, sums: &Sums<'_>, sql: &str) -> Result<(), Fai
     Ok(())
 }
 
-async fn effect(session: &Session, change: &EffectChange) -> Result<(), Failure> {
+async fn effect(session: &PgConnection, change: &EffectChange) -> Result<(), PgFailure> {
     match change {
         EffectChange::Unknown(effect) => {
             let sql = "INSERT INTO effects_open (request, session, tool, parameters, at) VALUES ($1, $2, $3, $4, $5) \

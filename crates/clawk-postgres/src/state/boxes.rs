@@ -1,14 +1,14 @@
 //! The inbox, conversations, platforms' ids of messages, and the outbox (C1, C2, C5): changed in the journal's commits.
 
-use clawk_kernel::ports::{Arrival, InboxChange, OutboxChange, OutboxRow, Owed};
+use clawk_kernel::ports::{InboxArrival, InboxChange, OutboxChange, OutboxRow, OwedAnswer};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{MessageId, SessionId};
-use clawk_recall::keys::Seals;
+use clawk_recall::keys::StateSealer;
 use tokio_postgres::Row;
 
 use super::{row, seal};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// What a reason begins with that is sealed.
 const SEALED: char = '~';
@@ -19,7 +19,11 @@ const FORGOTTEN_AT_ONCE: i64 = 16;
 /// What [`outbox_row`] reads.
 pub(super) const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
 
-pub(super) async fn inbox(session: &Session, seals: &Seals, change: &InboxChange) -> Result<(), Failure> {
+pub(super) async fn inbox(
+    session: &PgConnection,
+    seals: &StateSealer,
+    change: &InboxChange,
+) -> Result<(), PgFailure> {
     match change {
         InboxChange::Accepted {
             session: of,
@@ -55,11 +59,11 @@ pub(super) async fn inbox(session: &Session, seals: &Seals, change: &InboxChange
 }
 
 async fn arrive(
-    session: &Session,
+    session: &PgConnection,
     of: SessionId,
     message: MessageId,
-    arrival: &Arrival,
-) -> Result<(), Failure> {
+    arrival: &InboxArrival,
+) -> Result<(), PgFailure> {
     let (channel, conversation) = (
         arrival.key.channel.as_bytes(),
         arrival.key.conversation.as_bytes(),
@@ -83,7 +87,12 @@ async fn arrive(
     Ok(())
 }
 
-async fn owe(session: &Session, owed: &Owed, at: Timestamp, reason: Option<&[u8]>) -> Result<(), Failure> {
+async fn owe(
+    session: &PgConnection,
+    owed: &OwedAnswer,
+    at: Timestamp,
+    reason: Option<&[u8]>,
+) -> Result<(), PgFailure> {
     let sql = "INSERT INTO outbox (message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, \
         dead, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $8, false, false, $9) ON CONFLICT (message) DO NOTHING";
     let (message, of): (&[u8], &[u8]) = (owed.message.0.as_bytes(), owed.session.0.as_bytes());
@@ -110,7 +119,11 @@ async fn owe(session: &Session, owed: &Owed, at: Timestamp, reason: Option<&[u8]
     Ok(())
 }
 
-pub(super) async fn outbox(session: &Session, seals: &Seals, change: &OutboxChange) -> Result<(), Failure> {
+pub(super) async fn outbox(
+    session: &PgConnection,
+    seals: &StateSealer,
+    change: &OutboxChange,
+) -> Result<(), PgFailure> {
     match change {
         OutboxChange::Begun { message } => {
             let sql = "UPDATE outbox SET attempts = attempts + 1, doubt = true WHERE message = $1";
@@ -155,7 +168,7 @@ fn place_of_reason(message: MessageId) -> String {
     format!("outbox/{}", message.0.simple())
 }
 
-fn stored_reason(seals: &Seals, message: MessageId, reason: &str) -> Result<Vec<u8>, Failure> {
+fn stored_reason(seals: &StateSealer, message: MessageId, reason: &str) -> Result<Vec<u8>, PgFailure> {
     // What looks sealed is not taken for it.
     let reason = match reason.starts_with(SEALED) {
         true => format!(" {reason}"),
@@ -171,7 +184,7 @@ fn stored_reason(seals: &Seals, message: MessageId, reason: &str) -> Result<Vec<
 }
 
 /// A reason as it was; one of an earlier version is not sealed.
-fn read_reason(seals: &Seals, message: MessageId, stored: String) -> Result<String, Failure> {
+fn read_reason(seals: &StateSealer, message: MessageId, stored: String) -> Result<String, PgFailure> {
     if !stored.starts_with(SEALED) {
         return Ok(stored);
     }
@@ -181,7 +194,7 @@ fn read_reason(seals: &Seals, message: MessageId, stored: String) -> Result<Stri
 }
 
 /// Seals every reason with the current key, and drops those of closed messages, which nothing reads.
-pub(super) async fn seal_reasons(session: &Session, seals: &Seals) -> Result<(), Failure> {
+pub(super) async fn seal_reasons(session: &PgConnection, seals: &StateSealer) -> Result<(), PgFailure> {
     let dropped = "UPDATE inbox SET reason = NULL WHERE reason IS NOT NULL";
     session.run(dropped, &[]).await?;
     let sql = "SELECT message, reason FROM outbox WHERE reason IS NOT NULL";
@@ -200,12 +213,12 @@ pub(super) async fn seal_reasons(session: &Session, seals: &Seals) -> Result<(),
 }
 
 /// An entry of the outbox, from [`COLUMNS`].
-pub(super) fn outbox_row(seals: &Seals, found: &Row) -> Result<OutboxRow, Failure> {
+pub(super) fn outbox_row(seals: &StateSealer, found: &Row) -> Result<OutboxRow, PgFailure> {
     let attempts: i64 = found.try_get(8)?;
     let message = row::message(found, 0)?;
     let reason = row::maybe_text(found, 12)?.map(|reason| read_reason(seals, message, reason));
     Ok(OutboxRow {
-        owed: Owed {
+        owed: OwedAnswer {
             message,
             session: row::session(found, 1)?,
             channel: row::text(found, 2)?,

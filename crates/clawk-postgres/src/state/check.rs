@@ -6,20 +6,20 @@
 
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 
 use super::PgStateError;
 use super::row::{self, integer, unsigned};
-use crate::connect::Session;
-use crate::error::Failure;
-use crate::pool::Database;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
+use crate::pool::PgDatabase;
 
 /// So many chains without new events have their mark looked at.
 const RECENT: i64 = 256;
 /// Events of a chain that are read at once.
 const PAGE: i64 = 2000;
 
-struct Chained {
+struct PgChainRow {
     session: SessionId,
     trace_id: uuid::Uuid,
     events: u64,
@@ -29,7 +29,7 @@ struct Chained {
 }
 
 /// Verifies what is new in every chain, and writes the marks. Only whoever has the lease does this.
-pub(super) async fn verify_chains(database: &Database) -> Result<(), PgStateError> {
+pub(super) async fn verify_chains(database: &PgDatabase) -> Result<(), PgStateError> {
     if let Some(detail) = broken(database).await? {
         return Err(PgStateError::Broken(format!(
             "{detail}; nothing was started. Look with `clawk trace verify`, and keep the database as evidence"
@@ -39,9 +39,9 @@ pub(super) async fn verify_chains(database: &Database) -> Result<(), PgStateErro
 }
 
 /// The first fault of a chain, or of the rows; `None`: all holds.
-pub(super) async fn broken(database: &Database) -> Result<Option<String>, PgStateError> {
+pub(super) async fn broken(database: &PgDatabase) -> Result<Option<String>, PgStateError> {
     let chains = database.read(to_verify).await?;
-    let mut scratch = Scratch::default();
+    let mut scratch = HashBuffer::default();
     for known in &chains {
         if let Some((sequence, detail)) = walk(database, known, &mut scratch).await? {
             return Ok(Some(format!(
@@ -54,7 +54,7 @@ pub(super) async fn broken(database: &Database) -> Result<Option<String>, PgStat
 }
 
 /// Rows are numbered without a gap and never removed, so the last number is the sum of all chains; or why it is not.
-async fn rows(session: &Session) -> Result<Option<String>, Failure> {
+async fn rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0)::bigint FROM sessions), \
         (SELECT last_row FROM journal WHERE id = 1)";
     let Some(row) = session.first(sql, &[]).await? else {
@@ -69,7 +69,7 @@ async fn rows(session: &Session) -> Result<Option<String>, Failure> {
 }
 
 /// Marks every chain as verified up to its head.
-pub(super) async fn mark_all(session: &Session) -> Result<(), Failure> {
+pub(super) async fn mark_all(session: &PgConnection) -> Result<(), PgFailure> {
     // Locked first, as by every commit: other hosts append at the same time.
     session
         .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
@@ -79,7 +79,7 @@ pub(super) async fn mark_all(session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn to_verify(session: &Session) -> Result<Vec<Chained>, Failure> {
+async fn to_verify(session: &PgConnection) -> Result<Vec<PgChainRow>, PgFailure> {
     const COLUMNS: &str = "session, trace_id, events, head, verified, verified_hash";
     let mut chains = Vec::new();
     for sql in [
@@ -89,7 +89,7 @@ async fn to_verify(session: &Session) -> Result<Vec<Chained>, Failure> {
         ),
     ] {
         for found in session.rows(&sql, &[]).await? {
-            chains.push(Chained {
+            chains.push(PgChainRow {
                 session: row::session(&found, 0)?,
                 trace_id: row::uuid(&found, 1)?,
                 events: unsigned(&found, 2)?,
@@ -102,14 +102,14 @@ async fn to_verify(session: &Session) -> Result<Vec<Chained>, Failure> {
     Ok(chains)
 }
 
-type Fault = (u64, &'static str);
+type PgChainFault = (u64, &'static str);
 
 /// From the marked row on: every row hashes, follows the one before, and the last one is the head.
 async fn walk(
-    database: &Database,
-    known: &Chained,
-    scratch: &mut Scratch,
-) -> Result<Option<Fault>, PgStateError> {
+    database: &PgDatabase,
+    known: &PgChainRow,
+    scratch: &mut HashBuffer,
+) -> Result<Option<PgChainFault>, PgStateError> {
     if known.verified > known.events {
         return Ok(Some((
             known.events,
@@ -131,7 +131,7 @@ async fn walk(
     let Some(head) = head else {
         return Ok(Some((from, "the event before it is missing")));
     };
-    let mut chain = Chain {
+    let mut chain = SessionChain {
         session: known.session,
         trace_id: known.trace_id,
         next_sequence: from,
@@ -169,10 +169,10 @@ async fn walk(
 
 fn follow(
     found: &tokio_postgres::Row,
-    known: &Chained,
-    chain: &mut Chain,
-    scratch: &mut Scratch,
-) -> Result<Option<Fault>, Failure> {
+    known: &PgChainRow,
+    chain: &mut SessionChain,
+    scratch: &mut HashBuffer,
+) -> Result<Option<PgChainFault>, PgFailure> {
     let expected = chain.next_sequence;
     if unsigned(found, 0)? != expected {
         return Ok(Some((expected, "the event is missing")));

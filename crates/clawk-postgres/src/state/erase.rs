@@ -6,18 +6,18 @@ use clawk_kernel::ports::{Batch, JournalError};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
 
-use super::queue::{Extra, Work};
+use super::queue::{ExtraWrite, PgWriterWork};
 use super::row::{self, integer, unsigned};
 use super::{PgReader, PgState, PgStateError};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Events that refer to contents which go: row, session and digest.
-pub type Gone = (u64, SessionId, Digest);
+pub type ErasedReference = (u64, SessionId, Digest);
 
 /// Contents to be removed.
 #[derive(Debug, Clone, Default)]
-pub struct Removal {
+pub struct ContentRemoval {
     /// Their digests.
     pub digests: Vec<Digest>,
     /// What refers to one of them behind this row keeps it.
@@ -26,7 +26,7 @@ pub struct Removal {
     pub mark: Option<u64>,
 }
 
-pub(super) async fn remove(session: &Session, removal: &Removal) -> Result<(), Failure> {
+pub(super) async fn remove(session: &PgConnection, removal: &ContentRemoval) -> Result<(), PgFailure> {
     let digests: Vec<&[u8]> = removal.digests.iter().map(|digest| digest.0.as_slice()).collect();
     let sql = "DELETE FROM contents c WHERE c.digest = ANY ($1) \
         AND NOT EXISTS (SELECT 1 FROM events e WHERE e.content_digest = c.digest AND e.row > $2)";
@@ -43,8 +43,9 @@ impl PgState {
     ///
     /// # Errors
     /// The journal can't be written.
-    pub async fn remove(&self, record: Batch, removal: Removal) -> Result<(), JournalError> {
-        self.run(Work::AppendAnd(record, Extra::Remove(removal))).await
+    pub async fn remove(&self, record: Batch, removal: ContentRemoval) -> Result<(), JournalError> {
+        self.run(PgWriterWork::AppendAnd(record, ExtraWrite::Remove(removal)))
+            .await
     }
 }
 
@@ -58,7 +59,7 @@ impl PgReader {
         of: Option<SessionId>,
         sequence: Option<u64>,
         digest: Option<Digest>,
-    ) -> Result<Vec<Gone>, PgStateError> {
+    ) -> Result<Vec<ErasedReference>, PgStateError> {
         let of = of.map(|session| session.0.as_bytes().to_vec());
         let (sequence, digest) = (sequence.map(integer), digest.map(|digest| digest.0.to_vec()));
         let sql = "SELECT row, session, content_digest FROM events WHERE content_digest IS NOT NULL \
@@ -105,7 +106,7 @@ impl PgReader {
         &self,
         time: Timestamp,
         limit: i64,
-    ) -> Result<(Vec<Gone>, Option<u64>, bool), PgStateError> {
+    ) -> Result<(Vec<ErasedReference>, Option<u64>, bool), PgStateError> {
         self.with(async |session| {
             let sql = "SELECT coalesce((SELECT value FROM marks WHERE name = 'expired'), 0)";
             let mark: i64 = session.value(sql, &[]).await?;
@@ -129,7 +130,7 @@ impl PgReader {
     }
 }
 
-fn gone(found: &tokio_postgres::Row) -> Result<Gone, Failure> {
+fn gone(found: &tokio_postgres::Row) -> Result<ErasedReference, PgFailure> {
     Ok((
         unsigned(found, 0)?,
         row::session(found, 1)?,

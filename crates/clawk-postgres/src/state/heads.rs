@@ -5,11 +5,11 @@ use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, SessionId};
 use tokio_postgres::Row;
 
-use super::queue::{Extra, Work};
+use super::queue::{ExtraWrite, PgWriterWork};
 use super::row::{self, bound, integer, unsigned};
 use super::{PgReader, PgState, PgStateError};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Hashes that are read at once.
 const PAGE: i64 = 10_000;
@@ -35,7 +35,7 @@ pub(super) struct NewHead(KeptHead);
 
 /// How far a second place has the heads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sent {
+pub struct HeadDelivery {
     /// The size of the last head that is there.
     pub size: u64,
     /// Failed attempts since the beginning.
@@ -55,7 +55,7 @@ pub struct ToSign {
     pub sessions: Vec<(SessionId, u64, Digest)>,
 }
 
-pub(super) async fn keep(session: &Session, NewHead(head): &NewHead) -> Result<(), Failure> {
+pub(super) async fn keep(session: &PgConnection, NewHead(head): &NewHead) -> Result<(), PgFailure> {
     let sql =
         "INSERT INTO heads (size, root, peaks, at, lines) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING";
     let root: &[u8] = &head.root.0;
@@ -68,7 +68,7 @@ pub(super) async fn keep(session: &Session, NewHead(head): &NewHead) -> Result<(
     Ok(())
 }
 
-pub(super) async fn note(session: &Session, place: &str, sent: &Sent) -> Result<(), Failure> {
+pub(super) async fn note(session: &PgConnection, place: &str, sent: &HeadDelivery) -> Result<(), PgFailure> {
     let sql = "INSERT INTO deliveries (place, size, failures, error) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (place) DO UPDATE SET size = excluded.size, failures = excluded.failures, error = excluded.error";
     let error = sent.error.as_ref().map(|error| error.as_bytes());
@@ -87,15 +87,16 @@ impl PgState {
     /// # Errors
     /// The journal can't be written.
     pub async fn keep_head(&self, head: KeptHead) -> Result<(), JournalError> {
-        self.run(Work::Run(Extra::Head(NewHead(head)))).await
+        self.run(PgWriterWork::Run(ExtraWrite::Head(NewHead(head)))).await
     }
 
     /// Notes how a delivery to a second place went.
     ///
     /// # Errors
     /// The journal can't be written.
-    pub async fn delivered(&self, place: &str, sent: Sent) -> Result<(), JournalError> {
-        self.run(Work::Run(Extra::Sent(place.to_owned(), sent))).await
+    pub async fn delivered(&self, place: &str, sent: HeadDelivery) -> Result<(), JournalError> {
+        self.run(PgWriterWork::Run(ExtraWrite::Sent(place.to_owned(), sent)))
+            .await
     }
 }
 
@@ -127,12 +128,12 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn deliveries(&self) -> Result<Vec<(String, Sent)>, PgStateError> {
+    pub async fn deliveries(&self) -> Result<Vec<(String, HeadDelivery)>, PgStateError> {
         let sql = "SELECT place, size, failures, error FROM deliveries ORDER BY place";
         self.with(async |session| {
             let rows = session.rows(sql, &[]).await?;
             let one = |found: &Row| {
-                let sent = Sent {
+                let sent = HeadDelivery {
                     size: unsigned(found, 1)?,
                     failures: unsigned(found, 2)?,
                     error: row::maybe_text(found, 3)?,
@@ -175,7 +176,7 @@ impl PgReader {
     }
 }
 
-fn head(found: &Row) -> Result<KeptHead, Failure> {
+fn head(found: &Row) -> Result<KeptHead, PgFailure> {
     Ok(KeptHead {
         size: unsigned(found, 0)?,
         root: row::digest(found, 1)?,

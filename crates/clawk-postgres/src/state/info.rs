@@ -4,8 +4,8 @@ use clawk_kernel::ports::JournalError;
 
 use super::row::unsigned;
 use super::{PgReader, PgState, PgStateError};
-use crate::error::Failure;
-use crate::pool::Database;
+use crate::error::PgFailure;
+use crate::pool::PgDatabase;
 
 /// A host that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct LeaseSeen {
 
 /// What [`PgReader::info`] tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Info {
+pub struct PgStateInfo {
     /// The number of the last migration.
     pub schema: i32,
     /// Events in the journal.
@@ -53,14 +53,14 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn info(&self) -> Result<Info, PgStateError> {
+    pub async fn info(&self) -> Result<PgStateInfo, PgStateError> {
         self.with(async |session| {
             let schema = session
                 .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
                 .await?;
             let sql = "SELECT last_row, agent, moved FROM journal WHERE id = 1";
             let Some(row) = session.first(sql, &[]).await? else {
-                return Err(Failure::Schema("the table `journal` has no row".to_owned()));
+                return Err(PgFailure::Schema("the table `journal` has no row".to_owned()));
             };
             let (events, agent) = (unsigned(&row, 0)?, row.try_get(1)?);
             let moved = super::row::maybe_text(&row, 2)?;
@@ -87,7 +87,7 @@ impl PgReader {
                     expires_ms: row.try_get(3)?,
                 });
             }
-            Ok(Info {
+            Ok(PgStateInfo {
                 schema,
                 events,
                 agent,
@@ -126,7 +126,7 @@ impl PgState {
     }
 }
 
-async fn tell_key(database: &Database, host: &str, key: &str) -> Result<(), Failure> {
+async fn tell_key(database: &PgDatabase, host: &str, key: &str) -> Result<(), PgFailure> {
     database
         .write(async |session| {
             let sql = "UPDATE hosts SET key = $2 WHERE host = $1";

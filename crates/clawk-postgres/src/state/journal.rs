@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    AnswerKey, Arrived, Batch, ConversationKey, Journal, JournalError, Later, OpenEffect, OpenMessage,
-    OutboxRow, Recorded, Scan, SessionRow, Shared, Spent, StoredAnswer, Ticket,
+    AnswerKey, Batch, BoxFuture, ConversationKey, EarlierArrival, HostCluster, Journal, JournalError,
+    JournalScan, JournalTicket, OpenEffect, OpenMessage, OutboxRow, RecordedEvent, SessionRow, SpentAmount,
+    StoredAnswer,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::time::Instant;
 
-use super::queue::{Work, sessions_of};
+use super::queue::{PgWriterWork, sessions_of};
 use super::read;
 use super::shared::PgShared;
-use super::{Inner, Sharing};
-use crate::connect::Session;
-use crate::error::Failure;
+use super::{PgStateInner, StateSharing};
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// How long a read is tried again while the server is away: one that restarts is back by then.
 const HOLD: Duration = Duration::from_secs(3);
@@ -26,17 +27,20 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// The journal of a state on PostgreSQL.
 #[derive(Debug)]
 pub struct PgJournal {
-    inner: Arc<Inner>,
+    inner: Arc<PgStateInner>,
     /// Of one start of the agent: what is left of that start in this process after the next one can record nothing any more.
     number: Option<i64>,
 }
 
 impl PgJournal {
-    pub(super) const fn new(inner: Arc<Inner>, number: Option<i64>) -> Self {
+    pub(super) const fn new(inner: Arc<PgStateInner>, number: Option<i64>) -> Self {
         Self { inner, number }
     }
 
-    async fn read<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Failure>) -> Result<T, JournalError> {
+    async fn read<T>(
+        &self,
+        work: impl AsyncFn(&PgConnection) -> Result<T, PgFailure>,
+    ) -> Result<T, JournalError> {
         let until = Instant::now() + HOLD;
         loop {
             match self.inner.database.read(&work).await {
@@ -52,7 +56,7 @@ impl PgJournal {
 }
 
 impl Journal for PgJournal {
-    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
@@ -63,7 +67,7 @@ impl Journal for PgJournal {
             return Err(self.inner.lease.lost());
         }
         let sessions: Vec<SessionId> = sessions_of(&batch).collect();
-        let taken = self.inner.queue.push(Work::Append(batch, self.number));
+        let taken = self.inner.queue.push(PgWriterWork::Append(batch, self.number));
         if taken.is_err() {
             self.inner.lease.not_written(sessions);
         }
@@ -74,30 +78,30 @@ impl Journal for PgJournal {
         self.inner.counters.committed.subscribe()
     }
 
-    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
         Box::pin(self.read(async move |session| read::scan(session, &seals, &scan).await))
     }
 
-    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+    fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
         Box::pin(self.read(async move |session| read::last_row_of(session, kind).await))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
         Box::pin(self.read(async move |session| read::answer_to(session, &seals, key).await))
     }
 
-    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
         Box::pin(self.read(async move |session| read::content(session, &seals, digest).await))
     }
 
-    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+    fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
         Box::pin(self.read(async |session| read::open_messages(session).await))
     }
 
-    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         Box::pin(self.read(async move |session| read::message(session, id).await))
     }
 
@@ -106,45 +110,45 @@ impl Journal for PgJournal {
         channel: &str,
         platform_id: &str,
         now: Timestamp,
-    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+    ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let (channel, id) = (channel.to_owned(), platform_id.to_owned());
         Box::pin(self.read(async move |session| read::arrived(session, &channel, &id, now).await))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
         Box::pin(self.read(async move |session| read::conversation(session, &key).await))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let (channel, seals) = (channel.to_owned(), Arc::clone(&self.inner.seals));
         Box::pin(self.read(async move |session| read::owed(session, &seals, &channel, limit).await))
     }
 
-    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let seals = Arc::clone(&self.inner.seals);
         Box::pin(self.read(async move |session| read::outbox(session, &seals, limit).await))
     }
 
-    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         Box::pin(self.read(async move |session| read::sessions(session, limit).await))
     }
 
-    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+    fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
         Box::pin(self.read(async move |session| read::spent_since(session, hour).await))
     }
 
-    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+    fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>> {
         Box::pin(self.read(async |session| read::open_effects(session).await))
     }
 
-    fn shared(&self) -> Option<Arc<dyn Shared>> {
-        let shared = self.inner.lease.sharing == Sharing::Shared;
+    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
+        let shared = self.inner.lease.sharing == StateSharing::Shared;
         shared.then(|| Arc::new(PgShared::new(Arc::clone(&self.inner), self.number)) as _)
     }
 
-    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
-        let ticket = self.inner.queue.push(Work::Flush);
+    fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
+        let ticket = self.inner.queue.push(PgWriterWork::Flush);
         Box::pin(async move { ticket?.durable().await })
     }
 }

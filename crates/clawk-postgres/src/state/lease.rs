@@ -10,11 +10,11 @@ use clawk_proto::SessionId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{PgStateError, Serving, Sharing};
-use crate::connect::Session;
-use crate::error::Failure;
+use super::{PgStateError, ServingOptions, StateSharing};
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 use crate::migrate::{self, KNOWN};
-use crate::pool::Database;
+use crate::pool::PgDatabase;
 
 /// The lease of the whole agent; where hosts share it, of what one of them alone does.
 pub(super) const AGENT: &str = "*";
@@ -27,14 +27,14 @@ pub(super) struct Lease {
     host: String,
     pid: i64,
     agent: String,
-    pub(super) sharing: Sharing,
+    pub(super) sharing: StateSharing,
     pub(super) time: Duration,
-    held: Mutex<Held>,
+    held: Mutex<PgHeldLease>,
 }
 
 /// What is held now.
 #[derive(Debug)]
-struct Held {
+struct PgHeldLease {
     /// The epoch of the whole agent's lease, or the number of the run.
     number: i64,
     /// When the last renewal that succeeded was sent.
@@ -51,7 +51,7 @@ struct Held {
     leads: bool,
 }
 
-impl Held {
+impl PgHeldLease {
     fn new(number: i64, renewed: Instant) -> Self {
         Self {
             number,
@@ -67,46 +67,49 @@ impl Held {
 }
 
 /// Whose the lease is now.
-pub(super) enum Acquired {
+pub(super) enum LeaseAcquisition {
     Ours(Arc<Lease>),
     Theirs(String),
 }
 
 /// Takes the lease if it is free; where hosts share the agent, joins them.
-pub(super) async fn acquire(database: &Database, serving: &Serving) -> Result<Acquired, PgStateError> {
+pub(super) async fn acquire(
+    database: &PgDatabase,
+    serving: &ServingOptions,
+) -> Result<LeaseAcquisition, PgStateError> {
     let sent = Instant::now();
     let taken = match serving.sharing {
-        Sharing::Alone => alone(database, serving).await,
-        Sharing::Shared => join(database, serving, None).await,
+        StateSharing::Alone => alone(database, serving).await,
+        StateSharing::Shared => join(database, serving, None).await,
     };
     match taken {
-        Ok(Ok(number)) => Ok(Acquired::Ours(Arc::new(Lease {
+        Ok(Ok(number)) => Ok(LeaseAcquisition::Ours(Arc::new(Lease {
             host: serving.host.clone(),
             pid: i64::from(serving.pid),
             agent: serving.agent.clone(),
             sharing: serving.sharing,
             time: serving.lease,
-            held: Mutex::new(Held::new(number, sent)),
+            held: Mutex::new(PgHeldLease::new(number, sent)),
         }))),
-        Ok(Err(host)) => Ok(Acquired::Theirs(host)),
+        Ok(Err(host)) => Ok(LeaseAcquisition::Theirs(host)),
         Err(failure) => Err(refused(failure)),
     }
 }
 
-fn refused(failure: Failure) -> PgStateError {
+fn refused(failure: PgFailure) -> PgStateError {
     match failure {
         // The state itself refuses.
-        Failure::Entry { index: 1, reason } => PgStateError::Moved { to: reason },
-        Failure::Entry { reason, .. } => PgStateError::Broken(reason),
+        PgFailure::Entry { index: 1, reason } => PgStateError::Moved { to: reason },
+        PgFailure::Entry { reason, .. } => PgStateError::Broken(reason),
         failure => failure.into(),
     }
 }
 
 /// The epoch, or the name of the host that serves.
-type Taken = Result<Result<i64, String>, Failure>;
+type LeaseAttempt = Result<Result<i64, String>, PgFailure>;
 
 /// The whole agent, for this host alone.
-async fn alone(database: &Database, serving: &Serving) -> Taken {
+async fn alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
     let time_ms = millis(serving.lease);
     database
@@ -133,7 +136,7 @@ async fn alone(database: &Database, serving: &Serving) -> Taken {
 }
 
 /// A run beside others. `before`: this host's last one, which is over.
-async fn join(database: &Database, serving: &Serving, before: Option<i64>) -> Taken {
+async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i64>) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
     let time_ms = millis(serving.lease);
     database
@@ -159,7 +162,7 @@ async fn join(database: &Database, serving: &Serving, before: Option<i64>) -> Ta
 }
 
 /// The host is there.
-async fn see(session: &Session, host: &str, pid: i64) -> Result<(), Failure> {
+async fn see(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailure> {
     let sql = "INSERT INTO hosts (host, pid, seen) VALUES ($1, $2, clock_timestamp()) \
         ON CONFLICT (host) DO UPDATE SET pid = excluded.pid, seen = excluded.seen";
     session.run(sql, &[&host, &pid]).await?;
@@ -167,20 +170,20 @@ async fn see(session: &Session, host: &str, pid: i64) -> Result<(), Failure> {
 }
 
 /// A state holds one agent, and one that was moved serves no more. Those who begin at the same time wait here for each other.
-async fn refuse_others(session: &Session, agent: &str) -> Result<(), Failure> {
+async fn refuse_others(session: &PgConnection, agent: &str) -> Result<(), PgFailure> {
     let sql = "UPDATE journal SET agent = coalesce(agent, $1) WHERE id = 1 RETURNING agent, moved";
     let Some(row) = session.first(sql, &[&agent]).await? else {
-        return Err(Failure::Schema("the table `journal` has no row".to_owned()));
+        return Err(PgFailure::Schema("the table `journal` has no row".to_owned()));
     };
     // Under the lock of that row: a step that this version can't serve may have been done since it connected.
     migrate::suits(session, KNOWN).await?;
     let (other, moved): (String, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
     if let Some(to) = moved {
         let reason = String::from_utf8_lossy(&to).into_owned();
-        return Err(Failure::Entry { index: 1, reason });
+        return Err(PgFailure::Entry { index: 1, reason });
     }
     if other != agent {
-        return Err(Failure::Entry {
+        return Err(PgFailure::Entry {
             index: 0,
             reason: format!(
                 "the schema holds the state of the agent `{other}`, and this one is `{agent}`: name another `schema` in `[state]`"
@@ -195,7 +198,7 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Lease {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, PgHeldLease> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,8 +227,8 @@ impl Lease {
         let (renewed, heard) = (held.renewed.elapsed(), held.heard.elapsed());
         let (what, since) = match self.sharing {
             _ if !young(renewed) => ("was not renewed", renewed),
-            Sharing::Shared if !young(heard) => ("has not heard of other hosts", heard),
-            Sharing::Shared | Sharing::Alone => return Ok(()),
+            StateSharing::Shared if !young(heard) => ("has not heard of other hosts", heard),
+            StateSharing::Shared | StateSharing::Alone => return Ok(()),
         };
         Err(JournalError::Away(format!(
             "the lease of host `{}` {what} for {} ms",
@@ -315,16 +318,16 @@ impl Lease {
     }
 
     /// Begins a new run in the place of the last one, whose sessions anybody may take from now on.
-    pub(super) async fn rejoin(&self, database: &Database) -> Result<(), PgStateError> {
-        let serving = Serving {
+    pub(super) async fn rejoin(&self, database: &PgDatabase) -> Result<(), PgStateError> {
+        let serving = ServingOptions {
             lease: self.time,
             sharing: self.sharing,
-            ..Serving::new(&self.agent, &self.host, u32::try_from(self.pid).unwrap_or(0))
+            ..ServingOptions::new(&self.agent, &self.host, u32::try_from(self.pid).unwrap_or(0))
         };
         let sent = Instant::now();
         match join(database, &serving, Some(self.number())).await {
             Ok(Ok(run)) => {
-                let before = std::mem::replace(&mut *self.lock(), Held::new(run, sent));
+                let before = std::mem::replace(&mut *self.lock(), PgHeldLease::new(run, sent));
                 before.fenced.cancel();
                 Ok(())
             }
@@ -334,7 +337,7 @@ impl Lease {
     }
 
     /// Renews every third of the lease's time until the end.
-    pub(super) async fn renew(self: Arc<Self>, database: Database, over: CancellationToken) {
+    pub(super) async fn renew(self: Arc<Self>, database: PgDatabase, over: CancellationToken) {
         let every = self.time / 3;
         let (mut failed, mut renewals) = (false, 0_u32);
         loop {
@@ -351,7 +354,7 @@ impl Lease {
                 () = pause => {}
             }
             if self.is_fenced() {
-                if self.sharing == Sharing::Alone {
+                if self.sharing == StateSharing::Alone {
                     return;
                 }
                 continue; // until it joins the others again
@@ -385,17 +388,17 @@ impl Lease {
     }
 
     /// Whether it is still ours; then it holds anew. `seen`: it is told that the host is there, too.
-    async fn once(&self, database: &Database, number: i64, seen: bool) -> Result<bool, Failure> {
+    async fn once(&self, database: &PgDatabase, number: i64, seen: bool) -> Result<bool, PgFailure> {
         let time_ms = millis(self.time);
         let renewed = database
             .write(async |session| match self.sharing {
-                Sharing::Alone => {
+                StateSharing::Alone => {
                     let sql =
                         "UPDATE leases SET expires = clock_timestamp() + $4::bigint * interval '1 millisecond' \
                         WHERE session = $1 AND host = $2 AND epoch = $3 AND run IS NULL";
                     session.run(sql, &[&AGENT, &self.host, &number, &time_ms]).await
                 }
-                Sharing::Shared => {
+                StateSharing::Shared => {
                     let sql = "UPDATE runs SET expires = clock_timestamp() + $2::bigint * interval '1 millisecond' \
                         WHERE run = $1 AND NOT gone";
                     session.run(sql, &[&number, &time_ms]).await
@@ -413,16 +416,16 @@ impl Lease {
     }
 
     /// Gives it up, so that another host need not wait for its end.
-    pub(super) async fn release(&self, database: &Database) {
+    pub(super) async fn release(&self, database: &PgDatabase) {
         let number = self.number();
         let left: Vec<String> = self.lock().unwritten.iter().map(SessionId::to_string).collect();
         let released = database
             .write(async |session| match self.sharing {
-                Sharing::Alone => {
+                StateSharing::Alone => {
                     let sql = "UPDATE leases SET expires = '-infinity' WHERE session = $1 AND host = $2 AND epoch = $3";
                     session.run(sql, &[&AGENT, &self.host, &number]).await
                 }
-                Sharing::Shared => {
+                StateSharing::Shared => {
                     // Locked first, as by every commit.
                     session
                         .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])

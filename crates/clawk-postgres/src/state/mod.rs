@@ -26,22 +26,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
-use clawk_recall::keys::{Find, Keys, Seals};
+use clawk_recall::keys::{Keys, SealKeyLookup, StateSealer};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Session;
-use crate::error::Failure;
-use crate::pool::Database;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
+use crate::pool::PgDatabase;
 
-pub use erase::{Gone, Removal};
-pub use heads::{KeptHead, Sent, ToSign};
-pub use info::{HostSeen, Info, LeaseSeen};
+pub use erase::{ContentRemoval, ErasedReference};
+pub use heads::{HeadDelivery, KeptHead, ToSign};
+pub use info::{HostSeen, LeaseSeen, PgStateInfo};
 pub use journal::PgJournal;
-pub use read::{Event, PgReader, Which};
+pub use read::{Event, PgEventQuery, PgReader};
 
 use lease::Lease;
-use queue::{Bounds, Queue, Work};
+use queue::{Bounds, PgWriterQueue, PgWriterWork};
 use writer::Writer;
 
 /// The shortest lease: below, a busy server would make hosts change all the time.
@@ -57,7 +57,7 @@ const LAST: Duration = Duration::from_secs(15);
 
 /// Whether others serve the agent at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
+pub enum StateSharing {
     /// One host has the whole agent; others stand by.
     Alone,
     /// Each host has the sessions that it holds.
@@ -66,7 +66,7 @@ pub enum Sharing {
 
 /// How a state is served.
 #[derive(Debug, Clone)]
-pub struct Serving {
+pub struct ServingOptions {
     /// The agent's name; a state holds one agent.
     pub agent: String,
     /// The name of this host.
@@ -76,7 +76,7 @@ pub struct Serving {
     /// How long the lease holds after each renewal.
     pub lease: Duration,
     /// Alone or beside others.
-    pub sharing: Sharing,
+    pub sharing: StateSharing,
     /// Refuse several servers of which the primary commits without waiting for a standby.
     pub synchronous: bool,
     /// Entries that may wait for the server; beyond, work is refused.
@@ -86,10 +86,10 @@ pub struct Serving {
     /// The key of encrypted stores, as the agent's configuration gives it.
     pub keys: Option<Keys>,
     /// Finds the key of a state whose configuration gives none.
-    pub find: Option<Find>,
+    pub find: Option<SealKeyLookup>,
 }
 
-impl Serving {
+impl ServingOptions {
     /// With the usual bounds.
     #[must_use]
     pub fn new(agent: &str, host: &str, pid: u32) -> Self {
@@ -98,7 +98,7 @@ impl Serving {
             host: host.to_owned(),
             pid,
             lease: Duration::from_secs(3),
-            sharing: Sharing::Alone,
+            sharing: StateSharing::Alone,
             synchronous: false,
             queue_entries: 65_536,
             queue_bytes: 64 * 1024 * 1024,
@@ -142,10 +142,10 @@ pub enum PgStateError {
     Database(String),
 }
 
-impl From<Failure> for PgStateError {
-    fn from(failure: Failure) -> Self {
+impl From<PgFailure> for PgStateError {
+    fn from(failure: PgFailure) -> Self {
         match failure {
-            Failure::Absent(why) => Self::Absent(why),
+            PgFailure::Absent(why) => Self::Absent(why),
             failure => Self::Database(failure.text()),
         }
     }
@@ -153,7 +153,7 @@ impl From<Failure> for PgStateError {
 
 /// What the writer has done since the start.
 #[derive(Debug, Default)]
-struct Counters {
+struct PgWriterCounters {
     commits: AtomicU64,
     entries: AtomicU64,
     /// Times that the journal refused for a while: whatever was under way then has to be looked at again.
@@ -166,19 +166,19 @@ struct Counters {
 /// A state that this host serves. Clones share it.
 #[derive(Debug, Clone)]
 pub struct PgState {
-    inner: Arc<Inner>,
+    inner: Arc<PgStateInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    database: Database,
-    queue: Arc<Queue>,
-    counters: Arc<Counters>,
+struct PgStateInner {
+    database: PgDatabase,
+    queue: Arc<PgWriterQueue>,
+    counters: Arc<PgWriterCounters>,
     lease: Arc<Lease>,
     /// A run of the agent has begun.
     begun: AtomicBool,
     /// What opens and seals.
-    seals: Arc<Seals>,
+    seals: Arc<StateSealer>,
     over: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
@@ -187,7 +187,7 @@ struct Inner {
 ///
 /// # Errors
 /// It may not, or the server is away.
-async fn protected(database: &Database, serving: &Serving) -> Result<(), PgStateError> {
+async fn protected(database: &PgDatabase, serving: &ServingOptions) -> Result<(), PgStateError> {
     database.read(async |_| Ok(())).await?;
     match database.unprotected() {
         Some(why) if serving.synchronous => Err(PgStateError::Database(format!(
@@ -207,8 +207,8 @@ impl PgState {
     /// Another host holds the lease for longer, the state was moved, a chain is broken, the key of encrypted stores is missing or wrong,
     /// the server is away, or a failover may lose what was acknowledged.
     pub async fn open(
-        database: Database,
-        serving: Serving,
+        database: PgDatabase,
+        serving: ServingOptions,
         patience: Option<Duration>,
     ) -> Result<Self, PgStateError> {
         if !(MIN_LEASE..=MAX_LEASE).contains(&serving.lease) {
@@ -227,8 +227,8 @@ impl PgState {
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         let lease = loop {
             match lease::acquire(&database, &serving).await? {
-                lease::Acquired::Ours(lease) => break lease,
-                lease::Acquired::Theirs(host) => {
+                lease::LeaseAcquisition::Ours(lease) => break lease,
+                lease::LeaseAcquisition::Theirs(host) => {
                     if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
                         return Err(PgStateError::Served { host });
                     }
@@ -252,13 +252,13 @@ impl PgState {
                 return Err(error);
             }
         };
-        let queue = Arc::new(Queue::new(Bounds {
+        let queue = Arc::new(PgWriterQueue::new(Bounds {
             entries: serving.queue_entries,
             bytes: serving.queue_bytes,
             group_entries: 2048,
             group_bytes: 2 * 1024 * 1024,
         }));
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<PgWriterCounters>::default();
         let writer = Writer {
             database: database.clone(),
             queue: Arc::clone(&queue),
@@ -269,7 +269,7 @@ impl PgState {
         };
         let tasks = std::sync::Mutex::new(vec![spawn(writer.run()), renewing]);
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PgStateInner {
                 database,
                 queue,
                 counters,
@@ -297,7 +297,7 @@ impl PgState {
 
     /// The database.
     #[must_use]
-    pub fn database(&self) -> Database {
+    pub fn database(&self) -> PgDatabase {
         self.inner.database.clone()
     }
 
@@ -343,7 +343,7 @@ impl PgState {
     /// Whether this host serves the agent beside others.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.inner.lease.sharing == Sharing::Shared
+        self.inner.lease.sharing == StateSharing::Shared
     }
 
     /// Whether this host does what one host alone may do: always, where it has the agent alone.
@@ -371,12 +371,12 @@ impl PgState {
 
     /// What says whether this host may begin something now.
     #[must_use]
-    pub fn license(&self) -> License {
-        License(Arc::clone(&self.inner.lease))
+    pub fn license(&self) -> FencingToken {
+        FencingToken(Arc::clone(&self.inner.lease))
     }
 
     /// Runs what is no event in the journal's order.
-    async fn run(&self, work: Work) -> Result<(), JournalError> {
+    async fn run(&self, work: PgWriterWork) -> Result<(), JournalError> {
         self.inner.queue.push(work)?.durable().await
     }
 
@@ -412,13 +412,13 @@ impl PgState {
 
 /// Whether this host may begin an inference or an effect.
 #[derive(Debug, Clone)]
-pub struct License(Arc<Lease>);
+pub struct FencingToken(Arc<Lease>);
 
-impl License {
+impl FencingToken {
     /// Whether the lease is ours, and stays so until the end of this transaction.
-    pub(crate) async fn holds(&self, session: &Session) -> Result<bool, Failure> {
+    pub(crate) async fn holds(&self, session: &PgConnection) -> Result<bool, PgFailure> {
         let number = self.0.number();
-        if self.0.sharing == Sharing::Shared {
+        if self.0.sharing == StateSharing::Shared {
             let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
             return Ok(session.first(sql, &[&number]).await?.is_some());
         }

@@ -6,36 +6,37 @@
 use std::collections::BTreeMap;
 
 use clawk_kernel::moved::{
-    CONTENTS, Carrier, Cell, Kind, MEMORY, PAGE, Row, SESSIONS, Sum, TABLES, Table, Tally, VECTORS,
+    CONTENTS, Kind, MEMORY, MovedCell, MovedRow, PAGE, RowSealer, SESSIONS, StateTally, StateTotals, TABLES,
+    Table, VECTORS,
 };
-use clawk_recall::keys::{Keys, References, Seals, named};
+use clawk_recall::keys::{Keys, SealKeyReferences, StateSealer, named};
 use clawk_recall::seal::{is_sealed, is_sealed_text};
 use clawk_recall::{packed, words};
 use tokio_postgres::types::ToSql;
 
 use super::{PgReader, PgStateError};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 use crate::memory::{folded, place_of as place};
-use crate::pool::{Database, Mode, Transaction};
+use crate::pool::{Mode, PgDatabase, PgTransaction};
 
 /// Columns that the server numbers by itself, and that cross because others refer to them.
 const NUMBERED: [(&str, &str); 2] = [("memory_parts", "id"), (MEMORY, "n")];
 
 /// A state that is read from its beginning to its end, as of one moment.
 #[derive(Debug)]
-pub struct Export {
-    tx: Transaction,
+pub struct PgStateExport {
+    tx: PgTransaction,
     table: &'static str,
-    tally: Tally,
+    tally: StateTally,
     /// Opens what is encrypted.
-    carrier: Carrier,
+    carrier: RowSealer,
     keys: Option<Keys>,
     /// Bytes that may still be read; `None`: all.
     left: Option<u64>,
 }
 
-impl Export {
+impl PgStateExport {
     /// Begins to read, with what the reader opens. For a move, the caller makes sure that no host serves the state meanwhile.
     ///
     /// # Errors
@@ -46,8 +47,8 @@ impl Export {
         Ok(Self {
             tx: reader.database.begin(Mode::Read).await?,
             table: "",
-            tally: Tally::default(),
-            carrier: Carrier::new(seals.clone(), place, Cell::Text(String::new())),
+            tally: StateTally::default(),
+            carrier: RowSealer::new(seals.clone(), place, MovedCell::Text(String::new())),
             keys,
             left: None,
         })
@@ -72,7 +73,7 @@ impl Export {
     ///
     /// # Errors
     /// The server is away.
-    pub async fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, PgStateError> {
+    pub async fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgStateError> {
         let mut rows = self.next(table).await?;
         if let Some(left) = self.left {
             let rest = left.checked_sub(size(&rows));
@@ -86,7 +87,7 @@ impl Export {
         Ok(rows)
     }
 
-    async fn next(&mut self, table: &'static Table) -> Result<Vec<Row>, Failure> {
+    async fn next(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgFailure> {
         if self.table != table.name {
             let (mut names, name, order) = (table.names(), table.name, table.order);
             if name == VECTORS {
@@ -112,20 +113,20 @@ impl Export {
     }
 
     /// What has crossed.
-    pub fn sum(&mut self) -> Sum {
+    pub fn sum(&mut self) -> StateTotals {
         std::mem::take(&mut self.tally).sum()
     }
 }
 
 /// What a target needs of the keys.
-fn keys_of(seals: &Seals, references: Option<References>) -> Result<Option<Keys>, PgStateError> {
+fn keys_of(seals: &StateSealer, references: Option<SealKeyReferences>) -> Result<Option<Keys>, PgStateError> {
     let refused = |why: &str| PgStateError::Sealed {
         stores: named(seals.stores().iter().cloned()),
         why: why.to_owned(),
     };
     match (references, seals.vault()) {
         (
-            Some(References {
+            Some(SealKeyReferences {
                 previous: Some(_), ..
             }),
             _,
@@ -142,44 +143,44 @@ fn keys_of(seals: &Seals, references: Option<References>) -> Result<Option<Keys>
     }
 }
 
-fn size(rows: &[Row]) -> u64 {
-    let cell = |cell: &Cell| match cell {
-        Cell::Null | Cell::Int(_) => 8,
-        Cell::Text(text) => text.len(),
-        Cell::Bytes(bytes) => bytes.len(),
+fn size(rows: &[MovedRow]) -> u64 {
+    let cell = |cell: &MovedCell| match cell {
+        MovedCell::Null | MovedCell::Int(_) => 8,
+        MovedCell::Text(text) => text.len(),
+        MovedCell::Bytes(bytes) => bytes.len(),
     };
     let all: usize = rows.iter().flatten().map(cell).sum();
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 
-fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<Row, Failure> {
-    let mut cells = Row::with_capacity(table.columns.len());
+fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<MovedRow, PgFailure> {
+    let mut cells = MovedRow::with_capacity(table.columns.len());
     for (at, (_, kind)) in table.columns.iter().enumerate() {
         let cell = match kind {
-            Kind::Int => row.try_get::<_, Option<i64>>(at)?.map(Cell::Int),
+            Kind::Int => row.try_get::<_, Option<i64>>(at)?.map(MovedCell::Int),
             Kind::Flag => row
                 .try_get::<_, Option<bool>>(at)?
-                .map(|flag| Cell::Int(flag.into())),
-            Kind::Text => row.try_get::<_, Option<String>>(at)?.map(Cell::Text),
-            Kind::Said => super::row::maybe_text(row, at)?.map(Cell::Text),
+                .map(|flag| MovedCell::Int(flag.into())),
+            Kind::Text => row.try_get::<_, Option<String>>(at)?.map(MovedCell::Text),
+            Kind::Said => super::row::maybe_text(row, at)?.map(MovedCell::Text),
             Kind::Bytes if table.name == VECTORS => {
                 let vector = row.try_get::<_, Option<Vec<f32>>>(at)?;
                 let packed = vector.map(|vector| packed::pack(&vector));
-                packed.or(row.try_get(table.columns.len())?).map(Cell::Bytes)
+                packed.or(row.try_get(table.columns.len())?).map(MovedCell::Bytes)
             }
-            Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(Cell::Bytes),
+            Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(MovedCell::Bytes),
         };
-        cells.push(cell.unwrap_or(Cell::Null));
+        cells.push(cell.unwrap_or(MovedCell::Null));
     }
     Ok(cells)
 }
 
 /// A state in the making.
 #[derive(Debug)]
-pub struct Import {
-    tx: Transaction,
+pub struct PgStateImport {
+    tx: PgTransaction,
     /// Seals what was sealed in the source.
-    carrier: Carrier,
+    carrier: RowSealer,
 }
 
 /// One column of several rows, as the server takes it.
@@ -191,20 +192,20 @@ enum Column {
 }
 
 impl Column {
-    fn of(kind: Kind, at: usize, rows: &[Row]) -> Self {
-        let cells = || rows.iter().map(|row| row.get(at).unwrap_or(&Cell::Null));
-        let int = |cell: &Cell| match cell {
-            Cell::Int(number) => Some(*number),
-            Cell::Null | Cell::Text(_) | Cell::Bytes(_) => None,
+    fn of(kind: Kind, at: usize, rows: &[MovedRow]) -> Self {
+        let cells = || rows.iter().map(|row| row.get(at).unwrap_or(&MovedCell::Null));
+        let int = |cell: &MovedCell| match cell {
+            MovedCell::Int(number) => Some(*number),
+            MovedCell::Null | MovedCell::Text(_) | MovedCell::Bytes(_) => None,
         };
-        let text = |cell: &Cell| match cell {
-            Cell::Text(text) => Some(text.clone()),
-            Cell::Null | Cell::Int(_) | Cell::Bytes(_) => None,
+        let text = |cell: &MovedCell| match cell {
+            MovedCell::Text(text) => Some(text.clone()),
+            MovedCell::Null | MovedCell::Int(_) | MovedCell::Bytes(_) => None,
         };
-        let bytes = |cell: &Cell| match cell {
-            Cell::Bytes(bytes) => Some(bytes.clone()),
-            Cell::Text(text) => Some(text.clone().into_bytes()),
-            Cell::Null | Cell::Int(_) => None,
+        let bytes = |cell: &MovedCell| match cell {
+            MovedCell::Bytes(bytes) => Some(bytes.clone()),
+            MovedCell::Text(text) => Some(text.clone().into_bytes()),
+            MovedCell::Null | MovedCell::Int(_) => None,
         };
         match kind {
             Kind::Int => Self::Ints(cells().map(int).collect()),
@@ -233,14 +234,14 @@ impl Column {
     }
 }
 
-impl Import {
+impl PgStateImport {
     /// Begins a state of this agent. The schema is made when it is missing, and must hold no state. `keys`: of its encrypted stores.
     ///
     /// # Errors
     /// It holds one, a host serves it, or the server is away.
-    pub async fn begin(database: &Database, agent: &str, keys: Option<Keys>) -> Result<Self, PgStateError> {
+    pub async fn begin(database: &PgDatabase, agent: &str, keys: Option<Keys>) -> Result<Self, PgStateError> {
         let reference = keys.as_ref().map(|keys| keys.reference.clone());
-        let carrier = Carrier::of_target(keys, place, Cell::Text(String::new()));
+        let carrier = RowSealer::of_target(keys, place, MovedCell::Text(String::new()));
         let tx = database.begin(Mode::Write).await?;
         // Whoever starts an agent here waits for this row.
         let sql = "SELECT last_row, agent IS NOT NULL OR moved IS NOT NULL OR EXISTS (SELECT 1 FROM memory_parts) \
@@ -248,8 +249,8 @@ impl Import {
         let row = tx.first(sql, &[]).await?;
         let row = row.ok_or_else(|| PgStateError::Broken("the table `journal` has no row".to_owned()))?;
         let (rows, used): (i64, bool) = (
-            row.try_get(0).map_err(Failure::from)?,
-            row.try_get(1).map_err(Failure::from)?,
+            row.try_get(0).map_err(PgFailure::from)?,
+            row.try_get(1).map_err(PgFailure::from)?,
         );
         if rows > 0 || used {
             return Err(PgStateError::Broken(
@@ -259,7 +260,7 @@ impl Import {
         tx.run("UPDATE journal SET agent = $1 WHERE id = 1", &[&agent])
             .await?;
         // A new schema may have marks of its own making.
-        tx.batch("DELETE FROM marks").await.map_err(Failure::from)?;
+        tx.batch("DELETE FROM marks").await.map_err(PgFailure::from)?;
         for (store, proof) in carrier.proofs().map_err(PgStateError::Broken)? {
             let sql = "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3)";
             tx.run(sql, &[&store, &reference, &proof]).await?;
@@ -271,7 +272,7 @@ impl Import {
     ///
     /// # Errors
     /// The server is away, or a row does not fit.
-    pub async fn rows(&mut self, table: &'static Table, mut rows: Vec<Row>) -> Result<(), PgStateError> {
+    pub async fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), PgStateError> {
         if !rows.is_empty() {
             self.carrier
                 .close(table, &mut rows)
@@ -288,7 +289,7 @@ impl Import {
     ///
     /// # Errors
     /// The server is away.
-    pub async fn stored(&self) -> Result<Sum, PgStateError> {
+    pub async fn stored(&self) -> Result<StateTotals, PgStateError> {
         Ok(stored(&self.tx).await?)
     }
 
@@ -301,7 +302,7 @@ impl Import {
         Ok(self.tx.end(done).await?)
     }
 
-    async fn finish(&self, keys: &[String]) -> Result<(), Failure> {
+    async fn finish(&self, keys: &[String]) -> Result<(), PgFailure> {
         let tx = &self.tx;
         tx.batch("UPDATE journal SET last_row = coalesce((SELECT max(row) FROM events), 0) WHERE id = 1")
             .await?;
@@ -324,7 +325,7 @@ impl Import {
             .await?;
         }
         let carried = self.carrier.carried();
-        for (store, proof) in self.carrier.proofs().map_err(Failure::Schema)? {
+        for (store, proof) in self.carrier.proofs().map_err(PgFailure::Schema)? {
             if carried.contains(store.as_str()) {
                 let sql = "INSERT INTO memory_seals (agent, store, proof) SELECT agent, $1, $2 FROM journal WHERE id = 1";
                 tx.run(sql, &[&store, &proof]).await?;
@@ -339,8 +340,8 @@ impl Import {
 }
 
 /// The rows of every table, and the chains' heads.
-async fn stored(session: &Session) -> Result<Sum, Failure> {
-    let mut tally = Tally::default();
+async fn stored(session: &PgConnection) -> Result<StateTotals, PgFailure> {
+    let mut tally = StateTally::default();
     let mut rows = BTreeMap::new();
     for table in &TABLES {
         let number: i64 = session
@@ -362,16 +363,16 @@ async fn stored(session: &Session) -> Result<Sum, Failure> {
                 .map(|row| cells(table, row))
                 .collect::<Result<Vec<_>, _>>()?;
             match page.last().and_then(|row| row.first()) {
-                Some(Cell::Bytes(session)) => last.clone_from(session),
+                Some(MovedCell::Bytes(session)) => last.clone_from(session),
                 Some(_) | None => break,
             }
             tally.add(table, &page);
         }
     }
-    Ok(Sum { rows, ..tally.sum() })
+    Ok(StateTotals { rows, ..tally.sum() })
 }
 
-async fn insert(session: &Session, table: &Table, rows: &[Row]) -> Result<(), Failure> {
+async fn insert(session: &PgConnection, table: &Table, rows: &[MovedRow]) -> Result<(), PgFailure> {
     let mut columns: Vec<Column> = table
         .columns
         .iter()
@@ -420,10 +421,10 @@ async fn insert(session: &Session, table: &Table, rows: &[Row]) -> Result<(), Fa
 }
 
 /// An entry's words, as they are indexed.
-fn words_of(row: &Row) -> String {
+fn words_of(row: &MovedRow) -> String {
     let text = |at: usize| match row.get(at) {
-        Some(Cell::Text(text)) => Some(text.as_str()),
-        Some(Cell::Null | Cell::Int(_) | Cell::Bytes(_)) | None => None,
+        Some(MovedCell::Text(text)) => Some(text.as_str()),
+        Some(MovedCell::Null | MovedCell::Int(_) | MovedCell::Bytes(_)) | None => None,
     };
     let content = text(4).unwrap_or_default();
     if is_sealed_text(content) {
@@ -433,16 +434,16 @@ fn words_of(row: &Row) -> String {
     folded(&words::text_of(&content, text(3)))
 }
 
-async fn vectors(session: &Session, rows: &[Row]) -> Result<(), Failure> {
+async fn vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFailure> {
     let sql = "INSERT INTO memory_vectors (n, part, whose, model, vector, sealed) VALUES ($1, $2, $3, $4, $5, $6) \
         ON CONFLICT DO NOTHING";
     for row in rows {
         if let [
-            Cell::Int(n),
-            Cell::Int(part),
-            Cell::Int(whose),
-            Cell::Text(model),
-            Cell::Bytes(bytes),
+            MovedCell::Int(n),
+            MovedCell::Int(part),
+            MovedCell::Int(whose),
+            MovedCell::Text(model),
+            MovedCell::Bytes(bytes),
         ] = row.as_slice()
         {
             let vector = packed::floats(bytes).filter(|_| !is_sealed(bytes));
@@ -460,7 +461,7 @@ async fn vectors(session: &Session, rows: &[Row]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The server is away.
-pub async fn moved(database: &Database, target: &str) -> Result<(), PgStateError> {
+pub async fn moved(database: &PgDatabase, target: &str) -> Result<(), PgStateError> {
     database
         .write(async |session| {
             let bytes = target.as_bytes();

@@ -5,36 +5,36 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Batch, Entry, JournalError, Ticket};
+use clawk_kernel::ports::{Batch, JournalEntry, JournalError, JournalTicket};
 use clawk_proto::SessionId;
 use tokio::sync::{Notify, oneshot};
 
-use super::erase::Removal;
-use super::heads::{NewHead, Sent};
+use super::erase::ContentRemoval;
+use super::heads::{HeadDelivery, NewHead};
 
 /// What is written beside events.
 #[derive(Debug)]
-pub(super) enum Extra {
-    Remove(Removal),
+pub(super) enum ExtraWrite {
+    Remove(ContentRemoval),
     Head(NewHead),
-    Sent(String, Sent),
+    Sent(String, HeadDelivery),
     /// A session with its epoch is given up.
     Release(SessionId, i64),
 }
 
 /// What the writer does.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum PgWriterWork {
     /// Of the agent's start that has this number, if one has: that of an earlier start is left out.
     Append(Batch, Option<i64>),
     /// Both in the same commit.
-    AppendAnd(Batch, Extra),
-    Run(Extra),
+    AppendAnd(Batch, ExtraWrite),
+    Run(ExtraWrite),
     /// Nothing: its ticket marks the place.
     Flush,
 }
 
-impl Work {
+impl PgWriterWork {
     pub(super) const fn batch(&self) -> Option<&Batch> {
         match self {
             Self::Append(batch, _) | Self::AppendAnd(batch, _) => Some(batch),
@@ -42,7 +42,7 @@ impl Work {
         }
     }
 
-    pub(super) const fn extra(&self) -> Option<&Extra> {
+    pub(super) const fn extra(&self) -> Option<&ExtraWrite> {
         match self {
             Self::AppendAnd(_, extra) | Self::Run(extra) => Some(extra),
             Self::Append(..) | Self::Flush => None,
@@ -55,14 +55,14 @@ impl Work {
     }
 }
 
-pub(super) struct Item {
-    pub(super) work: Work,
+pub(super) struct PgWriterItem {
+    pub(super) work: PgWriterWork,
     pub(super) done: oneshot::Sender<Result<(), JournalError>>,
     entries: usize,
     bytes: usize,
 }
 
-impl fmt::Debug for Item {
+impl fmt::Debug for PgWriterItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Item({} entries, {} bytes)", self.entries, self.bytes)
     }
@@ -70,9 +70,9 @@ impl fmt::Debug for Item {
 
 /// What the writer finds when it looks.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum PgWriterDrain {
     /// At least one item.
-    Items(Vec<Item>),
+    Items(Vec<PgWriterItem>),
     /// Nothing in the time given.
     Nothing,
     /// Closed, and all is done.
@@ -90,7 +90,7 @@ pub(super) struct Bounds {
 
 #[derive(Debug, Default)]
 struct State {
-    items: VecDeque<Item>,
+    items: VecDeque<PgWriterItem>,
     entries: usize,
     bytes: usize,
     /// Why nothing can be written now.
@@ -99,13 +99,13 @@ struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct PgWriterQueue {
     bounds: Bounds,
     state: Mutex<State>,
     changed: Notify,
 }
 
-impl Queue {
+impl PgWriterQueue {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -120,11 +120,11 @@ impl Queue {
     }
 
     /// Takes work, or refuses it at once.
-    pub(super) fn push(&self, work: Work) -> Result<Ticket, JournalError> {
+    pub(super) fn push(&self, work: PgWriterWork) -> Result<JournalTicket, JournalError> {
         let (entries, bytes) = work
             .batch()
             .map_or((1, 0), |batch| (batch.entries.len().max(1), bytes_of(batch)));
-        let (done, ticket) = Ticket::new();
+        let (done, ticket) = JournalTicket::new();
         let mut state = self.lock();
         if state.closed {
             return Err(JournalError::Unwritable("it was closed".to_owned()));
@@ -145,7 +145,7 @@ impl Queue {
         }
         state.entries += entries;
         state.bytes += bytes;
-        state.items.push_back(Item {
+        state.items.push_back(PgWriterItem {
             work,
             done,
             entries,
@@ -157,7 +157,7 @@ impl Queue {
     }
 
     /// Waits for work and takes one group of it. What is more than events ends its group.
-    pub(super) async fn take(&self, patience: Option<Duration>) -> Taken {
+    pub(super) async fn take(&self, patience: Option<Duration>) -> PgWriterDrain {
         loop {
             if let Some(taken) = self.look() {
                 return taken;
@@ -166,17 +166,17 @@ impl Queue {
                 None => self.changed.notified().await,
                 Some(time) => {
                     if tokio::time::timeout(time, self.changed.notified()).await.is_err() {
-                        return self.look().unwrap_or(Taken::Nothing);
+                        return self.look().unwrap_or(PgWriterDrain::Nothing);
                     }
                 }
             }
         }
     }
 
-    fn look(&self) -> Option<Taken> {
+    fn look(&self) -> Option<PgWriterDrain> {
         let mut state = self.lock();
         if state.items.is_empty() {
-            return state.closed.then_some(Taken::Closed);
+            return state.closed.then_some(PgWriterDrain::Closed);
         }
         let (mut entries, mut bytes) = (0, 0);
         let mut group = Vec::new();
@@ -191,12 +191,12 @@ impl Queue {
         }
         state.entries -= entries;
         state.bytes -= bytes;
-        Some(Taken::Items(group))
+        Some(PgWriterDrain::Items(group))
     }
 
     /// From now on everything is refused with this cause, and what waits as well. Returns the sessions of what waited.
     pub(super) fn refuse(&self, cause: &JournalError) -> Vec<SessionId> {
-        let waiting: Vec<Item> = {
+        let waiting: Vec<PgWriterItem> = {
             let mut state = self.lock();
             state.refusing = Some(cause.clone());
             (state.entries, state.bytes) = (0, 0);
@@ -223,12 +223,13 @@ impl Queue {
 }
 
 /// The sessions that a batch is about.
-pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<Item = SessionId> {
+pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<PgWriterItem = SessionId> {
     batch.entries.iter().map(|entry| entry.session)
 }
 
 fn bytes_of(batch: &Batch) -> usize {
-    let of_entry =
-        |e: &Entry| 256 + e.payload.get().len() + e.content.as_ref().map_or(0, |content| content.bytes.len());
+    let of_entry = |e: &JournalEntry| {
+        256 + e.payload.get().len() + e.content.as_ref().map_or(0, |content| content.bytes.len())
+    };
     batch.entries.iter().map(of_entry).sum()
 }

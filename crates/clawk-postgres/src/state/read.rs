@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    AnswerKey, Arrived, Content, ConversationKey, OpenEffect, OpenMessage, OutboxRow, Recorded, Scan,
-    SessionRow, Spent, StoredAnswer,
+    AnswerKey, ConversationKey, EarlierArrival, EventContent, JournalScan, OpenEffect, OpenMessage,
+    OutboxRow, RecordedEvent, SessionRow, SpentAmount, StoredAnswer,
 };
-use clawk_kernel::projection::Kept;
-use clawk_kernel::purse::Amount;
+use clawk_kernel::projection::StoredProjections;
+use clawk_kernel::purse::BudgetAmount;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
-use clawk_recall::keys::Seals;
+use clawk_recall::keys::StateSealer;
 use clawk_trace::chain::digest_of;
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -19,10 +19,10 @@ use tokio_postgres::types::ToSql;
 
 use super::row::{self, bound, integer, unsigned};
 use super::{PgStateError, append, boxes, check, seal};
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 use crate::memory::PgMemory;
-use crate::pool::Database;
+use crate::pool::PgDatabase;
 
 /// Rows in a page when the caller names no limit.
 const PAGE: usize = 1000;
@@ -34,7 +34,11 @@ const EVENT: &str = "SELECT e.row, e.session, s.trace_id, e.sequence, e.at, e.ki
     e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
     FROM events e JOIN sessions s ON s.session = e.session";
 
-pub(super) async fn scan(session: &Session, seals: &Seals, scan: &Scan) -> Result<Vec<Recorded>, Failure> {
+pub(super) async fn scan(
+    session: &PgConnection,
+    seals: &StateSealer,
+    scan: &JournalScan,
+) -> Result<Vec<RecordedEvent>, PgFailure> {
     let after = match scan.since {
         Some(since) if scan.after_row == 0 => row_before(session, since).await?,
         Some(_) | None => integer(scan.after_row),
@@ -77,7 +81,7 @@ pub(super) async fn scan(session: &Session, seals: &Seals, scan: &Scan) -> Resul
 
 /// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what a clock
 /// was set back.
-async fn row_before(session: &Session, since: Timestamp) -> Result<i64, Failure> {
+async fn row_before(session: &PgConnection, since: Timestamp) -> Result<i64, PgFailure> {
     let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
     let (mut before, mut behind) = (0, integer(last_row(session).await?) + 1);
     while behind - before > 1 {
@@ -92,16 +96,16 @@ async fn row_before(session: &Session, since: Timestamp) -> Result<i64, Failure>
     Ok(before)
 }
 
-fn recorded(seals: &Seals, found: &Row) -> Result<Recorded, Failure> {
+fn recorded(seals: &StateSealer, found: &Row) -> Result<RecordedEvent, PgFailure> {
     let bytes: Option<Vec<u8>> = found.try_get(7)?;
     let content = match (row::maybe_digest(found, 6)?, bytes) {
-        (Some(digest), Some(bytes)) => Some(Content {
+        (Some(digest), Some(bytes)) => Some(EventContent {
             digest,
             bytes: right(digest, seal::opened(seals, digest, bytes)?)?,
         }),
         _ => None,
     };
-    Ok(Recorded {
+    Ok(RecordedEvent {
         row: unsigned(found, 0)?,
         session: row::session(found, 1)?,
         sequence: unsigned(found, 2)?,
@@ -113,32 +117,32 @@ fn recorded(seals: &Seals, found: &Row) -> Result<Recorded, Failure> {
 }
 
 /// The bytes, if they are those that were hashed: nothing is done with others.
-fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, PgFailure> {
     if digest_of(&bytes) == digest {
         return Ok(bytes);
     }
-    Err(Failure::Schema(format!(
+    Err(PgFailure::Schema(format!(
         "the content `{digest}` was changed; look with `clawk trace verify`"
     )))
 }
 
-pub(super) async fn last_row(session: &Session) -> Result<u64, Failure> {
+pub(super) async fn last_row(session: &PgConnection) -> Result<u64, PgFailure> {
     let sql = "SELECT coalesce(max(row), 0) FROM events";
     let last: i64 = session.value(sql, &[]).await?;
     Ok(u64::try_from(last).unwrap_or(0))
 }
 
-pub(super) async fn last_row_of(session: &Session, kind: &str) -> Result<Option<u64>, Failure> {
+pub(super) async fn last_row_of(session: &PgConnection, kind: &str) -> Result<Option<u64>, PgFailure> {
     let sql = "SELECT row FROM events WHERE kind = $1 ORDER BY row DESC LIMIT 1";
     let found = session.first(sql, &[&kind]).await?;
     found.map(|row| unsigned(&row, 0)).transpose()
 }
 
 pub(super) async fn answer_to(
-    session: &Session,
-    seals: &Seals,
+    session: &PgConnection,
+    seals: &StateSealer,
     key: AnswerKey,
-) -> Result<Option<StoredAnswer>, Failure> {
+) -> Result<Option<StoredAnswer>, PgFailure> {
     let now = append::NOW_US;
     let sql = format!(
         "SELECT e.row, e.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, c.bytes, {now} - a.at FROM answers a \
@@ -155,27 +159,27 @@ pub(super) async fn answer_to(
 }
 
 pub(super) async fn content(
-    session: &Session,
-    seals: &Seals,
+    session: &PgConnection,
+    seals: &StateSealer,
     digest: Digest,
-) -> Result<Option<Vec<u8>>, Failure> {
+) -> Result<Option<Vec<u8>>, PgFailure> {
     let found = stored_content(session, seals, digest).await?;
     found.map(|bytes| right(digest, bytes)).transpose()
 }
 
 /// The stored bytes, not compared with their digest.
 async fn stored_content(
-    session: &Session,
-    seals: &Seals,
+    session: &PgConnection,
+    seals: &StateSealer,
     digest: Digest,
-) -> Result<Option<Vec<u8>>, Failure> {
+) -> Result<Option<Vec<u8>>, PgFailure> {
     let sql = "SELECT bytes FROM contents WHERE digest = $1";
     let found = session.first(sql, &[&digest.0.as_slice()]).await?;
     let bytes: Option<Vec<u8>> = found.map(|row| row.try_get(0)).transpose()?;
     bytes.map(|bytes| seal::opened(seals, digest, bytes)).transpose()
 }
 
-pub(super) async fn open_messages(session: &Session) -> Result<Vec<OpenMessage>, Failure> {
+pub(super) async fn open_messages(session: &PgConnection) -> Result<Vec<OpenMessage>, PgFailure> {
     let sql = "SELECT session, message FROM inbox WHERE state = 'open' ORDER BY n";
     let rows = session.rows(sql, &[]).await?;
     let one = |found: &Row| {
@@ -187,24 +191,24 @@ pub(super) async fn open_messages(session: &Session) -> Result<Vec<OpenMessage>,
     rows.iter().map(one).collect()
 }
 
-pub(super) async fn message(session: &Session, id: MessageId) -> Result<Option<SessionId>, Failure> {
+pub(super) async fn message(session: &PgConnection, id: MessageId) -> Result<Option<SessionId>, PgFailure> {
     let sql = "SELECT session FROM inbox WHERE message = $1";
     let found = session.first(sql, &[&id.0.as_bytes().as_slice()]).await?;
     found.map(|found| row::session(&found, 0)).transpose()
 }
 
 pub(super) async fn arrived(
-    session: &Session,
+    session: &PgConnection,
     channel: &str,
     id: &str,
     now: Timestamp,
-) -> Result<Option<Arrived>, Failure> {
+) -> Result<Option<EarlierArrival>, PgFailure> {
     let sql = "SELECT message, session FROM platform_ids WHERE channel = $1 AND id = $2 AND until > $3";
     let found = session
         .first(sql, &[&channel.as_bytes(), &id.as_bytes(), &now.0])
         .await?;
     let one = |found: Row| {
-        Ok(Arrived {
+        Ok(EarlierArrival {
             message: row::message(&found, 0)?,
             session: row::session(&found, 1)?,
         })
@@ -213,9 +217,9 @@ pub(super) async fn arrived(
 }
 
 pub(super) async fn conversation(
-    session: &Session,
+    session: &PgConnection,
     key: &ConversationKey,
-) -> Result<Option<SessionId>, Failure> {
+) -> Result<Option<SessionId>, PgFailure> {
     let sql = "SELECT session FROM conversations WHERE channel = $1 AND conversation = $2 AND sender = $3";
     let (channel, conversation) = (key.channel.as_bytes(), key.conversation.as_bytes());
     let found = session
@@ -225,11 +229,11 @@ pub(super) async fn conversation(
 }
 
 pub(super) async fn owed(
-    session: &Session,
-    seals: &Seals,
+    session: &PgConnection,
+    seals: &StateSealer,
     channel: &str,
     limit: usize,
-) -> Result<Vec<OutboxRow>, Failure> {
+) -> Result<Vec<OutboxRow>, PgFailure> {
     // The first of each conversation; `outbox_owed` holds them in that order.
     let sql = format!(
         "SELECT {} FROM (SELECT DISTINCT ON (conversation) n, {} FROM outbox WHERE NOT dead AND channel = $1 \
@@ -241,13 +245,17 @@ pub(super) async fn owed(
     rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
-pub(super) async fn outbox(session: &Session, seals: &Seals, most: usize) -> Result<Vec<OutboxRow>, Failure> {
+pub(super) async fn outbox(
+    session: &PgConnection,
+    seals: &StateSealer,
+    most: usize,
+) -> Result<Vec<OutboxRow>, PgFailure> {
     let sql = format!("SELECT {} FROM outbox ORDER BY n LIMIT $1", boxes::COLUMNS);
     let rows = session.rows(&sql, &[&bound(most)]).await?;
     rows.iter().map(|found| boxes::outbox_row(seals, found)).collect()
 }
 
-pub(super) async fn sessions(session: &Session, limit: usize) -> Result<Vec<SessionRow>, Failure> {
+pub(super) async fn sessions(session: &PgConnection, limit: usize) -> Result<Vec<SessionRow>, PgFailure> {
     let sql = "SELECT session, events, started, last FROM sessions ORDER BY last DESC, session DESC LIMIT $1";
     let rows = session.rows(sql, &[&bound(limit)]).await?;
     let one = |found: &Row| {
@@ -261,14 +269,14 @@ pub(super) async fn sessions(session: &Session, limit: usize) -> Result<Vec<Sess
     rows.iter().map(one).collect()
 }
 
-pub(super) async fn spent_since(session: &Session, hour: i64) -> Result<Vec<Spent>, Failure> {
+pub(super) async fn spent_since(session: &PgConnection, hour: i64) -> Result<Vec<SpentAmount>, PgFailure> {
     let sql = "SELECT hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out FROM spent WHERE hour >= $1 ORDER BY hour, purse";
     let rows = session.rows(sql, &[&hour]).await?;
     let one = |found: &Row| {
-        Ok(Spent {
+        Ok(SpentAmount {
             hour: found.try_get(0)?,
             purse: row::text(found, 1)?.into(),
-            amount: Amount {
+            amount: BudgetAmount {
                 tokens: unsigned(found, 2)?,
                 cost_microusd: unsigned(found, 3)?,
                 busy_ms: unsigned(found, 4)?,
@@ -280,13 +288,13 @@ pub(super) async fn spent_since(session: &Session, hour: i64) -> Result<Vec<Spen
     rows.iter().map(one).collect()
 }
 
-pub(super) async fn open_effects(session: &Session) -> Result<Vec<OpenEffect>, Failure> {
+pub(super) async fn open_effects(session: &PgConnection) -> Result<Vec<OpenEffect>, PgFailure> {
     let sql = "SELECT request, session, tool, parameters, at FROM effects_open ORDER BY n";
     let rows = session.rows(sql, &[]).await?;
     let one = |found: &Row| {
         let request: &str = found.try_get(0)?;
         let request_id = RequestId::parse(request)
-            .map_err(|_| Failure::Schema(format!("`{request}` is not a valid request id")))?; // silent-ok: named
+            .map_err(|_| PgFailure::Schema(format!("`{request}` is not a valid request id")))?; // silent-ok: named
         Ok(OpenEffect {
             request_id,
             session: row::session(found, 1)?,
@@ -309,9 +317,9 @@ pub struct Event {
     pub content_digest: Option<Digest>,
 }
 
-fn event(found: &Row) -> Result<Event, Failure> {
+fn event(found: &Row) -> Result<Event, PgFailure> {
     let payload = RawValue::from_string(found.try_get(9)?)
-        .map_err(|_| Failure::Schema("a payload is not JSON".to_owned()))?; // silent-ok: says no more
+        .map_err(|_| PgFailure::Schema("a payload is not JSON".to_owned()))?; // silent-ok: says no more
     let event = SealedEvent {
         trace_version: TRACE_VERSION,
         session_id: row::session(found, 1)?,
@@ -335,7 +343,7 @@ fn event(found: &Row) -> Result<Event, Failure> {
 
 /// Which events [`PgReader::events`] answers: one page in the order of rows.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Which {
+pub struct PgEventQuery {
     /// Only this chain.
     pub session: Option<SessionId>,
     /// Only rows after this one.
@@ -347,15 +355,15 @@ pub struct Which {
 /// Reads a state without serving it.
 #[derive(Debug, Clone)]
 pub struct PgReader {
-    pub(super) database: Database,
+    pub(super) database: PgDatabase,
     /// What opens it.
-    pub(super) seals: Arc<Seals>,
+    pub(super) seals: Arc<StateSealer>,
 }
 
 impl PgReader {
     /// Of this database.
     #[must_use]
-    pub fn new(database: Database) -> Self {
+    pub fn new(database: PgDatabase) -> Self {
         Self {
             database,
             seals: Arc::default(),
@@ -371,7 +379,7 @@ impl PgReader {
 
     pub(super) async fn with<T>(
         &self,
-        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+        work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, PgStateError> {
         Ok(self.database.read(work).await?)
     }
@@ -380,7 +388,7 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read; so for all others.
-    pub async fn recorded_events(&self, asked: &Scan) -> Result<Vec<Recorded>, PgStateError> {
+    pub async fn recorded_events(&self, asked: &JournalScan) -> Result<Vec<RecordedEvent>, PgStateError> {
         self.with(async |session| scan(session, &self.seals, asked).await)
             .await
     }
@@ -389,7 +397,7 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn events(&self, which: Which) -> Result<Vec<Event>, PgStateError> {
+    pub async fn events(&self, which: PgEventQuery) -> Result<Vec<Event>, PgStateError> {
         let limit = bound(if which.limit == 0 { PAGE } else { which.limit });
         let of = which.session.map(|session| session.0.as_bytes().to_vec());
         let sql = format!(
@@ -535,7 +543,7 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn spent_since(&self, hour: i64) -> Result<Vec<Spent>, PgStateError> {
+    pub async fn spent_since(&self, hour: i64) -> Result<Vec<SpentAmount>, PgStateError> {
         self.with(async |session| spent_since(session, hour).await).await
     }
 
@@ -551,19 +559,19 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn kept(&self) -> Result<(Kept, u64), PgStateError> {
+    pub async fn kept(&self) -> Result<(StoredProjections, u64), PgStateError> {
         self.with(async |session| {
             let rows = session
                 .rows("SELECT message, state FROM inbox ORDER BY n", &[])
                 .await?;
             let one = |found: &Row| Ok((row::message(found, 0)?, found.try_get(1)?));
-            let inbox = rows.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+            let inbox = rows.iter().map(one).collect::<Result<Vec<_>, PgFailure>>()?;
             let rows = session
                 .rows("SELECT key, row FROM answers ORDER BY row", &[])
                 .await?;
             let one = |found: &Row| Ok((key(found)?, unsigned(found, 1)?));
-            let answers = rows.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
-            let kept = Kept {
+            let answers = rows.iter().map(one).collect::<Result<Vec<_>, PgFailure>>()?;
+            let kept = StoredProjections {
                 inbox,
                 // They go in the order of their rows.
                 answers_since: answers.first().map_or(0, |(_, row)| *row),
@@ -585,9 +593,9 @@ impl PgReader {
     }
 }
 
-fn key(found: &Row) -> Result<AnswerKey, Failure> {
+fn key(found: &Row) -> Result<AnswerKey, PgFailure> {
     let bytes: &[u8] = found.try_get(0)?;
-    let wrong = || Failure::Schema(format!("a key of an answer has {} bytes", bytes.len()));
+    let wrong = || PgFailure::Schema(format!("a key of an answer has {} bytes", bytes.len()));
     let (method, id) = bytes.split_first().ok_or_else(wrong)?;
     Ok(AnswerKey {
         method: *method,

@@ -4,37 +4,37 @@ use clawk_proto::{Digest, MessageId, SessionId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::error::Failure;
+use crate::error::PgFailure;
 
-fn wrong(what: &str) -> Failure {
-    Failure::Schema(format!("a row of the state holds {what}"))
+fn wrong(what: &str) -> PgFailure {
+    PgFailure::Schema(format!("a row of the state holds {what}"))
 }
 
-pub(super) fn unsigned(row: &Row, at: usize) -> Result<u64, Failure> {
+pub(super) fn unsigned(row: &Row, at: usize) -> Result<u64, PgFailure> {
     let value: i64 = row.try_get(at)?;
     u64::try_from(value).map_err(|_| wrong("a negative count")) // silent-ok: the number says no more
 }
 
-pub(super) fn uuid(row: &Row, at: usize) -> Result<Uuid, Failure> {
+pub(super) fn uuid(row: &Row, at: usize) -> Result<Uuid, PgFailure> {
     Uuid::from_slice(row.try_get(at)?).map_err(|_| wrong("bytes that are no UUID")) // silent-ok: as said
 }
 
-pub(super) fn session(row: &Row, at: usize) -> Result<SessionId, Failure> {
+pub(super) fn session(row: &Row, at: usize) -> Result<SessionId, PgFailure> {
     uuid(row, at).map(SessionId)
 }
 
-pub(super) fn message(row: &Row, at: usize) -> Result<MessageId, Failure> {
+pub(super) fn message(row: &Row, at: usize) -> Result<MessageId, PgFailure> {
     uuid(row, at).map(MessageId)
 }
 
-pub(super) fn maybe_uuid(row: &Row, at: usize) -> Result<Option<Uuid>, Failure> {
+pub(super) fn maybe_uuid(row: &Row, at: usize) -> Result<Option<Uuid>, PgFailure> {
     match row.try_get::<_, Option<&[u8]>>(at)? {
         None => Ok(None),
         Some(_) => uuid(row, at).map(Some),
     }
 }
 
-pub(super) fn digest(row: &Row, at: usize) -> Result<Digest, Failure> {
+pub(super) fn digest(row: &Row, at: usize) -> Result<Digest, PgFailure> {
     let bytes: &[u8] = row.try_get(at)?;
     bytes
         .try_into()
@@ -42,7 +42,7 @@ pub(super) fn digest(row: &Row, at: usize) -> Result<Digest, Failure> {
         .map_err(|_| wrong("bytes that are no digest")) // silent-ok: as said
 }
 
-pub(super) fn maybe_digest(row: &Row, at: usize) -> Result<Option<Digest>, Failure> {
+pub(super) fn maybe_digest(row: &Row, at: usize) -> Result<Option<Digest>, PgFailure> {
     match row.try_get::<_, Option<&[u8]>>(at)? {
         None => Ok(None),
         Some(_) => digest(row, at).map(Some),
@@ -50,11 +50,11 @@ pub(super) fn maybe_digest(row: &Row, at: usize) -> Result<Option<Digest>, Failu
 }
 
 /// A text that came from outside.
-pub(super) fn text(row: &Row, at: usize) -> Result<String, Failure> {
+pub(super) fn text(row: &Row, at: usize) -> Result<String, PgFailure> {
     String::from_utf8(row.try_get(at)?).map_err(|_| wrong("bytes that are no text")) // silent-ok: as said
 }
 
-pub(super) fn maybe_text(row: &Row, at: usize) -> Result<Option<String>, Failure> {
+pub(super) fn maybe_text(row: &Row, at: usize) -> Result<Option<String>, PgFailure> {
     match row.try_get::<_, Option<&[u8]>>(at)? {
         None => Ok(None),
         Some(_) => text(row, at).map(Some),

@@ -9,19 +9,22 @@ use std::time::Duration;
 
 use clawk_kernel::ports::JournalError;
 use clawk_manifest::model::Store;
-use clawk_recall::keys::{Find, Keys, Known, PROOF, References, Seals, found, named, place_of, proof_of};
-use clawk_recall::seal::{Vault, is_sealed};
+use clawk_recall::keys::{
+    EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateSealer, found, named, place_of,
+    proof_of,
+};
+use clawk_recall::seal::{SealKeyring, is_sealed};
 use clawk_trace::chain::digest_of;
 use tokio_util::sync::CancellationToken;
 
 use super::boxes;
-use super::lease::{self, Acquired};
+use super::lease::{self, LeaseAcquisition};
 use super::row::{self, bound};
-use super::{License, PgReader, PgState, PgStateError, Serving, Sharing, check, spawn};
-use crate::connect::Session;
-use crate::error::Failure;
+use super::{FencingToken, PgReader, PgState, PgStateError, ServingOptions, StateSharing, check, spawn};
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 use crate::memory::PgMemory;
-use crate::pool::{Database, Mode};
+use crate::pool::{Mode, PgDatabase};
 
 /// Contents that one transaction of the pass seals anew.
 const AT_ONCE: usize = 64;
@@ -39,7 +42,7 @@ const REWRITTEN: [&str; 6] = [
     "outbox",
 ];
 
-pub(super) async fn known(session: &Session) -> Result<Vec<Known>, Failure> {
+pub(super) async fn known(session: &PgConnection) -> Result<Vec<EncryptedStore>, PgFailure> {
     let there: bool = session
         .value("SELECT to_regclass('seals') IS NOT NULL", &[])
         .await?;
@@ -50,7 +53,7 @@ pub(super) async fn known(session: &Session) -> Result<Vec<Known>, Failure> {
         .rows("SELECT store, reference, proof FROM seals ORDER BY store", &[])
         .await?;
     let one = |row: &tokio_postgres::Row| {
-        Ok(Known {
+        Ok(EncryptedStore {
             store: row.try_get(0)?,
             reference: row.try_get(1)?,
             proof: row.try_get(2)?,
@@ -66,12 +69,16 @@ fn refused(stores: impl IntoIterator<Item = String>, why: &str) -> PgStateError 
     }
 }
 
-pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Schema(format!("what is encrypted in the state: {error}"))
+pub(super) fn failed(error: impl std::fmt::Display) -> PgFailure {
+    PgFailure::Schema(format!("what is encrypted in the state: {error}"))
 }
 
 /// Stored content as it was.
-pub(super) fn opened(seals: &Seals, digest: clawk_proto::Digest, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+pub(super) fn opened(
+    seals: &StateSealer,
+    digest: clawk_proto::Digest,
+    bytes: Vec<u8>,
+) -> Result<Vec<u8>, PgFailure> {
     seals.opened(digest, bytes).map_err(failed)
 }
 
@@ -80,22 +87,22 @@ pub(super) const SECRET: &str = "secret";
 
 /// Seals an order between hosts, which may hold what a person said, or a secret that all hosts share.
 pub(super) fn order_closed(
-    seals: &Seals,
+    seals: &StateSealer,
     what: &str,
     id: uuid::Uuid,
     said: Vec<u8>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, PgFailure> {
     let sealed = seals.closed_at(&format!("{what}/{id}"), &said).map_err(failed)?;
     Ok(sealed.unwrap_or(said))
 }
 
 /// The same as it was.
 pub(super) fn order_opened(
-    seals: &Seals,
+    seals: &StateSealer,
     what: &str,
     id: uuid::Uuid,
     said: Vec<u8>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, PgFailure> {
     if !is_sealed(&said) {
         return Ok(said); // JSON and hexadecimal digits never begin as what is sealed does
     }
@@ -105,9 +112,9 @@ pub(super) fn order_opened(
 }
 
 /// What a host that is about to serve knows of the keys.
-pub(super) struct Owned {
+pub(super) struct ServingKeyState {
     /// Opens and seals.
-    pub(super) seals: Arc<Seals>,
+    pub(super) seals: Arc<StateSealer>,
     /// The key; `None`: nothing is encrypted.
     keys: Option<Keys>,
     /// Something is not sealed with it yet.
@@ -115,7 +122,10 @@ pub(super) struct Owned {
 }
 
 /// The key is there and is the right one. Nothing is changed.
-pub(super) async fn owned(database: &Database, serving: &Serving) -> Result<Owned, PgStateError> {
+pub(super) async fn owned(
+    database: &PgDatabase,
+    serving: &ServingOptions,
+) -> Result<ServingKeyState, PgStateError> {
     let (known, unfinished) = database
         .read(async |session| {
             let sql = "SELECT EXISTS (SELECT 1 FROM marks WHERE name = $1)";
@@ -132,7 +142,7 @@ pub(super) async fn owned(database: &Database, serving: &Serving) -> Result<Owne
             stores: BTreeSet::new(),
         },
         (None, None) => {
-            return Ok(Owned {
+            return Ok(ServingKeyState {
                 seals: Arc::default(),
                 keys: None,
                 due: false,
@@ -146,8 +156,8 @@ pub(super) async fn owned(database: &Database, serving: &Serving) -> Result<Owne
     }
     let all: BTreeSet<String> = names().chain(keys.stores.iter().cloned()).collect();
     let stale = known.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
-    Ok(Owned {
-        seals: Arc::new(Seals::new(keys.vault.clone(), all)),
+    Ok(ServingKeyState {
+        seals: Arc::new(StateSealer::new(keys.vault.clone(), all)),
         keys: Some(keys),
         due: unfinished || stale,
     })
@@ -157,7 +167,10 @@ pub(super) async fn owned(database: &Database, serving: &Serving) -> Result<Owne
 ///
 /// # Errors
 /// The key was changed meanwhile, or another host began to encrypt something that is not encrypted everywhere.
-pub(super) async fn settled(database: &Database, serving: &Serving) -> Result<Arc<Seals>, PgStateError> {
+pub(super) async fn settled(
+    database: &PgDatabase,
+    serving: &ServingOptions,
+) -> Result<Arc<StateSealer>, PgStateError> {
     let now = owned(database, serving).await?;
     if now.due {
         let why = "another host changed the key at the same time: start again";
@@ -170,9 +183,9 @@ pub(super) async fn settled(database: &Database, serving: &Serving) -> Result<Ar
 ///
 /// # Errors
 /// It was changed meanwhile, or something is encrypted that was not.
-pub(super) async fn unchanged(database: &Database, seals: &Seals) -> Result<(), PgStateError> {
+pub(super) async fn unchanged(database: &PgDatabase, seals: &StateSealer) -> Result<(), PgStateError> {
     let known = database.read(known).await?;
-    let is_same = |known: &Known| {
+    let is_same = |known: &EncryptedStore| {
         let vault = seals.vault().ok_or("another host encrypted it")?;
         known.is_proved_by(vault)
     };
@@ -187,38 +200,40 @@ pub(super) async fn unchanged(database: &Database, seals: &Seals) -> Result<(), 
 
 /// Seals everything with the current key, while no other host serves the state: none may write something that is not sealed.
 pub(super) async fn everything(
-    database: &Database,
-    serving: &Serving,
-    first: &Owned,
+    database: &PgDatabase,
+    serving: &ServingOptions,
+    first: &ServingKeyState,
     patience: Option<Duration>,
 ) -> Result<(), PgStateError> {
     let Some(keys) = &first.keys else { return Ok(()) };
-    let alone = Serving {
-        sharing: Sharing::Alone,
+    let alone = ServingOptions {
+        sharing: StateSharing::Alone,
         ..serving.clone()
     };
     let patience = match (serving.sharing, patience) {
-        (Sharing::Alone, patience) => patience,
+        (StateSharing::Alone, patience) => patience,
         // Those who serve do not encrypt, or with another key; a host that is gone is waited for.
-        (Sharing::Shared, _) => Some(PATIENCE.max(serving.lease * 2)),
+        (StateSharing::Shared, _) => Some(PATIENCE.max(serving.lease * 2)),
     };
     let until = patience.map(|patience| tokio::time::Instant::now() + patience);
     let lease = loop {
         match lease::acquire(database, &alone).await? {
-            Acquired::Ours(lease) => break lease,
+            LeaseAcquisition::Ours(lease) => break lease,
             // Another host that started at the same time has done it.
-            Acquired::Theirs(_) if !owned(database, serving).await?.due => return Ok(()),
-            Acquired::Theirs(host) if until.is_some_and(|until| tokio::time::Instant::now() >= until) => {
+            LeaseAcquisition::Theirs(_) if !owned(database, serving).await?.due => return Ok(()),
+            LeaseAcquisition::Theirs(host)
+                if until.is_some_and(|until| tokio::time::Instant::now() >= until) =>
+            {
                 return Err(PgStateError::Served { host });
             }
-            Acquired::Theirs(_) => tokio::time::sleep(super::LOOK).await,
+            LeaseAcquisition::Theirs(_) => tokio::time::sleep(super::LOOK).await,
         }
     };
     let over = CancellationToken::new();
     let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
-    let pass = Pass {
+    let pass = PgResealPass {
         database,
-        license: License(Arc::clone(&lease)),
+        license: FencingToken(Arc::clone(&lease)),
         agent: &serving.agent,
         seals: &first.seals,
         keys,
@@ -239,16 +254,16 @@ pub(super) async fn everything(
 }
 
 /// It can be interrupted at every moment: each value says with which key it was sealed, and the next start goes on.
-struct Pass<'a> {
-    database: &'a Database,
-    license: License,
+struct PgResealPass<'a> {
+    database: &'a PgDatabase,
+    license: FencingToken,
     agent: &'a str,
-    seals: &'a Arc<Seals>,
+    seals: &'a Arc<StateSealer>,
     keys: &'a Keys,
 }
 
-impl Pass<'_> {
-    async fn run(&self) -> Result<(), Failure> {
+impl PgResealPass<'_> {
+    async fn run(&self) -> Result<(), PgFailure> {
         let vault = self.seals.known().map_err(failed)?;
         // The proofs first: from the first sealed byte on, nothing starts without a key.
         self.commit(async |session| {
@@ -278,7 +293,7 @@ impl Pass<'_> {
         .await
     }
 
-    async fn prove(&self, session: &Session, vault: &Vault, sql: &str) -> Result<(), Failure> {
+    async fn prove(&self, session: &PgConnection, vault: &SealKeyring, sql: &str) -> Result<(), PgFailure> {
         for store in self.seals.stores() {
             let proof = vault.seal(&proof_of(store), PROOF).map_err(failed)?;
             session.run(sql, &[store, &self.keys.reference, &proof]).await?;
@@ -287,11 +302,14 @@ impl Pass<'_> {
     }
 
     /// A transaction of whoever holds the lease.
-    async fn commit<T>(&self, job: impl AsyncFnOnce(&Session) -> Result<T, Failure>) -> Result<T, Failure> {
+    async fn commit<T>(
+        &self,
+        job: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
+    ) -> Result<T, PgFailure> {
         self.database
             .write(async |session| {
                 if !self.license.holds(session).await? {
-                    return Err(Failure::Schema("another host has taken the agent".to_owned()));
+                    return Err(PgFailure::Schema("another host has taken the agent".to_owned()));
                 }
                 job(session).await
             })
@@ -299,7 +317,7 @@ impl Pass<'_> {
     }
 
     /// Contents in the order of their digests, some at a time.
-    async fn contents(&self, vault: &Vault) -> Result<(), Failure> {
+    async fn contents(&self, vault: &SealKeyring) -> Result<(), PgFailure> {
         let mut after: Vec<u8> = Vec::new();
         loop {
             let last = self
@@ -331,7 +349,7 @@ impl Pass<'_> {
     }
 
     /// Orders wait for an hour at most, so that those of another key are few. And the secrets of all hosts, and why answers are owed.
-    async fn orders(&self) -> Result<(), Failure> {
+    async fn orders(&self) -> Result<(), PgFailure> {
         self.commit(async |session| {
             boxes::seal_reasons(session, self.seals).await?;
             for found in &session.rows("SELECT id, secret FROM secrets", &[]).await? {
@@ -361,7 +379,7 @@ impl Pass<'_> {
     }
 
     /// Encrypted stores that lie in the state.
-    async fn stores(&self) -> Result<(), Failure> {
+    async fn stores(&self) -> Result<(), PgFailure> {
         let here = self
             .database
             .read(async |session| {
@@ -370,7 +388,7 @@ impl Pass<'_> {
                 let rows = session.rows(sql, &[&self.agent]).await?;
                 rows.iter()
                     .map(|row| Ok(row.try_get(0)?))
-                    .collect::<Result<Vec<String>, Failure>>()
+                    .collect::<Result<Vec<String>, PgFailure>>()
             })
             .await?;
         let vault = self.seals.vault().cloned().map(Arc::new);
@@ -396,7 +414,7 @@ impl Pass<'_> {
                 let tx = self.database.begin(Mode::Write).await?;
                 tx.batch("COMMIT").await?;
                 tx.batch("SET statement_timeout = 0").await?;
-                Ok::<_, Failure>(tx.batch(&format!("VACUUM FULL {table}")).await?)
+                Ok::<_, PgFailure>(tx.batch(&format!("VACUUM FULL {table}")).await?)
             };
             if let Err(failure) = done.await {
                 tracing::warn!(
@@ -414,17 +432,17 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn looked(self, find: Option<Find>) -> Result<Self, PgStateError> {
+    pub async fn looked(self, find: Option<SealKeyLookup>) -> Result<Self, PgStateError> {
         let known = self.database.read(known).await?;
         Ok(Self {
-            seals: Arc::new(Seals::of_reader(&known, find)),
+            seals: Arc::new(StateSealer::of_reader(&known, find)),
             ..self
         })
     }
 
     /// What opens it.
     #[must_use]
-    pub fn seals(&self) -> &Seals {
+    pub fn seals(&self) -> &StateSealer {
         &self.seals
     }
 
@@ -432,7 +450,7 @@ impl PgReader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub async fn key_references(&self) -> Result<Option<References>, PgStateError> {
+    pub async fn key_references(&self) -> Result<Option<SealKeyReferences>, PgStateError> {
         self.with(async |session| {
             if known(session).await?.is_empty() {
                 return Ok(None);
@@ -441,7 +459,7 @@ impl PgReader {
             let Some(row) = session.first(sql, &[]).await? else {
                 return Ok(None);
             };
-            Ok(Some(References {
+            Ok(Some(SealKeyReferences {
                 current: row.try_get(0)?,
                 previous: row.try_get(1)?,
             }))
@@ -453,7 +471,7 @@ impl PgReader {
 impl PgState {
     /// What opens and seals; `None`: nothing is encrypted.
     #[must_use]
-    pub fn vault(&self) -> Option<&Vault> {
+    pub fn vault(&self) -> Option<&SealKeyring> {
         self.inner.seals.vault()
     }
 
@@ -465,7 +483,7 @@ impl PgState {
         let license = self.license();
         let written = self.inner.database.write(async |session| {
             if !license.holds(session).await? {
-                return Err(Failure::Schema("another host has taken the agent".to_owned()));
+                return Err(PgFailure::Schema("another host has taken the agent".to_owned()));
             }
             session
                 .run("UPDATE seals SET previous = NULL", &[])

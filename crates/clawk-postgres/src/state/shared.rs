@@ -1,18 +1,18 @@
-//! The kernel's `Shared` port: which host works on which session, orders between hosts, and taking over from hosts that are gone.
+//! The kernel's `HostCluster` port: which host works on which session, orders between hosts, and taking over from hosts that are gone.
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Holder, JournalError, Later, News, Order, Shared};
+use clawk_kernel::ports::{BoxFuture, HostCluster, HostNews, HostOrder, JournalError, SessionHolder};
 use clawk_proto::{Digest, SessionId};
 use uuid::Uuid;
 
-use super::Inner;
+use super::PgStateInner;
 use super::lease::AGENT;
-use super::queue::{Extra, Work};
+use super::queue::{ExtraWrite, PgWriterWork};
 use super::{row, seal};
 use crate::bell;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Sessions that are taken over at a time: other hosts take the rest.
 const AT_ONCE: i64 = 64;
@@ -24,13 +24,13 @@ const ORDERS_KEPT: &str = "1 hour";
 /// The hosts of one agent, as this one sees the others.
 #[derive(Debug)]
 pub(super) struct PgShared {
-    inner: Arc<Inner>,
+    inner: Arc<PgStateInner>,
     /// Of one start of the agent.
     number: Option<i64>,
 }
 
 impl PgShared {
-    pub(super) const fn new(inner: Arc<Inner>, number: Option<i64>) -> Self {
+    pub(super) const fn new(inner: Arc<PgStateInner>, number: Option<i64>) -> Self {
         Self { inner, number }
     }
 
@@ -42,7 +42,7 @@ impl PgShared {
 
     async fn write<T>(
         &self,
-        work: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+        work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
     ) -> Result<T, JournalError> {
         if self.is_over() {
             return Err(self.inner.lease.lost());
@@ -50,13 +50,13 @@ impl PgShared {
         self.inner.database.write(work).await.map_err(unwritten)
     }
 
-    async fn take(&self, session: SessionId) -> Result<Holder, JournalError> {
+    async fn take(&self, session: SessionId) -> Result<SessionHolder, JournalError> {
         let lease = &self.inner.lease;
         if self.is_over() {
             return Err(lease.lost());
         }
         if lease.holds(session) {
-            return Ok(Holder::Here);
+            return Ok(SessionHolder::Here);
         }
         let (run, host, name) = (lease.number(), lease.host().to_owned(), session.to_string());
         let taken = self
@@ -77,9 +77,13 @@ impl PgShared {
         match taken {
             Some(Ok(epoch)) => {
                 lease.take(run, [(session, epoch)]);
-                Ok(if epoch > 1 { Holder::Taken } else { Holder::Here })
+                Ok(if epoch > 1 {
+                    SessionHolder::Taken
+                } else {
+                    SessionHolder::Here
+                })
             }
-            Some(Err(host)) => Ok(Holder::There(host)),
+            Some(Err(host)) => Ok(SessionHolder::There(host)),
             None => Err(lease.lost()),
         }
     }
@@ -119,13 +123,13 @@ impl PgShared {
         Ok(taken.into_iter().map(|(session, _)| session).collect())
     }
 
-    async fn see(&self, look: bool) -> Result<News, JournalError> {
+    async fn see(&self, look: bool) -> Result<HostNews, JournalError> {
         let run = self.inner.lease.number();
         self.inner.lease.asks();
         let database = &self.inner.database;
         let read = database.read(async |session| {
             bell::listen(session, database.schema()).await?;
-            let mut news = News {
+            let mut news = HostNews {
                 last_row: super::read::last_row(session).await?,
                 line: session.line(),
                 orders: Vec::new(),
@@ -135,7 +139,7 @@ impl PgShared {
                 WHERE o.outcome IS NULL AND l.run = $1 ORDER BY o.n LIMIT $2";
             for found in session.rows(sql, &[&run, &ORDERS]).await? {
                 let id = row::uuid(&found, 0)?;
-                news.orders.push(Order {
+                news.orders.push(HostOrder {
                     id,
                     session: named(found.try_get(1)?)?,
                     wish: seal::order_opened(&self.inner.seals, "wish", id, found.try_get(2)?)?,
@@ -160,7 +164,7 @@ impl PgShared {
     }
 }
 
-fn unwritten(failure: Failure) -> JournalError {
+fn unwritten(failure: PgFailure) -> JournalError {
     if failure.is_away() {
         JournalError::Away(failure.text())
     } else {
@@ -168,20 +172,20 @@ fn unwritten(failure: Failure) -> JournalError {
     }
 }
 
-fn named(name: &str) -> Result<SessionId, Failure> {
+fn named(name: &str) -> Result<SessionId, PgFailure> {
     let id = Uuid::parse_str(name);
     id.map(SessionId)
-        .map_err(|_| Failure::Schema("a lease names a session that is none".to_owned())) // silent-ok: as said
+        .map_err(|_| PgFailure::Schema("a lease names a session that is none".to_owned())) // silent-ok: as said
 }
 
 /// This host's run goes on, and does so until the end of this transaction.
-async fn is_live(session: &Session, run: i64) -> Result<bool, Failure> {
+async fn is_live(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
     Ok(session.first(sql, &[&run]).await?.is_some())
 }
 
 /// Whether this host is from now on the one that does what one alone may do.
-async fn lead(session: &Session, run: i64, host: &str) -> Result<bool, Failure> {
+async fn lead(session: &PgConnection, run: i64, host: &str) -> Result<bool, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
         ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
         WHERE l.run IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.run = l.run AND r.gone) RETURNING epoch";
@@ -190,7 +194,7 @@ async fn lead(session: &Session, run: i64, host: &str) -> Result<bool, Failure> 
 
 /// Whether `look` would find something: this run is over, a host is gone, no host leads, or a session with work has no holder. It
 /// only reads.
-async fn is_due(session: &Session, run: i64) -> Result<bool, Failure> {
+async fn is_due(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     let sql = "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE run = $1 AND NOT gone) \
         OR EXISTS (SELECT 1 FROM runs WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1) \
         OR EXISTS (SELECT 1 FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone) \
@@ -203,7 +207,7 @@ async fn is_due(session: &Session, run: i64) -> Result<bool, Failure> {
 }
 
 /// Sessions of hosts that are gone.
-async fn taken(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, Failure> {
+async fn taken(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "UPDATE leases SET host = $1, run = $2, epoch = epoch + 1, expires = 'infinity' WHERE session IN \
         (SELECT l.session FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone AND l.session <> $3 ORDER BY l.session LIMIT $4) \
         RETURNING session, epoch";
@@ -214,7 +218,7 @@ async fn taken(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId
 }
 
 /// Sessions without a holder in which a message or an order waits.
-async fn unheld(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, Failure> {
+async fn unheld(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) \
         SELECT w.session, $1, 1, 'infinity', $2 FROM \
         (SELECT (encode(session, 'hex')::uuid)::text AS session FROM inbox WHERE state = 'open' \
@@ -228,7 +232,7 @@ async fn unheld(session: &Session, run: i64, host: &str) -> Result<Vec<(SessionI
         .collect()
 }
 
-impl Shared for PgShared {
+impl HostCluster for PgShared {
     fn host(&self) -> &str {
         self.inner.lease.host()
     }
@@ -245,7 +249,7 @@ impl Shared for PgShared {
         !self.is_over() && self.inner.lease.holds(session)
     }
 
-    fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>> {
+    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
         Box::pin(self.take(session))
     }
 
@@ -255,7 +259,10 @@ impl Shared for PgShared {
         }
         if let Some(epoch) = self.inner.lease.let_go(session) {
             // What can't be written now is free when this run ends.
-            let _queued = self.inner.queue.push(Work::Run(Extra::Release(session, epoch)));
+            let _queued = self
+                .inner
+                .queue
+                .push(PgWriterWork::Run(ExtraWrite::Release(session, epoch)));
         }
     }
 
@@ -271,11 +278,11 @@ impl Shared for PgShared {
         }
     }
 
-    fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>> {
+    fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>> {
         Box::pin(self.look())
     }
 
-    fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>> {
+    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             let run = self.inner.lease.number();
             let ids: Vec<&[u8]> = sessions
@@ -289,7 +296,7 @@ impl Shared for PgShared {
         })
     }
 
-    fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>> {
+    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
         Box::pin(self.see(look))
     }
 
@@ -297,11 +304,11 @@ impl Shared for PgShared {
         self.inner.lease.followed();
     }
 
-    fn woken(&self) -> Later<'_, ()> {
+    fn woken(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.inner.database.rung())
     }
 
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>> {
+    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
         Box::pin(async move {
             let fresh = Digest(fresh).to_hex().into_bytes();
             let kept = self.write(async |session| {
@@ -321,7 +328,7 @@ impl Shared for PgShared {
         })
     }
 
-    fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>> {
+    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             self.write(async |session| {
                 let sql =
@@ -343,7 +350,7 @@ impl Shared for PgShared {
         })
     }
 
-    fn outcome(&self, id: Uuid) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         Box::pin(async move {
             let sql = "DELETE FROM orders WHERE id = $1 AND outcome IS NOT NULL RETURNING outcome";
             self.write(async |session| {
@@ -356,7 +363,7 @@ impl Shared for PgShared {
         })
     }
 
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> Later<'_, Result<(), JournalError>> {
+    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
         Box::pin(async move {
             let sql = "UPDATE orders SET outcome = $2 WHERE id = $1";
             self.write(async |session| {

@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_kernel::kind;
 use clawk_kernel::ports::{
-    ANSWER_KEPT_MS, Aside, BESIDE, Batch, Entry, JournalError, ProviderRate, Room, Terms, Unmet,
+    ANSWER_KEPT_MS, BESIDE, Batch, BatchConditions, BatchReservation, BudgetDemand, JournalEntry,
+    JournalError, ProviderRate, UnmetCondition,
 };
-use clawk_kernel::purse::{Amount, Unit};
+use clawk_kernel::purse::{BudgetAmount, BudgetUnit};
 use clawk_proto::SessionId;
 use tokio_postgres::Row;
 
 use super::append;
 use super::lease::Lease;
-use super::queue::Work;
+use super::queue::PgWriterWork;
 use super::row::integer;
-use crate::connect::Session;
-use crate::error::Failure;
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
 
 /// Claims and places of the minute whose time is over that go with one group.
 const FORGOTTEN_AT_ONCE: i64 = 256;
@@ -24,14 +25,14 @@ const FORGOTTEN_AT_ONCE: i64 = 256;
 const MINUTE_MS: i64 = 60_000;
 
 /// What may be written of a group.
-pub(super) struct Admitted {
+pub(super) struct AdmittedWork {
     /// For each piece of work, why it is left out.
     pub(super) out: Vec<Option<JournalError>>,
     /// Sessions that are this host's with this commit.
     pub(super) taken: Vec<(SessionId, i64)>,
 }
 
-impl Admitted {
+impl AdmittedWork {
     pub(super) fn all(works: usize) -> Self {
         Self {
             out: vec![None; works],
@@ -42,12 +43,12 @@ impl Admitted {
 
 /// Looks at every batch, in order: what one takes is not there for the next.
 pub(super) async fn admit(
-    session: &Session,
+    session: &PgConnection,
     lease: &Lease,
     run: i64,
-    works: &[Work],
-) -> Result<Admitted, Failure> {
-    let mut admitted = Admitted::all(works.len());
+    works: &[PgWriterWork],
+) -> Result<AdmittedWork, PgFailure> {
+    let mut admitted = AdmittedWork::all(works.len());
     let others = others(session, lease, run, works, &mut admitted.taken).await?;
     for (work, out) in works.iter().zip(&mut admitted.out) {
         let Some(batch) = work.batch() else { continue };
@@ -68,22 +69,22 @@ pub(super) async fn admit(
 }
 
 /// Only the holder of the session appends this.
-fn is_own(entry: &Entry) -> bool {
+fn is_own(entry: &JournalEntry) -> bool {
     !BESIDE.contains(&entry.kind)
 }
 
 /// Sessions that belong to others, or to nobody, with their hosts. New sessions are taken.
 async fn others(
-    session: &Session,
+    session: &PgConnection,
     lease: &Lease,
     run: i64,
-    works: &[Work],
+    works: &[PgWriterWork],
     taken: &mut Vec<(SessionId, i64)>,
-) -> Result<BTreeMap<SessionId, String>, Failure> {
+) -> Result<BTreeMap<SessionId, String>, PgFailure> {
     let entries = works
         .iter()
         .filter(|work| !work.is_past(run))
-        .filter_map(Work::batch)
+        .filter_map(PgWriterWork::batch)
         .flat_map(|batch| &batch.entries);
     let unknown: BTreeSet<SessionId> = entries
         .filter(|entry| is_own(entry) && !lease.holds(entry.session))
@@ -115,11 +116,11 @@ async fn others(
 
 /// The first condition that does not hold; where all hold, what they take is taken.
 async fn unmet(
-    session: &Session,
+    session: &PgConnection,
     run: i64,
     of: Option<SessionId>,
-    terms: &Terms,
-) -> Result<Option<Unmet>, Failure> {
+    terms: &BatchConditions,
+) -> Result<Option<UnmetCondition>, PgFailure> {
     let of = of.map(|of| of.0.into_bytes()).unwrap_or_default();
     let of: &[u8] = &of;
     if let Some(key) = terms.claim {
@@ -128,14 +129,14 @@ async fn unmet(
         if let Some(row) = session.first(sql, &[&key, &of]).await?
             && !row.try_get::<_, bool>(0)?
         {
-            return Ok(Some(Unmet::Claimed));
+            return Ok(Some(UnmetCondition::Claimed));
         }
     }
     if let Some(known) = terms.stops {
         let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE row > $1 AND kind = $2)";
         let known = i64::try_from(known).unwrap_or(i64::MAX);
         if session.value(sql, &[&known, &kind::STOP_ENGAGED]).await? {
-            return Ok(Some(Unmet::Stopped));
+            return Ok(Some(UnmetCondition::Stopped));
         }
     }
     if let Some(bound) = terms.per_minute
@@ -151,7 +152,7 @@ async fn unmet(
     for (at, room) in terms.room.iter().enumerate() {
         let used = used(session, room).await?;
         if used.saturating_add(room.wanted) > room.bound {
-            return Ok(Some(Unmet::Room { at, used }));
+            return Ok(Some(UnmetCondition::Room { at, used }));
         }
     }
     if let Some(key) = terms.claim {
@@ -174,7 +175,7 @@ async fn unmet(
     Ok(None)
 }
 
-async fn claim(session: &Session, key: &[u8], of: &[u8]) -> Result<(), Failure> {
+async fn claim(session: &PgConnection, key: &[u8], of: &[u8]) -> Result<(), PgFailure> {
     let sql = "INSERT INTO claims (key, session, at) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
         ON CONFLICT (key) DO UPDATE SET at = excluded.at RETURNING at";
     let now: i64 = session.value(sql, &[&key, &of]).await?;
@@ -185,7 +186,7 @@ async fn claim(session: &Session, key: &[u8], of: &[u8]) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn rate(session: &Session, bound: u64) -> Result<Option<Unmet>, Failure> {
+async fn rate(session: &PgConnection, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
     let sql = "DELETE FROM rated WHERE n IN (SELECT n FROM rated WHERE at <= clock_timestamp() - $1::bigint * interval '1 millisecond' \
         ORDER BY at LIMIT $2)";
     session.run(sql, &[&MINUTE_MS, &FORGOTTEN_AT_ONCE]).await?;
@@ -195,7 +196,10 @@ async fn rate(session: &Session, bound: u64) -> Result<Option<Unmet>, Failure> {
 }
 
 /// The same for the requests to one provider.
-async fn requests(session: &Session, request: &ProviderRate) -> Result<Option<Unmet>, Failure> {
+async fn requests(
+    session: &PgConnection,
+    request: &ProviderRate,
+) -> Result<Option<UnmetCondition>, PgFailure> {
     let provider = request.provider.as_bytes();
     let sql = "DELETE FROM asked WHERE n IN (SELECT n FROM asked WHERE provider = $3 \
         AND at <= clock_timestamp() - $1::bigint * interval '1 millisecond' ORDER BY at LIMIT $2)";
@@ -211,25 +215,25 @@ async fn requests(session: &Session, request: &ProviderRate) -> Result<Option<Un
 }
 
 /// A count of the minute and the wait for its first place, held against the bound.
-fn full(counted: Option<Row>, bound: u64) -> Result<Option<Unmet>, Failure> {
+fn full(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
     let Some(row) = counted else {
         return Ok(None);
     };
     let (count, wait): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     let full = u64::try_from(count).unwrap_or(0) >= bound;
-    Ok(full.then(|| Unmet::Rate {
+    Ok(full.then(|| UnmetCondition::Rate {
         wait_ms: u64::try_from(wait).unwrap_or(0).max(1),
     }))
 }
 
 /// What all hosts have spent in the window and have set aside now.
-async fn used(session: &Session, room: &Room) -> Result<u64, Failure> {
+async fn used(session: &PgConnection, room: &BudgetDemand) -> Result<u64, PgFailure> {
     let column = match room.unit {
-        Unit::Tokens => "tokens",
-        Unit::CostMicrousd => "cost_microusd",
-        Unit::BusyMs => "busy_ms",
-        Unit::Calls => "calls",
-        Unit::BytesOut => "bytes_out",
+        BudgetUnit::Tokens => "tokens",
+        BudgetUnit::CostMicrousd => "cost_microusd",
+        BudgetUnit::BusyMs => "busy_ms",
+        BudgetUnit::Calls => "calls",
+        BudgetUnit::BytesOut => "bytes_out",
     };
     let sql = format!(
         "SELECT (SELECT coalesce(sum({column}), 0) FROM spent WHERE purse = $1 AND hour >= $2)::bigint \
@@ -241,10 +245,15 @@ async fn used(session: &Session, room: &Room) -> Result<u64, Failure> {
     Ok(u64::try_from(used).unwrap_or(0))
 }
 
-async fn set_aside(session: &Session, run: i64, of: &[u8], aside: &Aside) -> Result<(), Failure> {
+async fn set_aside(
+    session: &PgConnection,
+    run: i64,
+    of: &[u8],
+    aside: &BatchReservation,
+) -> Result<(), PgFailure> {
     let id: &[u8] = aside.id.as_bytes();
     let purses: Vec<&[u8]> = aside.purses.iter().map(|purse| purse.as_bytes()).collect();
-    let Amount {
+    let BudgetAmount {
         tokens,
         cost_microusd,
         busy_ms,
@@ -264,7 +273,7 @@ async fn set_aside(session: &Session, run: i64, of: &[u8], aside: &Aside) -> Res
 }
 
 /// What the batches spent is no longer set aside.
-pub(super) async fn settle(session: &Session, batches: &[&Batch]) -> Result<(), Failure> {
+pub(super) async fn settle(session: &PgConnection, batches: &[&Batch]) -> Result<(), PgFailure> {
     let ids: Vec<Vec<u8>> = batches
         .iter()
         .filter_map(|batch| batch.terms.as_ref()?.settles)
@@ -279,7 +288,12 @@ pub(super) async fn settle(session: &Session, batches: &[&Batch]) -> Result<(), 
 }
 
 /// Gives a session up, unless it was taken anew since.
-pub(super) async fn release(session: &Session, run: i64, of: SessionId, epoch: i64) -> Result<(), Failure> {
+pub(super) async fn release(
+    session: &PgConnection,
+    run: i64,
+    of: SessionId,
+    epoch: i64,
+) -> Result<(), PgFailure> {
     let sql =
         "UPDATE leases SET run = NULL, expires = '-infinity' WHERE session = $1 AND run = $2 AND epoch = $3";
     session.run(sql, &[&of.to_string(), &run, &epoch]).await?;

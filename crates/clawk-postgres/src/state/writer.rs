@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{Batch, JournalError};
 use clawk_proto::SessionId;
-use clawk_recall::keys::Seals;
+use clawk_recall::keys::StateSealer;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::Lease;
-use super::queue::{Extra, Item, Queue, Taken, Work, sessions_of};
-use super::{Counters, Sharing, append, check, erase, heads, terms};
+use super::queue::{ExtraWrite, PgWriterDrain, PgWriterItem, PgWriterQueue, PgWriterWork, sessions_of};
+use super::{PgWriterCounters, StateSharing, append, check, erase, heads, terms};
 use crate::bell;
-use crate::connect::Session;
-use crate::error::Failure;
-use crate::pool::{Database, Mode};
+use crate::connect::PgConnection;
+use crate::error::PgFailure;
+use crate::pool::{Mode, PgDatabase};
 
 /// How long a group that could not be written is tried again before it is refused: a server that restarts is back by then.
 const HOLD: Duration = Duration::from_secs(3);
@@ -30,30 +30,30 @@ const WAKE: Duration = Duration::from_secs(1);
 /// The writer's task.
 #[derive(Debug)]
 pub(super) struct Writer {
-    pub(super) database: Database,
-    pub(super) queue: Arc<Queue>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) database: PgDatabase,
+    pub(super) queue: Arc<PgWriterQueue>,
+    pub(super) counters: Arc<PgWriterCounters>,
     pub(super) lease: Arc<Lease>,
-    pub(super) seals: Arc<Seals>,
+    pub(super) seals: Arc<StateSealer>,
     /// When other hosts were last woken.
     pub(super) woken: Mutex<Option<Instant>>,
 }
 
 /// How a group ended.
-enum End {
+enum CommitGroupEnd {
     /// With what became of each piece of work: some may have been left out.
     Written(Vec<Option<JournalError>>),
     /// The lease is somebody else's.
     Fenced,
     /// Nothing was written.
-    Refused(Failure),
+    Refused(PgFailure),
     /// The connection broke at the commit.
-    Unknown(Mark),
+    Unknown(CommitMark),
 }
 
 /// By what a group is found again after a commit whose answer was lost.
 #[derive(Debug, Clone)]
-struct Mark {
+struct CommitMark {
     /// The journal's count of commits with it.
     commits: i64,
     /// Its first event, if it has one.
@@ -73,13 +73,13 @@ impl Writer {
         loop {
             let patience = refusing.then_some(PROBE);
             match self.queue.take(patience).await {
-                Taken::Items(items) => refusing = !self.commit(items).await,
-                Taken::Nothing => {
+                PgWriterDrain::Items(items) => refusing = !self.commit(items).await,
+                PgWriterDrain::Nothing => {
                     if self.probe().await {
                         refusing = false;
                     }
                 }
-                Taken::Closed => break,
+                PgWriterDrain::Closed => break,
             }
         }
         if let Err(failure) = self.database.write(check::mark_all).await {
@@ -92,8 +92,8 @@ impl Writer {
     }
 
     /// Whether more may come.
-    async fn commit(&self, items: Vec<Item>) -> bool {
-        let (works, waiting): (Vec<Work>, Vec<_>) =
+    async fn commit(&self, items: Vec<PgWriterItem>) -> bool {
+        let (works, waiting): (Vec<PgWriterWork>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
         match self.persist(&works).await {
             Ok(out) => {
@@ -115,7 +115,7 @@ impl Writer {
                 if !matches!(cause, JournalError::Fenced { .. }) {
                     tracing::error!(%cause, "the journal refuses everything until it can be written again");
                 }
-                let batches = works.iter().filter_map(Work::batch);
+                let batches = works.iter().filter_map(PgWriterWork::batch);
                 self.lease.not_written(batches.flat_map(sessions_of));
                 self.lease.not_written(self.queue.refuse(&cause));
                 tell(waiting, &Err(cause));
@@ -125,9 +125,9 @@ impl Writer {
     }
 
     /// Writes a group once; while the server is away, for a bounded time.
-    async fn persist(&self, works: &[Work]) -> Result<Vec<Option<JournalError>>, JournalError> {
+    async fn persist(&self, works: &[PgWriterWork]) -> Result<Vec<Option<JournalError>>, JournalError> {
         let until = Instant::now() + HOLD;
-        let mut doubt: Option<Mark> = None;
+        let mut doubt: Option<CommitMark> = None;
         loop {
             if self.lease.is_fenced() {
                 return Err(self.lease.lost());
@@ -137,24 +137,26 @@ impl Writer {
                 Some(mark) => self.settle(mark).await,
             };
             let failure = match end {
-                End::Written(out) => return Ok(out),
-                End::Fenced => {
+                CommitGroupEnd::Written(out) => return Ok(out),
+                CommitGroupEnd::Fenced => {
                     self.lease.fence();
                     return Err(self.lease.lost());
                 }
-                End::Unknown(mark) => {
+                CommitGroupEnd::Unknown(mark) => {
                     doubt = Some(mark);
                     None
                 }
                 // Known now: it was not written.
-                End::Refused(failure) if doubt.is_some() && !failure.is_away() => {
+                CommitGroupEnd::Refused(failure) if doubt.is_some() && !failure.is_away() => {
                     doubt = None;
                     None
                 }
-                End::Refused(failure) if failure.is_away() || matches!(failure, Failure::Conflict(_)) => {
+                CommitGroupEnd::Refused(failure)
+                    if failure.is_away() || matches!(failure, PgFailure::Conflict(_)) =>
+                {
                     Some(failure)
                 }
-                End::Refused(failure) => return Err(JournalError::Unwritable(failure.text())),
+                CommitGroupEnd::Refused(failure) => return Err(JournalError::Unwritable(failure.text())),
             };
             if Instant::now() >= until {
                 let why = failure.map_or_else(
@@ -168,7 +170,7 @@ impl Writer {
     }
 
     /// One transaction for the whole group.
-    async fn attempt(&self, works: &[Work]) -> End {
+    async fn attempt(&self, works: &[PgWriterWork]) -> CommitGroupEnd {
         let mut mark = None;
         let group = async {
             let tx = self.database.begin(Mode::Write).await?;
@@ -183,23 +185,23 @@ impl Writer {
         let ended = self.database.within(group).await;
         match (ended, mark) {
             (Ok(true), Some(mark)) => self.written(mark),
-            (Ok(_), _) => End::Fenced,
+            (Ok(_), _) => CommitGroupEnd::Fenced,
             (Err(failure), mark) => match (mark, failure) {
                 // A server that answered has not committed.
-                (Some(mark), Failure::Unknown(_) | Failure::Late { .. }) => End::Unknown(mark),
-                (_, failure) => End::Refused(failure),
+                (Some(mark), PgFailure::Unknown(_) | PgFailure::Late { .. }) => CommitGroupEnd::Unknown(mark),
+                (_, failure) => CommitGroupEnd::Refused(failure),
             },
         }
     }
 
     /// It is committed.
-    fn written(&self, mark: Mark) -> End {
+    fn written(&self, mark: CommitMark) -> CommitGroupEnd {
         let (run, sessions) = mark.taken;
         self.lease.take(run, sessions);
         if mark.wakes {
             *self.woken() = Some(Instant::now());
         }
-        End::Written(mark.out)
+        CommitGroupEnd::Written(mark.out)
     }
 
     fn woken(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -207,7 +209,7 @@ impl Writer {
     }
 
     /// Wakes the other hosts with this commit, unless they were woken just now.
-    async fn wake(&self, session: &Session) -> Result<bool, Failure> {
+    async fn wake(&self, session: &PgConnection) -> Result<bool, PgFailure> {
         let due = self.woken().is_none_or(|last| last.elapsed() >= WAKE);
         if due {
             bell::ring(session).await?;
@@ -216,35 +218,39 @@ impl Writer {
     }
 
     /// `None`: the lease is not ours, and nothing is done.
-    async fn transaction(&self, session: &Session, works: &[Work]) -> Result<Option<Mark>, Failure> {
+    async fn transaction(
+        &self,
+        session: &PgConnection,
+        works: &[PgWriterWork],
+    ) -> Result<Option<CommitMark>, PgFailure> {
         let number = self.lease.number();
         let Some((last_row, commits)) = self.ours(session, number).await? else {
             return Ok(None);
         };
-        let mut admitted = terms::Admitted::all(works.len());
-        if self.lease.sharing == Sharing::Shared {
+        let mut admitted = terms::AdmittedWork::all(works.len());
+        if self.lease.sharing == StateSharing::Shared {
             admitted = terms::admit(session, &self.lease, number, works).await?;
         }
         let written = works.iter().zip(&admitted.out).filter(|(_, out)| out.is_none());
-        let written: Vec<&Work> = written.map(|(work, _)| work).collect();
+        let written: Vec<&PgWriterWork> = written.map(|(work, _)| work).collect();
         let batches: Vec<&Batch> = written.iter().filter_map(|work| work.batch()).collect();
         let last_row = append::append(session, &self.seals, last_row, &batches).await?;
         terms::settle(session, &batches).await?;
         for extra in written.iter().filter_map(|work| work.extra()) {
             match extra {
-                Extra::Remove(removal) => erase::remove(session, removal).await?,
-                Extra::Head(head) => heads::keep(session, head).await?,
-                Extra::Sent(place, sent) => heads::note(session, place, sent).await?,
-                Extra::Release(of, epoch) => terms::release(session, number, *of, *epoch).await?,
+                ExtraWrite::Remove(removal) => erase::remove(session, removal).await?,
+                ExtraWrite::Head(head) => heads::keep(session, head).await?,
+                ExtraWrite::Sent(place, sent) => heads::note(session, place, sent).await?,
+                ExtraWrite::Release(of, epoch) => terms::release(session, number, *of, *epoch).await?,
             }
         }
-        let shared = self.lease.sharing == Sharing::Shared;
+        let shared = self.lease.sharing == StateSharing::Shared;
         let wakes = shared && !batches.is_empty() && self.wake(session).await?;
         let commits = commits.saturating_add(1);
         let sql = "UPDATE journal SET last_row = $1, commits = $2 WHERE id = 1";
         session.run(sql, &[&last_row, &commits]).await?;
         let mut entries = batches.iter().flat_map(|batch| &batch.entries);
-        Ok(Some(Mark {
+        Ok(Some(CommitMark {
             commits,
             event: entries.next().map(|entry| entry.event_id.into_bytes()),
             out: admitted.out,
@@ -254,15 +260,15 @@ impl Writer {
     }
 
     /// Locks the journal and what gives the right to write; its last row and its count of commits, if the right is ours.
-    async fn ours(&self, session: &Session, number: i64) -> Result<Option<(i64, i64)>, Failure> {
+    async fn ours(&self, session: &PgConnection, number: i64) -> Result<Option<(i64, i64)>, PgFailure> {
         // INVARIANT: nobody takes over while this transaction is open, and who took over before is seen.
         let row = match self.lease.sharing {
-            Sharing::Alone => {
+            StateSharing::Alone => {
                 let sql = "SELECT j.last_row, j.commits FROM journal j, leases l WHERE j.id = 1 AND l.session = $1 AND l.epoch = $2 \
                     AND l.run IS NULL FOR UPDATE OF j FOR SHARE OF l";
                 session.first(sql, &[&super::lease::AGENT, &number]).await?
             }
-            Sharing::Shared => {
+            StateSharing::Shared => {
                 let sql = "SELECT j.last_row, j.commits FROM journal j, runs r WHERE j.id = 1 AND r.run = $1 AND NOT r.gone \
                     FOR UPDATE OF j FOR SHARE OF r";
                 session.first(sql, &[&number]).await?
@@ -272,7 +278,7 @@ impl Writer {
     }
 
     /// Whether a group whose commit was not answered is there. The lock waits for a transaction that still ends.
-    async fn settle(&self, mark: &Mark) -> End {
+    async fn settle(&self, mark: &CommitMark) -> CommitGroupEnd {
         let look = self.database.write(async |session| {
             // A lock is a write: this commit waits for the standby, and so for everything that it sees.
             session
@@ -281,7 +287,7 @@ impl Writer {
             let ours = self.ours(session, self.lease.number()).await?;
             let Some(event) = &mark.event else {
                 // Other hosts count up, too; what has no event may be done again.
-                let counts = self.lease.sharing == Sharing::Alone;
+                let counts = self.lease.sharing == StateSharing::Alone;
                 return Ok(counts && ours.is_some_and(|(_, commits)| commits >= mark.commits));
             };
             let sql = "SELECT EXISTS (SELECT 1 FROM events WHERE event_id = $1 AND row > \
@@ -290,8 +296,8 @@ impl Writer {
         });
         match look.await {
             Ok(true) => self.written(mark.clone()),
-            Ok(false) => End::Refused(Failure::Conflict("the journal".to_owned())),
-            Err(failure) => End::Refused(failure),
+            Ok(false) => CommitGroupEnd::Refused(PgFailure::Conflict("the journal".to_owned())),
+            Err(failure) => CommitGroupEnd::Refused(failure),
         }
     }
 

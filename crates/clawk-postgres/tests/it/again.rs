@@ -1,7 +1,7 @@
 //! A request that two hosts get, when the host that began it ends before it ran.
 
 use clawk_kernel::testing::{Rig, ScriptedModel, manifest};
-use clawk_kernel::{CallError, Door, Kernel, KernelError, Parts, Talk};
+use clawk_kernel::{AgentDependencies, CallError, EntryPoint, Kernel, KernelError, TalkRequest};
 use clawk_postgres::PgState;
 use clawk_proto::RequestId;
 use clawk_proto::method::{CallContext, ToolCallParams};
@@ -10,7 +10,7 @@ use super::fenced::open;
 use super::*;
 
 async fn start(rig: &Rig, state: &PgState) -> Kernel {
-    let parts = Parts {
+    let parts = AgentDependencies {
         journal: state.journal(),
         ..rig.parts()
     };
@@ -46,14 +46,14 @@ async fn a_call_that_its_host_did_not_run_runs_on_the_host_that_waits_for_it() {
         .insert("model".to_owned(), Arc::new(ScriptedModel::hanging()));
     let (a, b) = (start(&rig, &first).await, start(&rig, &second).await);
     let (at_a, at_b) = (
-        a.open(Door::launcher("test")).await.unwrap().id,
-        b.open(Door::launcher("test")).await.unwrap().id,
+        a.open(EntryPoint::launcher("test")).await.unwrap().id,
+        b.open(EntryPoint::launcher("test")).await.unwrap().id,
     );
     // Who waits for this turn is told when the host stops.
     let asks = a.clone();
     let turn = tokio::spawn(async move {
-        let asked = Talk::new("ann", None, "hello".to_owned(), id(2));
-        asks.talk(Door::launcher("test"), asked, &|_, _| ()).await
+        let asked = TalkRequest::new("ann", None, "hello".to_owned(), id(2));
+        asks.talk(EntryPoint::launcher("test"), asked, &|_, _| ()).await
     });
     until("the model is asked", || rig.models["model"].asked().len() == 1).await;
 

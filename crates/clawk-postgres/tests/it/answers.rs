@@ -1,6 +1,6 @@
 //! How long an answer is found when the clocks of hosts differ: the database's clock counts, and not the times of events.
 
-use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Entry, Journal as _};
+use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey, Journal as _, JournalEntry};
 use clawk_postgres::PgState;
 use clawk_proto::SessionId;
 use uuid::Uuid;
@@ -17,7 +17,7 @@ fn key(n: u128) -> AnswerKey {
 
 /// The host answers request `n` in a session of its own, at this time of its clock.
 async fn answer(state: &PgState, n: u128, at: Timestamp) {
-    let entry = Entry {
+    let entry = JournalEntry {
         session: SessionId(Uuid::from_u128(n)),
         at,
         event_id: Uuid::from_u128(n),

@@ -1,9 +1,12 @@
 //! What a host may append beside others: nothing after it was marked as gone, nothing to a session that another one holds. And what the
 //! transaction of a batch takes and gives back.
 
-use clawk_kernel::ports::{AnswerKey, Aside, Entry, Holder, Journal as _, JournalError, Terms, Unmet};
-use clawk_kernel::purse::Amount;
-use clawk_postgres::{PgState, Serving, Sharing};
+use clawk_kernel::ports::{
+    AnswerKey, BatchConditions, BatchReservation, Journal as _, JournalEntry, JournalError, SessionHolder,
+    UnmetCondition,
+};
+use clawk_kernel::purse::BudgetAmount;
+use clawk_postgres::{PgState, ServingOptions, StateSharing};
 use clawk_proto::SessionId;
 use uuid::Uuid;
 
@@ -14,19 +17,19 @@ const SESSION: SessionId = SessionId(Uuid::from_u128(1));
 const LEASE: Duration = Duration::from_secs(600);
 
 pub(super) async fn open(server: &Server, host: &str) -> PgState {
-    let database = Database::new(options(server), &Env::Process).unwrap();
-    let serving = Serving {
-        sharing: Sharing::Shared,
+    let database = PgDatabase::new(options(server), &EnvironmentSource::Process).unwrap();
+    let serving = ServingOptions {
+        sharing: StateSharing::Shared,
         lease: LEASE,
-        ..Serving::new("hello", host, 1)
+        ..ServingOptions::new("hello", host, 1)
     };
     PgState::open(database, serving, Some(Duration::ZERO))
         .await
         .unwrap()
 }
 
-fn entry(n: u128) -> Entry {
-    Entry {
+fn entry(n: u128) -> JournalEntry {
+    JournalEntry {
         session: SESSION,
         at: T0,
         event_id: Uuid::from_u128(n),
@@ -39,11 +42,11 @@ fn entry(n: u128) -> Entry {
     }
 }
 
-async fn append(state: &PgState, n: u128, terms: Terms) -> Result<(), JournalError> {
+async fn append(state: &PgState, n: u128, terms: BatchConditions) -> Result<(), JournalError> {
     write(state, entry(n), terms).await
 }
 
-async fn write(state: &PgState, entry: Entry, terms: Terms) -> Result<(), JournalError> {
+async fn write(state: &PgState, entry: JournalEntry, terms: BatchConditions) -> Result<(), JournalError> {
     let batch = Batch {
         entries: vec![entry],
         terms: Some(Box::new(terms)),
@@ -60,9 +63,9 @@ fn events(server: &Server) -> String {
 async fn a_host_that_was_marked_as_gone_appends_nothing() {
     let server = Server::start();
     let state = open(&server, "a").await;
-    append(&state, 1, Terms::default()).await.unwrap();
+    append(&state, 1, BatchConditions::default()).await.unwrap();
     server.sql("UPDATE clawk.runs SET gone = true");
-    append(&state, 2, Terms::default()).await.unwrap_err();
+    append(&state, 2, BatchConditions::default()).await.unwrap_err();
     assert_eq!(events(&server), "1");
 }
 
@@ -70,22 +73,25 @@ async fn a_host_that_was_marked_as_gone_appends_nothing() {
 async fn a_session_that_another_host_holds_takes_no_event() {
     let server = Server::start();
     let (first, second) = (open(&server, "a").await, open(&server, "b").await);
-    append(&first, 1, Terms::default()).await.unwrap();
-    let refused = append(&second, 2, Terms::default()).await;
+    append(&first, 1, BatchConditions::default()).await.unwrap();
+    let refused = append(&second, 2, BatchConditions::default()).await;
     assert!(
         matches!(&refused, Err(JournalError::Fenced { host }) if host == "a"),
         "{refused:?}"
     );
     assert_eq!(events(&server), "1");
     let shared = second.journal().shared().unwrap();
-    assert_eq!(shared.hold(SESSION).await.unwrap(), Holder::There("a".to_owned()));
+    assert_eq!(
+        shared.hold(SESSION).await.unwrap(),
+        SessionHolder::There("a".to_owned())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_given_up_only_as_it_was_taken() {
     let server = Server::start();
     let state = open(&server, "a").await;
-    append(&state, 1, Terms::default()).await.unwrap();
+    append(&state, 1, BatchConditions::default()).await.unwrap();
     let holder = "SELECT run IS NULL FROM clawk.leases WHERE session <> '*'";
     // It was taken anew since.
     server.sql("UPDATE clawk.leases SET epoch = epoch + 1 WHERE session <> '*'");
@@ -103,19 +109,19 @@ async fn a_request_that_did_not_run_may_be_begun_by_another_session() {
         method: 0,
         request_id: [7; 16],
     };
-    let claims = || Terms {
+    let claims = || BatchConditions {
         claim: Some(key),
-        ..Terms::default()
+        ..BatchConditions::default()
     };
-    let disclaims = || Terms {
+    let disclaims = || BatchConditions {
         disclaim: Some(key),
-        ..Terms::default()
+        ..BatchConditions::default()
     };
-    let other = |n| Entry {
+    let other = |n| JournalEntry {
         session: SessionId(Uuid::from_u128(2)),
         ..entry(n)
     };
-    let taken = Err(JournalError::Unmet(Unmet::Claimed));
+    let taken = Err(JournalError::Unmet(UnmetCondition::Claimed));
     append(&first, 1, claims()).await.unwrap();
     assert_eq!(write(&second, other(2), claims()).await, taken);
     // Whose request it is not can't give it up.
@@ -131,24 +137,24 @@ async fn what_is_set_aside_is_given_back_by_the_batch_that_spends_it() {
     let server = Server::start();
     let state = open(&server, "a").await;
     let id = Uuid::from_u128(7);
-    let aside = Aside {
+    let aside = BatchReservation {
         id,
         purses: vec!["agent".into()],
-        amount: Amount {
+        amount: BudgetAmount {
             tokens: 100,
-            ..Amount::default()
+            ..BudgetAmount::default()
         },
     };
-    let terms = Terms {
+    let terms = BatchConditions {
         aside: Some(aside),
-        ..Terms::default()
+        ..BatchConditions::default()
     };
     append(&state, 1, terms).await.unwrap();
     let reserved = "SELECT coalesce(sum(tokens), 0) FROM clawk.reserved";
     assert_eq!(server.sql(reserved), "100");
-    let terms = Terms {
+    let terms = BatchConditions {
         settles: Some(id),
-        ..Terms::default()
+        ..BatchConditions::default()
     };
     append(&state, 2, terms).await.unwrap();
     assert_eq!(server.sql(reserved), "0");
@@ -162,11 +168,11 @@ async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
     state.begin().await.unwrap();
     let (before, lasting) = (state.journal(), state.lasting_journal());
     let hosts_before = before.shared().unwrap();
-    append(&state, 1, Terms::default()).await.unwrap();
+    append(&state, 1, BatchConditions::default()).await.unwrap();
     assert!(hosts_before.holds(SESSION) && !hosts_before.is_lost());
     state.begin().await.unwrap();
     let hosts = state.journal().shared().unwrap();
-    assert_eq!(hosts.hold(SESSION).await.unwrap(), Holder::Taken);
+    assert_eq!(hosts.hold(SESSION).await.unwrap(), SessionHolder::Taken);
     let batch = |n| Batch {
         entries: vec![entry(n)],
         ..Batch::default()
@@ -179,7 +185,7 @@ async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
     hosts_before.release(SESSION);
     state.journal().flush().await.unwrap();
     assert!(hosts.holds(SESSION));
-    append(&state, 3, Terms::default()).await.unwrap();
+    append(&state, 3, BatchConditions::default()).await.unwrap();
     lasting.submit(batch(4)).unwrap().durable().await.unwrap();
     assert_eq!(events(&server), "3");
 }
@@ -188,8 +194,8 @@ async fn what_is_left_of_an_earlier_start_records_nothing_and_takes_nothing() {
 async fn nothing_is_decided_behind_a_stop_that_the_host_does_not_know() {
     let server = Server::start();
     let state = open(&server, "a").await;
-    append(&state, 1, Terms::default()).await.unwrap();
-    let stop = Entry {
+    append(&state, 1, BatchConditions::default()).await.unwrap();
+    let stop = JournalEntry {
         session: SessionId(Uuid::from_u128(2)),
         kind: clawk_kernel::kind::STOP_ENGAGED,
         ..entry(2)
@@ -199,12 +205,12 @@ async fn nothing_is_decided_behind_a_stop_that_the_host_does_not_know() {
         ..Batch::default()
     };
     state.journal().submit(batch).unwrap().durable().await.unwrap();
-    let knows = |row| Terms {
+    let knows = |row| BatchConditions {
         stops: Some(row),
-        ..Terms::default()
+        ..BatchConditions::default()
     };
     let refused = append(&state, 3, knows(1)).await;
-    assert_eq!(refused, Err(JournalError::Unmet(Unmet::Stopped)));
+    assert_eq!(refused, Err(JournalError::Unmet(UnmetCondition::Stopped)));
     assert_eq!(events(&server), "2");
     append(&state, 3, knows(2)).await.unwrap();
 }
@@ -214,7 +220,7 @@ async fn nothing_is_decided_behind_a_stop_that_the_host_does_not_know() {
 async fn a_session_with_something_unsettled_is_left_to_be_taken_over() {
     let server = Server::start();
     let (first, second) = (open(&server, "a").await, open(&server, "b").await);
-    append(&first, 1, Terms::default()).await.unwrap();
+    append(&first, 1, BatchConditions::default()).await.unwrap();
     let hosts = first.journal().shared().unwrap();
     hosts.unsettled(&[SESSION]);
     hosts.release(SESSION);
@@ -237,14 +243,14 @@ async fn a_session_with_something_unsettled_is_left_to_be_taken_over() {
 async fn a_session_of_which_something_was_not_written_is_not_given_up() {
     let mut server = Server::start();
     let (first, second) = (open(&server, "a").await, open(&server, "b").await);
-    append(&first, 1, Terms::default()).await.unwrap();
+    append(&first, 1, BatchConditions::default()).await.unwrap();
     let hosts = first.journal().shared().unwrap();
     server.stop();
-    let lost = append(&first, 2, Terms::default()).await;
+    let lost = append(&first, 2, BatchConditions::default()).await;
     assert!(matches!(lost, Err(JournalError::Away(_))), "{lost:?}");
     server.again();
     for _ in 0..600 {
-        if append(&first, 3, Terms::default()).await.is_ok() {
+        if append(&first, 3, BatchConditions::default()).await.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

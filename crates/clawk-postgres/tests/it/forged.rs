@@ -1,18 +1,18 @@
 //! What somebody who can write the database, and has no key, can do to an encrypted store and to the contents of the journal: nothing
 //! that is not noticed where it is read.
 
-use clawk_kernel::ports::{Content, Entry, Journal as _, Scan};
-use clawk_postgres::{PgState, Serving};
+use clawk_kernel::ports::{EventContent, Journal as _, JournalEntry, JournalScan};
+use clawk_postgres::{PgState, ServingOptions};
 use clawk_proto::{Digest, SessionId};
 use clawk_recall::keys::Keys;
-use clawk_recall::seal::{Key, Vault};
+use clawk_recall::seal::{SealKey, SealKeyring};
 use clawk_trace::chain::digest_of;
 use uuid::Uuid;
 
 use super::*;
 
-fn vault(digit: &str) -> Vault {
-    Vault::new(Key::from_hex(&digit.repeat(64)).unwrap())
+fn vault(digit: &str) -> SealKeyring {
+    SealKeyring::new(SealKey::from_hex(&digit.repeat(64)).unwrap())
 }
 
 fn sealed_memory(server: &Server, digit: &str) -> PgMemory {
@@ -161,9 +161,9 @@ async fn sealed_rows_that_were_moved_swapped_or_replaced_are_noticed() {
     );
 }
 
-fn said(n: u64, text: &str) -> Entry {
+fn said(n: u64, text: &str) -> JournalEntry {
     let bytes = text.as_bytes().to_vec();
-    Entry {
+    JournalEntry {
         session: SessionId(Uuid::from_u128(1)),
         at: Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap()),
         event_id: Uuid::from_u128(u128::from(n)),
@@ -171,7 +171,7 @@ fn said(n: u64, text: &str) -> Entry {
         parent: None,
         kind: "ckp.test",
         payload: serde_json::value::RawValue::from_string(format!(r#"{{"n":{n}}}"#)).unwrap(),
-        content: Some(Content {
+        content: Some(EventContent {
             digest: digest_of(&bytes),
             bytes,
         }),
@@ -180,14 +180,14 @@ fn said(n: u64, text: &str) -> Entry {
 }
 
 async fn open(server: &Server, digit: &str) -> Result<PgState, clawk_postgres::PgStateError> {
-    let database = Database::new(options(server), &Env::Process).unwrap();
-    let serving = Serving {
+    let database = PgDatabase::new(options(server), &EnvironmentSource::Process).unwrap();
+    let serving = ServingOptions {
         keys: Some(Keys {
             vault: vault(digit),
             reference: "KEY".to_owned(),
             stores: ["notes".to_owned()].into(),
         }),
-        ..Serving::new("hello", "a", 1)
+        ..ServingOptions::new("hello", "a", 1)
     };
     PgState::open(database, serving, Some(Duration::ZERO)).await
 }
@@ -207,9 +207,9 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
     let journal = state.journal();
     let content = async |text: &str| journal.content(digest_of(text.as_bytes())).await;
     assert_eq!(content(first).await.unwrap().unwrap(), first.as_bytes());
-    let with_content = Scan {
+    let with_content = JournalScan {
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     assert_eq!(journal.scan(with_content.clone()).await.unwrap().len(), 2);
     let hex = |digest: Digest| format!("'\\x{}'::bytea", digest.to_hex());
@@ -245,8 +245,13 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
 
     let error = open(&server, "b").await.unwrap_err().to_string();
     assert!(error.contains("`notes`") && error.contains("`KEY`"), "{error}");
-    let database = Database::new(options(&server), &Env::Process).unwrap();
-    let error = PgState::open(database, Serving::new("hello", "a", 1), Some(Duration::ZERO)).await;
+    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
+    let error = PgState::open(
+        database,
+        ServingOptions::new("hello", "a", 1),
+        Some(Duration::ZERO),
+    )
+    .await;
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("`notes`") && error.contains("not given"),
@@ -254,10 +259,14 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
     );
     // Proofs that are taken out let nobody in who has no key: the contents stay as they are.
     server.sql("DELETE FROM clawk.seals");
-    let database = Database::new(options(&server), &Env::Process).unwrap();
-    let state = PgState::open(database, Serving::new("hello", "a", 1), Some(Duration::ZERO))
-        .await
-        .unwrap();
+    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
+    let state = PgState::open(
+        database,
+        ServingOptions::new("hello", "a", 1),
+        Some(Duration::ZERO),
+    )
+    .await
+    .unwrap();
     let error = state
         .journal()
         .content(digest_of(second.as_bytes()))
@@ -270,18 +279,18 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
 
 #[tokio::test]
 async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
-    use clawk_kernel::ports::Order;
+    use clawk_kernel::ports::HostOrder;
     let server = Server::start();
     let host = async |name: &str| {
-        let database = Database::new(options(&server), &Env::Process).unwrap();
-        let serving = Serving {
-            sharing: clawk_postgres::Sharing::Shared,
+        let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
+        let serving = ServingOptions {
+            sharing: clawk_postgres::StateSharing::Shared,
             keys: Some(Keys {
                 vault: vault("a"),
                 reference: "KEY".to_owned(),
                 stores: ["notes".to_owned()].into(),
             }),
-            ..Serving::new("hello", name, 1)
+            ..ServingOptions::new("hello", name, 1)
         };
         PgState::open(database, serving, None).await.unwrap()
     };
@@ -294,7 +303,7 @@ async fn what_hosts_tell_each_other_is_sealed_in_the_database() {
     let session = SessionId(Uuid::from_u128(7));
     here.hold(session).await.unwrap();
     let id = Uuid::from_u128(9);
-    let order = Order {
+    let order = HostOrder {
         id,
         session,
         wish: br#"{"wish":"message","text":"the zanzibar lamp"}"#.to_vec(),

@@ -1,6 +1,6 @@
 //! What compaction sets aside comes back, and what is forgotten does not.
 
-use clawk_recall::compact::Summary;
+use clawk_recall::compact::CompactionSummary;
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
         let entries = (0..10).map(|n| new(&format!("e{n}"), None, &format!("secret{n} of the garden")));
         keep(&memory, &store, entries.collect()).await.unwrap();
         let old = memory.old(&store, &here()).await.unwrap();
-        let summary = Summary {
+        let summary = CompactionSummary {
             of: old.iter().map(|hit| hit.entry.id.clone()).collect(),
             text: "they spoke of a garden".to_owned(),
         };
@@ -24,7 +24,7 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
         assert_eq!(made, strategy == "summarize");
         // Forgetting one that was set aside takes the summary that was made of it as well.
         let gone = memory
-            .remove(&store, &here(), Whose::All, "e2".to_owned())
+            .remove(&store, &here(), ConversationFilter::All, "e2".to_owned())
             .await
             .unwrap()
             .unwrap();
@@ -41,7 +41,7 @@ async fn what_compaction_set_aside_comes_back_and_what_is_forgotten_does_not() {
         assert_eq!(found[0].entry.id, "e0", "its words are back, too");
         assert!(
             memory
-                .remove(&store, &here(), Whose::All, "e2".to_owned())
+                .remove(&store, &here(), ConversationFilter::All, "e2".to_owned())
                 .await
                 .unwrap()
                 .is_none()
@@ -80,7 +80,7 @@ async fn somebody_elses_entry_is_not_removed() {
     let mut entry = new("1", None, "Anna's");
     entry.mark.whose = "tg/anna".to_owned();
     keep(&memory, &store, vec![entry]).await.unwrap();
-    let of = |who: &str| Whose::Of(vec![who.to_owned()]);
+    let of = |who: &str| ConversationFilter::Of(vec![who.to_owned()]);
     for other in ["1", "x\0"] {
         assert!(
             memory

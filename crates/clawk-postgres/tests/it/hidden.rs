@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use clawk_recall::seal::{Key, Vault};
+use clawk_recall::seal::{SealKey, SealKeyring};
 
 use super::*;
 
 const PLANTED: &str = "zanzibar";
 
-fn key(digit: &str) -> Key {
-    Key::from_hex(&digit.repeat(64)).unwrap()
+fn key(digit: &str) -> SealKey {
+    SealKey::from_hex(&digit.repeat(64)).unwrap()
 }
 
-fn with(server: &Server, vault: Vault) -> PgMemory {
+fn with(server: &Server, vault: SealKeyring) -> PgMemory {
     memory(options(server)).with_vault(Some(Arc::new(vault)))
 }
 
@@ -68,7 +68,7 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
         "{refused}"
     );
 
-    let first = with(&server, Vault::new(key("a")));
+    let first = with(&server, SealKeyring::new(key("a")));
     let facts = hidden("key-value", true);
     keep(
         &first,
@@ -84,10 +84,10 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
     assert!(!seen.contains(PLANTED) && !seen.contains("lighthous"), "{seen}");
     assert_eq!(text(&first, &notes, "old zanzibar").await.len(), 2);
     // A second process finds what the first one wrote, also what comes and goes later.
-    let second = with(&server, Vault::new(key("a")));
+    let second = with(&server, SealKeyring::new(key("a")));
     assert_eq!(text(&second, &notes, "zanzibar").await.len(), 2);
     first
-        .remove(&notes, &here(), Whose::All, "old".to_owned())
+        .remove(&notes, &here(), ConversationFilter::All, "old".to_owned())
         .await
         .unwrap()
         .unwrap();
@@ -102,7 +102,7 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
     let meant = found_by_meaning(&second, &notes).await;
     assert!(meant.compared_here && meant.hits.len() == 1, "{meant:?}");
 
-    let wrong = with(&server, Vault::new(key("b")));
+    let wrong = with(&server, SealKeyring::new(key("b")));
     let refused = keep(&wrong, &notes, vec![new("x", None, "x")])
         .await
         .unwrap_err()
@@ -118,11 +118,11 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
     assert!(refused.contains("write `encryption: true`"), "{refused}");
 
     // Another key.
-    let both = with(&server, Vault::new(key("b")).with_older(key("a")));
+    let both = with(&server, SealKeyring::new(key("b")).with_older(key("a")));
     for store in [&notes, &facts] {
         both.seal_anew(store).await.unwrap();
     }
-    let new_key = with(&server, Vault::new(key("b")));
+    let new_key = with(&server, SealKeyring::new(key("b")));
     assert_eq!(
         text(&new_key, &notes, "zanzibar").await,
         [format!("a {PLANTED} lighthouse")]
@@ -131,7 +131,7 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
         .await
         .unwrap();
     assert_eq!(found.len(), 1);
-    let old_key = with(&server, Vault::new(key("a")));
+    let old_key = with(&server, SealKeyring::new(key("a")));
     assert!(
         ask(&old_key, &notes, StoreQuery::Text("zanzibar".to_owned()))
             .await
@@ -140,7 +140,7 @@ async fn a_server_sees_nothing_of_an_encrypted_store() {
     assert!(!dumped(&server).contains(PLANTED));
 }
 
-async fn found_by_meaning(memory: &PgMemory, store: &Store) -> Found {
+async fn found_by_meaning(memory: &PgMemory, store: &Store) -> EntrySearchResult {
     found(memory, store, StoreQuery::Text("lighthouse".to_owned()))
         .await
         .unwrap()

@@ -24,13 +24,13 @@ mod woken;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::ports::{Ask, Batch, Memory as _, MemoryError, Scope, StoreQuery};
+use clawk_kernel::ports::{Batch, Memory as _, MemoryError, MemorySearch, Scope, StoreQuery};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
-use clawk_postgres::{Database, Options, PgMemory, TlsMode};
+use clawk_postgres::{Options, PgDatabase, PgMemory, TlsMode};
 use clawk_proto::method::NewEntry;
-use clawk_recall::entry::{Found, Hit, Mark, New, Whose};
-use clawk_secrets::{Env, Secret};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult};
+use clawk_secrets::{EnvironmentSource, Secret};
 use serde_json::{Value, json};
 use server::Server;
 
@@ -57,7 +57,7 @@ fn options(server: &Server) -> Options {
 }
 
 fn memory(options: Options) -> PgMemory {
-    let database = Database::new(options, &Env::Process).unwrap();
+    let database = PgDatabase::new(options, &EnvironmentSource::Process).unwrap();
     PgMemory::new(database, "hello")
 }
 
@@ -75,32 +75,40 @@ fn here() -> Scope {
     }
 }
 
-fn new(id: &str, key: Option<&str>, text: &str) -> New {
-    New {
+fn new(id: &str, key: Option<&str>, text: &str) -> EntryInsertion {
+    EntryInsertion {
         id: id.to_owned(),
         entry: NewEntry {
             content: json!(text),
             key: key.map(str::to_owned),
             metadata: None,
         },
-        mark: Mark {
+        mark: EntryProvenance {
             origin: "user".to_owned(),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     }
 }
 
-async fn keep(memory: &PgMemory, store: &Store, entries: Vec<New>) -> Result<Vec<String>, MemoryError> {
+async fn keep(
+    memory: &PgMemory,
+    store: &Store,
+    entries: Vec<EntryInsertion>,
+) -> Result<Vec<String>, MemoryError> {
     memory.keep(store, &here(), entries, T0, Batch::default()).await
 }
 
-async fn ask(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Vec<Hit>, MemoryError> {
+async fn ask(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Vec<EntryHit>, MemoryError> {
     Ok(found(memory, store, query).await?.hits)
 }
 
-async fn found(memory: &PgMemory, store: &Store, query: StoreQuery) -> Result<Found, MemoryError> {
-    let ask = Ask {
-        whose: Whose::All,
+async fn found(
+    memory: &PgMemory,
+    store: &Store,
+    query: StoreQuery,
+) -> Result<EntrySearchResult, MemoryError> {
+    let ask = MemorySearch {
+        whose: ConversationFilter::All,
         query,
         vector: None,
         limit: 1000,

@@ -138,13 +138,17 @@ async fn nothing_is_said_in_clear_to_a_server_that_should_encrypt() {
         url: Secret::new("url", "postgres://clawk@db.example.com/x"),
         ..options(&server)
     };
-    let refused = Database::new(far, &Env::Process).unwrap_err().to_string();
+    let refused = PgDatabase::new(far, &EnvironmentSource::Process)
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("db.example.com"), "{refused}");
     let names = Options {
         tls: TlsMode::VerifyCa,
         ..options(&server)
     };
-    let refused = Database::new(names, &Env::Process).unwrap_err().to_string();
+    let refused = PgDatabase::new(names, &EnvironmentSource::Process)
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("ca_file"), "{refused}");
 }
 
@@ -186,7 +190,7 @@ async fn a_password_is_in_no_message() {
             url: Secret::new("DATABASE_URL", url),
             ..options(&server)
         };
-        let refused = Database::new(options, &Env::Process).unwrap_err();
+        let refused = PgDatabase::new(options, &EnvironmentSource::Process).unwrap_err();
         said.push(format!("{refused} {refused:?}"));
     }
     assert!(said.iter().all(|text| !text.contains("CANARY")), "{said:#?}");

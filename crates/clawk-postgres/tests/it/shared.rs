@@ -1,6 +1,6 @@
 //! Several processes on one database.
 
-use clawk_postgres::{PgState, Serving};
+use clawk_postgres::{PgState, ServingOptions};
 
 use super::*;
 
@@ -117,7 +117,7 @@ async fn processes_that_start_together_migrate_once_and_a_later_schema_is_refuse
 async fn two_agents_in_one_database_do_not_share_a_store() {
     let server = Server::start();
     let store = store(json!({"type": "key-value", "scope": "global"}));
-    let database = Database::new(options(&server), &Env::Process).unwrap();
+    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
     let (one, other) = (
         PgMemory::new(database.clone(), "one"),
         PgMemory::new(database, "other"),
@@ -173,7 +173,7 @@ async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
         server.sql("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"),
         "1"
     );
-    let names = |hits: &[Hit]| hits.iter().map(|hit| hit.entry.id.clone()).collect::<Vec<_>>();
+    let names = |hits: &[EntryHit]| hits.iter().map(|hit| hit.entry.id.clone()).collect::<Vec<_>>();
     assert_eq!(names(&scanned.hits), names(&compared.hits));
     assert_eq!(names(&scanned.hits)[0], "0");
 }
@@ -181,8 +181,8 @@ async fn pgvector_is_used_where_it_is_and_asked_for_by_name_where_it_must_be() {
 #[tokio::test]
 async fn who_lost_the_agents_lease_remembers_nothing_any_more() {
     let server = Server::start();
-    let database = Database::new(options(&server), &Env::Process).unwrap();
-    let serving = Serving::new("hello", "a", 1);
+    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
+    let serving = ServingOptions::new("hello", "a", 1);
     let state = PgState::open(database, serving, None).await.unwrap();
     let memory = memory(options(&server)).of_state(state.license());
     let store = store(json!({"type": "conversation"}));

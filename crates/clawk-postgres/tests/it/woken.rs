@@ -1,7 +1,7 @@
 //! A host that has nothing to do is woken by the others, and sees in what it reads anyway whether there is something to take over.
 
-use clawk_kernel::ports::{Entry, Journal as _, Order, Shared};
-use clawk_postgres::{PgState, Serving, Sharing};
+use clawk_kernel::ports::{HostCluster, HostOrder, Journal as _, JournalEntry};
+use clawk_postgres::{PgState, ServingOptions, StateSharing};
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
 use uuid::Uuid;
@@ -9,22 +9,22 @@ use uuid::Uuid;
 use super::*;
 
 async fn host(server: &Server, name: &str) -> PgState {
-    let database = Database::new(options(server), &Env::Process).unwrap();
-    let serving = Serving {
-        sharing: Sharing::Shared,
+    let database = PgDatabase::new(options(server), &EnvironmentSource::Process).unwrap();
+    let serving = ServingOptions {
+        sharing: StateSharing::Shared,
         // Nobody is lost on a busy machine.
         lease: Duration::from_secs(600),
-        ..Serving::new("hello", name, 1)
+        ..ServingOptions::new("hello", name, 1)
     };
     PgState::open(database, serving, None).await.unwrap()
 }
 
-fn shared_by(state: &PgState) -> Arc<dyn Shared> {
+fn shared_by(state: &PgState) -> Arc<dyn HostCluster> {
     state.journal().shared().unwrap()
 }
 
-fn order(n: u128) -> Order {
-    Order {
+fn order(n: u128) -> HostOrder {
+    HostOrder {
         id: Uuid::from_u128(n),
         session: SessionId(Uuid::from_u128(n)),
         wish: b"{}".to_vec(),
@@ -33,7 +33,7 @@ fn order(n: u128) -> Order {
 
 async fn said(state: &PgState, n: u64) {
     let batch = Batch {
-        entries: vec![Entry {
+        entries: vec![JournalEntry {
             session: SessionId(Uuid::from_u128(99)),
             event_id: Uuid::from_u128(u128::from(n)),
             span: Uuid::from_u128(3),
@@ -49,7 +49,7 @@ async fn said(state: &PgState, n: u64) {
     state.journal().submit(batch).unwrap().durable().await.unwrap();
 }
 
-async fn woken(host: &dyn Shared, by: &str) {
+async fn woken(host: &dyn HostCluster, by: &str) {
     let waited = tokio::time::timeout(Duration::from_secs(60), host.woken()).await;
     assert!(waited.is_ok(), "not woken by {by}");
 }

@@ -10,10 +10,10 @@ fn every_method_is_found_by_its_name_and_sits_in_its_group() {
     for &method in Method::ALL {
         assert_eq!(Method::from_name(method.name()), Some(method));
         let expected = match method.name().split('.').nth(1) {
-            Some("tool") => Group::Tools,
-            Some("swarm") => Group::Swarm,
-            Some("memory") => Group::Memory,
-            _ => Group::Core,
+            Some("tool") => MethodGroup::Tools,
+            Some("swarm") => MethodGroup::Swarm,
+            Some("memory") => MethodGroup::Memory,
+            _ => MethodGroup::Core,
         };
         assert_eq!(method.group(), expected, "{}", method.name());
     }

@@ -1,10 +1,10 @@
 use super::*;
 
-fn rules(toml: &str) -> Rules {
+fn rules(toml: &str) -> HostAllowList {
     toml::from_str(toml).unwrap()
 }
 
-fn judged(rules: &Rules, url: &str) -> Result<Target, Refusal> {
+fn judged(rules: &HostAllowList, url: &str) -> Result<PermittedTarget, UrlRefusal> {
     rules.judge(&Url::parse(url).unwrap())
 }
 
@@ -68,18 +68,21 @@ fn every_spelling_of_a_literal_is_seen_through() {
         "8.8.8.8",
     ] {
         let answer = judged(&open, &format!("http://{host}/"));
-        assert!(matches!(answer, Err(Refusal::Literal(_))), "{host}: {answer:?}");
+        assert!(
+            matches!(answer, Err(UrlRefusal::Literal(_))),
+            "{host}: {answer:?}"
+        );
     }
     // Named, a public literal is fine and a private one still is not.
     let named = rules("hosts = ['8.8.8.8', '127.0.0.1', '::1']");
     assert!(judged(&named, "https://8.8.8.8/").is_ok());
     assert!(matches!(
         judged(&named, "http://127.1/"),
-        Err(Refusal::Address { .. })
+        Err(UrlRefusal::Address { .. })
     ));
     assert!(matches!(
         judged(&named, "http://[::1]/"),
-        Err(Refusal::Address { .. })
+        Err(UrlRefusal::Address { .. })
     ));
 }
 
@@ -102,30 +105,33 @@ fn hosts_ports_and_schemes_are_judged() {
         "https://notexample.org/",
         "https://example.com.evil.test/",
     ] {
-        assert!(matches!(judged(&some, url), Err(Refusal::Host(_))), "{url}");
+        assert!(matches!(judged(&some, url), Err(UrlRefusal::Host(_))), "{url}");
     }
     for url in [
         "https://example.com:8443/",
         "http://example.com:22/",
         "https://alt.example/",
     ] {
-        assert!(matches!(judged(&some, url), Err(Refusal::Port { .. })), "{url}");
+        assert!(
+            matches!(judged(&some, url), Err(UrlRefusal::Port { .. })),
+            "{url}"
+        );
     }
     assert!(matches!(
         judged(&some, "ftp://example.com/"),
-        Err(Refusal::Scheme(_))
+        Err(UrlRefusal::Scheme(_))
     ));
     assert!(matches!(
         judged(&some, "file:///etc/passwd"),
-        Err(Refusal::Scheme(_))
+        Err(UrlRefusal::Scheme(_))
     ));
     assert_eq!(
         judged(&some, "https://u:p@example.com/"),
-        Err(Refusal::Credentials)
+        Err(UrlRefusal::Credentials)
     );
     assert!(matches!(
-        judged(&Rules::default(), "https://example.com/"),
-        Err(Refusal::Host(_))
+        judged(&HostAllowList::default(), "https://example.com/"),
+        Err(UrlRefusal::Host(_))
     ));
 }
 
@@ -137,7 +143,7 @@ fn a_private_host_is_open_at_its_port_only() {
     assert!(judged(&some, "http://127.0.0.1:9/").unwrap().private);
     assert!(matches!(
         judged(&some, "http://127.0.0.1/"),
-        Err(Refusal::Literal(_))
+        Err(UrlRefusal::Literal(_))
     ));
     // A wildcard never opens the own network.
     assert!(
@@ -165,5 +171,5 @@ fn patterns_are_checked_and_print_as_they_read() {
     ] {
         assert!(HostPattern::try_from(text.to_owned()).is_err(), "{text:?}");
     }
-    assert!(toml::from_str::<Rules>("host = ['a']").is_err());
+    assert!(toml::from_str::<HostAllowList>("host = ['a']").is_err());
 }

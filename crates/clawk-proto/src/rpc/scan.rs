@@ -10,7 +10,7 @@ use super::MAX_BATCH;
 
 /// The members of a JSON object that JSON-RPC knows, as raw JSON text. Any JSON object makes one: judging comes later.
 #[derive(Debug, Default)]
-pub(super) struct Frame<'a> {
+pub(super) struct RpcFrame<'a> {
     pub(super) jsonrpc: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) method: Option<&'a str>,
@@ -23,7 +23,7 @@ pub(super) struct Frame<'a> {
 
 #[derive(serde::Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Key {
+enum RpcMemberKey {
     Jsonrpc,
     Id,
     Method,
@@ -34,7 +34,7 @@ enum Key {
     Other,
 }
 
-impl<'de> Deserialize<'de> for Frame<'de> {
+impl<'de> Deserialize<'de> for RpcFrame<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FrameVisitor)
     }
@@ -43,26 +43,26 @@ impl<'de> Deserialize<'de> for Frame<'de> {
 struct FrameVisitor;
 
 impl<'de> Visitor<'de> for FrameVisitor {
-    type Value = Frame<'de>;
+    type Value = RpcFrame<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut frame = Frame::default();
-        while let Some(key) = map.next_key::<Key>()? {
+        let mut frame = RpcFrame::default();
+        while let Some(key) = map.next_key::<RpcMemberKey>()? {
             let (slot, name) = match key {
-                Key::Jsonrpc => (&mut frame.jsonrpc, "jsonrpc"),
-                Key::Id => (&mut frame.id, "id"),
-                Key::Method => (&mut frame.method, "method"),
-                Key::Params => (&mut frame.params, "params"),
-                Key::Result | Key::Error => {
+                RpcMemberKey::Jsonrpc => (&mut frame.jsonrpc, "jsonrpc"),
+                RpcMemberKey::Id => (&mut frame.id, "id"),
+                RpcMemberKey::Method => (&mut frame.method, "method"),
+                RpcMemberKey::Params => (&mut frame.params, "params"),
+                RpcMemberKey::Result | RpcMemberKey::Error => {
                     map.next_value::<IgnoredAny>()?;
                     frame.response = true;
                     continue;
                 }
-                Key::Other => {
+                RpcMemberKey::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
@@ -77,12 +77,12 @@ impl<'de> Visitor<'de> for FrameVisitor {
 
 /// A batch's members, at most [`MAX_BATCH`]; the rest is checked to be JSON and let go.
 #[derive(Debug, Default)]
-pub(super) struct Members<'a> {
+pub(super) struct RpcBatchMembers<'a> {
     pub(super) members: Vec<&'a RawValue>,
     pub(super) too_many: bool,
 }
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for RpcBatchMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(MembersVisitor)
     }
@@ -91,14 +91,14 @@ impl<'de> Deserialize<'de> for Members<'de> {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members<'de>;
+    type Value = RpcBatchMembers<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON array")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut out = Members::default();
+        let mut out = RpcBatchMembers::default();
         while out.members.len() < MAX_BATCH {
             match seq.next_element::<&RawValue>()? {
                 Some(member) => out.members.push(member),

@@ -1,13 +1,14 @@
 //! R24, member by member.
 
 use super::{
-    Id, Inbound, MAX_BATCH, MAX_DEPTH, Message, Request, parse, write_error, write_notification, write_result,
+    InboundRpc, MAX_BATCH, MAX_DEPTH, Request, RpcId, RpcMessage, parse, write_error, write_notification,
+    write_result,
 };
 use crate::error::{ErrorCode, RpcError};
 
 fn request(text: &str) -> Request<'_> {
     match parse(text.as_bytes()) {
-        Inbound::One(Message::Request(request)) => request,
+        InboundRpc::One(RpcMessage::Request(request)) => request,
         other => panic!("`{text}` should be a request, is {other:?}"),
     }
 }
@@ -15,7 +16,9 @@ fn request(text: &str) -> Request<'_> {
 /// The code and the id that a refused text is answered with.
 fn refused(bytes: &[u8]) -> (i64, String) {
     match parse(bytes) {
-        Inbound::One(Message::Refused(refused)) => (refused.error.code, refused.id.as_json().to_owned()),
+        InboundRpc::One(RpcMessage::Refused(refused)) => {
+            (refused.error.code, refused.id.as_json().to_owned())
+        }
         other => panic!(
             "{:?} should be refused, is {other:?}",
             String::from_utf8_lossy(bytes)
@@ -52,7 +55,7 @@ fn an_absent_id_is_a_notification_and_a_null_id_is_not() {
         None
     );
     let with_null = r#"{"jsonrpc":"2.0","id":null,"method":"claw.status"}"#;
-    assert_eq!(request(with_null).id, Some(Id::NULL));
+    assert_eq!(request(with_null).id, Some(RpcId::NULL));
 }
 
 #[test]
@@ -180,7 +183,11 @@ fn wrong_notifications_and_stray_responses_get_no_answer() {
         r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}"#,
     ] {
-        assert_eq!(parse(text.as_bytes()), Inbound::One(Message::Ignored), "{text}");
+        assert_eq!(
+            parse(text.as_bytes()),
+            InboundRpc::One(RpcMessage::Ignored),
+            "{text}"
+        );
     }
 }
 
@@ -188,16 +195,16 @@ fn wrong_notifications_and_stray_responses_get_no_answer() {
 fn batches_are_judged_member_by_member() {
     let text =
         r#" [1, {"foo":"boo"}, {"jsonrpc":"2.0","method":"n"}, {"jsonrpc":"2.0","id":9,"method":"m"}, []] "#;
-    let Inbound::Batch(members) = parse(text.as_bytes()) else {
+    let InboundRpc::Batch(members) = parse(text.as_bytes()) else {
         panic!("a batch")
     };
     let shapes: Vec<&str> = members
         .iter()
         .map(|member| match member {
-            Message::Request(Request { id: Some(_), .. }) => "request",
-            Message::Request(Request { id: None, .. }) => "notification",
-            Message::Refused(_) => "refused",
-            Message::Ignored => "ignored",
+            RpcMessage::Request(Request { id: Some(_), .. }) => "request",
+            RpcMessage::Request(Request { id: None, .. }) => "notification",
+            RpcMessage::Refused(_) => "refused",
+            RpcMessage::Ignored => "ignored",
         })
         .collect();
     assert_eq!(
@@ -211,7 +218,7 @@ fn batches_are_bounded() {
     let batch = |n: usize| format!("[{}]", vec!["1"; n].join(","));
     assert_eq!(refused(batch(MAX_BATCH + 1).as_bytes()), (-32600, "null".into()));
     assert!(
-        matches!(parse(batch(MAX_BATCH).as_bytes()), Inbound::Batch(members) if members.len() == MAX_BATCH)
+        matches!(parse(batch(MAX_BATCH).as_bytes()), InboundRpc::Batch(members) if members.len() == MAX_BATCH)
     );
     let unfinished = format!("[{},", vec!["1"; MAX_BATCH + 1].join(","));
     assert_eq!(refused(unfinished.as_bytes()), (-32700, "null".into()));
@@ -220,7 +227,7 @@ fn batches_are_bounded() {
 #[test]
 fn frames_are_written_whole_and_append() {
     let mut out = b"kept".to_vec();
-    write_result(&mut out, &Id::NULL, &serde_json::json!({"a": 1}));
+    write_result(&mut out, &RpcId::NULL, &serde_json::json!({"a": 1}));
     assert_eq!(
         String::from_utf8(out).expect("UTF-8"),
         r#"kept{"jsonrpc":"2.0","id":null,"result":{"a":1}}"#
@@ -251,7 +258,7 @@ fn frames_are_written_whole_and_append() {
 fn a_result_that_is_no_json_becomes_an_error_of_the_same_id() {
     let not_json = std::collections::BTreeMap::from([((1u8, 2u8), 3u8)]);
     let mut out = Vec::new();
-    write_result(&mut out, &Id::NULL, &not_json);
+    write_result(&mut out, &RpcId::NULL, &not_json);
     let value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
     assert_eq!(value["error"]["code"], -32603);
 }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::Id;
+use super::RpcId;
 use crate::error::{ErrorCode, RpcError};
 
 const HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
 
 /// Appends the response frame that answers `id` with `result`, without a newline.
-pub fn write_result<T: Serialize + ?Sized>(out: &mut Vec<u8>, id: &Id<'_>, result: &T) {
+pub fn write_result<T: Serialize + ?Sized>(out: &mut Vec<u8>, id: &RpcId<'_>, result: &T) {
     let start = out.len();
     out.extend_from_slice(HEAD);
     out.extend_from_slice(id.as_json().as_bytes());
@@ -27,7 +27,7 @@ pub fn write_result<T: Serialize + ?Sized>(out: &mut Vec<u8>, id: &Id<'_>, resul
 }
 
 /// Appends the response frame that answers `id` with `error`, without a newline.
-pub fn write_error(out: &mut Vec<u8>, id: &Id<'_>, error: &RpcError) {
+pub fn write_error(out: &mut Vec<u8>, id: &RpcId<'_>, error: &RpcError) {
     out.extend_from_slice(HEAD);
     out.extend_from_slice(id.as_json().as_bytes());
     out.extend_from_slice(b",\"error\":");

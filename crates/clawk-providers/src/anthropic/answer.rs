@@ -7,20 +7,20 @@ use serde_json::value::RawValue;
 
 use crate::answer_errors::{error_in, not_agreed};
 use crate::draft::{Draft, OnDelta};
-use crate::fault::Fault;
-use crate::number::{Number, accounts};
+use crate::fault::AttemptFault;
+use crate::number::{WireNumber, accounts};
 use crate::sse::Event;
 use crate::surrogates::read_halves;
 
 #[derive(Deserialize)]
-struct Piece {
+struct AnthropicEvent {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(default)]
-    index: Number,
-    message: Option<Answer>,
+    index: WireNumber,
+    message: Option<AnthropicMessage>,
     content_block: Option<Value>,
-    delta: Option<Delta>,
+    delta: Option<AnthropicDelta>,
     usage: Option<Box<RawValue>>,
     error: Option<Value>,
     // Of a whole answer.
@@ -30,13 +30,13 @@ struct Piece {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct AnthropicMessage {
     model: Option<String>,
     usage: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
-struct Delta {
+struct AnthropicDelta {
     #[serde(rename = "type")]
     kind: Option<String>,
     text: Option<String>,
@@ -48,15 +48,19 @@ struct Delta {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Counts {
-    input_tokens: Number,
-    cache_creation_input_tokens: Number,
-    cache_read_input_tokens: Number,
-    output_tokens: Number,
+struct AnthropicUsage {
+    input_tokens: WireNumber,
+    cache_creation_input_tokens: WireNumber,
+    cache_read_input_tokens: WireNumber,
+    output_tokens: WireNumber,
 }
 
 /// Takes one event of a stream; a whole answer is one event, too.
-pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+pub(crate) fn take_event(
+    draft: &mut Draft,
+    event: &Event,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     let data = event.data.trim();
     if data.is_empty() {
         return Ok(());
@@ -66,15 +70,17 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
         return Ok(());
     }
     let data = read_halves(data);
-    let piece: Piece = serde_json::from_str(&data).map_err(|error| {
+    let piece: AnthropicEvent = serde_json::from_str(&data).map_err(|error| {
         error_in(&data, event.name == "error").unwrap_or_else(|| not_agreed(&data, &error))
     })?;
     if let Some(error) = piece.error.as_ref().filter(|error| !error.is_null()) {
-        return Err(Fault::of_error_object(error));
+        return Err(AttemptFault::of_error_object(error));
     }
     let index = piece.index.given().unwrap_or(0);
     match piece.kind.as_deref().unwrap_or(&event.name) {
-        "error" => return Err(error_in(&data, true).unwrap_or_else(|| Fault::of_error_object(&Value::Null))),
+        "error" => {
+            return Err(error_in(&data, true).unwrap_or_else(|| AttemptFault::of_error_object(&Value::Null)));
+        }
         "message_start" => {
             if let Some(answer) = piece.message {
                 draft.named(answer.model.as_deref());
@@ -109,7 +115,12 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
     Ok(())
 }
 
-fn take_delta(draft: &mut Draft, index: u64, delta: Delta, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_delta(
+    draft: &mut Draft,
+    index: u64,
+    delta: AnthropicDelta,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     match delta.kind.as_deref().unwrap_or_default() {
         "text_delta" => {
             let text = delta.text.unwrap_or_default();
@@ -147,7 +158,7 @@ fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
         .add_text(index, draft.text.len().saturating_sub(before));
 }
 
-fn whole(draft: &mut Draft, answer: Piece, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn whole(draft: &mut Draft, answer: AnthropicEvent, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     for (index, block) in (0_u64..).zip(answer.content.iter().flatten()) {
         start(draft, index, block, true, on_delta)?;
     }
@@ -164,7 +175,7 @@ fn start(
     block: &Value,
     whole: bool,
     on_delta: OnDelta<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), AttemptFault> {
     let text = |name: &str| block.get(name).and_then(Value::as_str);
     match text("type").unwrap_or_default() {
         "text" => say(draft, index, text("text").unwrap_or_default(), on_delta),
@@ -191,13 +202,13 @@ fn start(
 }
 
 fn count(draft: &mut Draft, counts: Option<&RawValue>, last: bool) {
-    let counts: Counts = match accounts(counts) {
+    let counts: AnthropicUsage = match accounts(counts) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
     };
     let input = counts.input_tokens;
-    if input != Number::Absent && (input != Number::Given(0) || draft.input_tokens.is_none()) {
+    if input != WireNumber::Absent && (input != WireNumber::Given(0) || draft.input_tokens.is_none()) {
         let (written, cached) = (counts.cache_creation_input_tokens, counts.cache_read_input_tokens);
         draft.read(input.plus(written).plus(cached));
         draft.cached_tokens = cached.given().unwrap_or(0);

@@ -3,7 +3,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-fn provider(found: &Discovered) -> &Provider {
+fn provider(found: &DiscoveredProvider) -> &Provider {
     found.provider.as_ref().unwrap()
 }
 
@@ -32,7 +32,7 @@ async fn keys_come_in_a_fixed_order_and_are_never_shown() {
         ),
     ];
     for (skip, (endpoint, protocol, auth)) in expected.into_iter().enumerate() {
-        let found = discover(&Env::fixed(all.iter().skip(skip).copied())).await;
+        let found = discover(&EnvironmentSource::fixed(all.iter().skip(skip).copied())).await;
         let provider = provider(&found);
         assert_eq!(
             (provider.endpoint.as_str(), provider.protocol, provider.auth.kind),
@@ -46,7 +46,7 @@ async fn keys_come_in_a_fixed_order_and_are_never_shown() {
         ("ANTHROPIC_BASE_URL", "http://localhost:9/x"),
         ("ANTHROPIC_MODEL", "m"),
     ];
-    let found = discover(&Env::fixed(base)).await;
+    let found = discover(&EnvironmentSource::fixed(base)).await;
     assert_eq!(
         (
             provider(&found).endpoint.as_str(),
@@ -71,7 +71,7 @@ async fn a_local_server_is_found_by_what_it_lists() {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(answer.as_bytes()).await.unwrap();
     };
-    let env = Env::fixed([("X", "")]);
+    let env = EnvironmentSource::fixed([("X", "")]);
     let (found, ()) = tokio::join!(probe(&env, &ports), serve);
     let found = found.unwrap();
     assert_eq!(provider(&found).model, "tiny-model");

@@ -1,11 +1,11 @@
 //! Whatever a server sends, in either dialect, as a stream or whole: no panic, and every number and name is within its bound.
 
-use clawk_kernel::ports::{Completion, InferRequest, NAME_MAX_BYTES, Usage};
+use clawk_kernel::ports::{InferRequest, ModelCompletion, NAME_MAX_BYTES, Usage};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{AnswerContext, BAD_ARGUMENTS_MAX_BYTES, CALLS_MAX, Draft, TOKEN_MAX_BYTES};
-use crate::fault::Fault;
+use crate::fault::AttemptFault;
 use crate::sse::{Decoder, Event};
 use crate::state::StateOwner;
 use crate::{anthropic, openai, responses};
@@ -131,7 +131,7 @@ fn events() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(any, 0..10)
 }
 
-fn streamed(dialect: Dialect, bytes: &[u8], size: usize) -> (Draft, Result<(), Fault>) {
+fn streamed(dialect: Dialect, bytes: &[u8], size: usize) -> (Draft, Result<(), AttemptFault>) {
     let mut draft = match dialect {
         Dialect::OpenAi | Dialect::Responses => Draft::with_thoughts(size.is_multiple_of(2)),
         Dialect::Anthropic => Draft::default(),
@@ -151,7 +151,7 @@ fn streamed(dialect: Dialect, bytes: &[u8], size: usize) -> (Draft, Result<(), F
     (draft, outcome)
 }
 
-fn whole(dialect: Dialect, body: &[u8]) -> (Draft, Result<(), Fault>) {
+fn whole(dialect: Dialect, body: &[u8]) -> (Draft, Result<(), AttemptFault>) {
     streamed(dialect, body, body.len().max(1))
 }
 
@@ -179,7 +179,7 @@ fn within(usage: &Usage, written: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn check(draft: Draft, outcome: Result<(), Fault>, sent: usize) -> Result<(), TestCaseError> {
+fn check(draft: Draft, outcome: Result<(), AttemptFault>, sent: usize) -> Result<(), TestCaseError> {
     within(&draft.usage(REQUEST_BYTES), draft.text.len())?;
     if outcome.is_err() {
         return Ok(());
@@ -191,7 +191,7 @@ fn check(draft: Draft, outcome: Result<(), Fault>, sent: usize) -> Result<(), Te
         max_output_tokens: 1,
         ..InferRequest::default()
     };
-    let Ok(Completion {
+    let Ok(ModelCompletion {
         text,
         calls,
         usage,

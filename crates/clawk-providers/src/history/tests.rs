@@ -1,4 +1,4 @@
-use clawk_kernel::ports::{InferRequest, Message, ProviderState, ToolUse};
+use clawk_kernel::ports::{InferRequest, ModelMessage, ProviderState, ToolUse};
 use proptest::prelude::*;
 
 use super::{HistoryEntry, HistoryRules, history};
@@ -19,26 +19,26 @@ fn rules(alternates: bool) -> HistoryRules {
     }
 }
 
-fn user(text: &str) -> Message {
-    Message::User {
+fn user(text: &str) -> ModelMessage {
+    ModelMessage::User {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: clawk_kernel::Author::runtime(),
+        author: clawk_kernel::TextAuthor::runtime(),
     }
 }
 
-fn agent(text: &str, ids: &[&str]) -> Message {
+fn agent(text: &str, ids: &[&str]) -> ModelMessage {
     let call = |id: &&str| ToolUse {
         id: (*id).to_owned(),
         name: "t".to_owned(),
         arguments: Ok(serde_json::Map::new()),
     };
-    Message::assistant(text.to_owned(), ids.iter().map(call).collect())
+    ModelMessage::assistant(text.to_owned(), ids.iter().map(call).collect())
 }
 
-fn result(id: &str, text: &str) -> Message {
-    Message::ToolResult {
+fn result(id: &str, text: &str) -> ModelMessage {
+    ModelMessage::ToolResult {
         call_id: id.to_owned(),
         text: text.to_owned(),
         is_error: false,
@@ -47,7 +47,7 @@ fn result(id: &str, text: &str) -> Message {
 }
 
 /// One letter for each entry, and its words.
-fn shape(messages: Vec<Message>, alternates: bool) -> String {
+fn shape(messages: Vec<ModelMessage>, alternates: bool) -> String {
     let request = InferRequest {
         messages,
         ..InferRequest::default()
@@ -196,7 +196,7 @@ fn a_state_goes_to_its_own_provider_host_and_model_only() {
         let request = InferRequest {
             messages: vec![
                 user("a"),
-                Message::Assistant {
+                ModelMessage::Assistant {
                     text: "x".to_owned(),
                     calls: Vec::new(),
                     state: given,
@@ -212,7 +212,7 @@ fn a_state_goes_to_its_own_provider_host_and_model_only() {
     }
 }
 
-fn message() -> impl Strategy<Value = Message> {
+fn message() -> impl Strategy<Value = ModelMessage> {
     let id = prop::sample::select(vec!["1", "2", "call_0", ""]);
     let text = prop::sample::select(vec!["", " ", "words"]);
     prop_oneof![

@@ -9,8 +9,8 @@ use super::WRITTEN_THOUGHTS;
 use crate::answer_errors::{error_in, not_agreed};
 use crate::call_slots::CallPiece;
 use crate::draft::{Draft, OnDelta};
-use crate::fault::Fault;
-use crate::number::{Number, accounts};
+use crate::fault::AttemptFault;
+use crate::number::{WireNumber, accounts};
 use crate::sse::Event;
 use crate::state::{CALL_MEMBERS, MESSAGE_MEMBERS, THOUGHT_MEMBERS};
 use crate::surrogates::read_halves;
@@ -19,15 +19,15 @@ use crate::surrogates::read_halves;
 #[derive(Deserialize)]
 struct Chunk {
     model: Option<Value>,
-    choices: Option<Vec<Option<Choice>>>,
+    choices: Option<Vec<Option<ChatChoice>>>,
     usage: Option<Box<RawValue>>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct ChatChoice {
     #[serde(default)]
-    index: Number,
+    index: WireNumber,
     delta: Option<Value>,
     message: Option<Value>,
     /// As completions without a chat name it.
@@ -40,30 +40,34 @@ struct Choice {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Counts {
+struct ChatUsage {
     #[serde(alias = "input_tokens")]
-    prompt_tokens: Number,
+    prompt_tokens: WireNumber,
     #[serde(alias = "output_tokens")]
-    completion_tokens: Number,
+    completion_tokens: WireNumber,
     #[serde(alias = "input_tokens_details")]
     prompt_tokens_details: Option<Box<RawValue>>,
     // As some servers call what came from the cache, and what went into it.
-    prompt_cache_hit_tokens: Number,
-    cached_tokens: Number,
-    cache_read_input_tokens: Number,
-    cache_creation_input_tokens: Number,
+    prompt_cache_hit_tokens: WireNumber,
+    cached_tokens: WireNumber,
+    cache_read_input_tokens: WireNumber,
+    cache_creation_input_tokens: WireNumber,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Details {
-    cached_tokens: Number,
+struct ChatTokenDetails {
+    cached_tokens: WireNumber,
     #[serde(alias = "cache_creation_tokens")]
-    cache_write_tokens: Number,
+    cache_write_tokens: WireNumber,
 }
 
 /// Takes one event of a stream; a whole answer is one event, too.
-pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+pub(crate) fn take_event(
+    draft: &mut Draft,
+    event: &Event,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     let data = event.data.trim();
     if data.is_empty() {
         return Ok(());
@@ -75,7 +79,7 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
     }
     if event.name == "error" {
         return Err(error_in(data, true)
-            .unwrap_or_else(|| Fault::malformed(format!("the server reports an error: {data}"))));
+            .unwrap_or_else(|| AttemptFault::malformed(format!("the server reports an error: {data}"))));
     }
     let data = read_halves(data);
     match serde_json::from_str::<Chunk>(&data) {
@@ -90,7 +94,7 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
     }
 }
 
-fn take_lines(draft: &mut Draft, data: &str, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_lines(draft: &mut Draft, data: &str, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     for line in data.lines() {
         let line = line.strip_prefix("data:").unwrap_or(line);
         let event = Event {
@@ -102,9 +106,14 @@ fn take_lines(draft: &mut Draft, data: &str, on_delta: OnDelta<'_>) -> Result<()
     Ok(())
 }
 
-fn take_chunk(draft: &mut Draft, data: &str, chunk: Chunk, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_chunk(
+    draft: &mut Draft,
+    data: &str,
+    chunk: Chunk,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     if let Some(error) = chunk.error.filter(is_error) {
-        return Err(Fault::of_error_object(&error));
+        return Err(AttemptFault::of_error_object(&error));
     }
     let choices = chunk.choices.unwrap_or_default();
     if choices.is_empty()
@@ -132,9 +141,9 @@ fn is_error(error: &Value) -> bool {
     }
 }
 
-fn take_choice(draft: &mut Draft, choice: Choice, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_choice(draft: &mut Draft, choice: ChatChoice, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     if let Some(error) = choice.error.filter(is_error) {
-        return Err(Fault::of_error_object(&error));
+        return Err(AttemptFault::of_error_object(&error));
     }
     count(draft, choice.usage.as_deref());
     let finish = choice.finish_reason.as_ref().and_then(Value::as_str);
@@ -160,7 +169,7 @@ fn take_choice(draft: &mut Draft, choice: Choice, on_delta: OnDelta<'_>) -> Resu
             draft.stop = Some(StopReason::Refusal);
         }
         let stop = stop(word).ok_or_else(|| {
-            Fault::of_error_object(
+            AttemptFault::of_error_object(
                 &serde_json::json!({ "message": format!("the answer ended with `{word}`") }),
             )
         })?;
@@ -175,7 +184,7 @@ fn take_piece(
     piece: &Map<String, Value>,
     whole: bool,
     on_delta: OnDelta<'_>,
-) -> Result<bool, Fault> {
+) -> Result<bool, AttemptFault> {
     for name in MESSAGE_MEMBERS {
         let Some(value) = piece.get(name).filter(|value| is_worth(value)) else {
             continue;
@@ -230,7 +239,7 @@ fn take_call(
     call: &Value,
     (position, whole): (usize, bool),
     on_delta: OnDelta<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), AttemptFault> {
     let number = |value: &Value| {
         let text = value.as_str().and_then(|text| text.trim().parse::<u64>().ok()); // silent-ok: no number is no index
         value.as_u64().or(text)
@@ -313,33 +322,33 @@ pub(crate) fn keep_written_thoughts(draft: &mut Draft) {
 }
 
 fn count(draft: &mut Draft, usage: Option<&RawValue>) {
-    let counts: Counts = match accounts(usage) {
+    let counts: ChatUsage = match accounts(usage) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
     };
     // Some servers send zeros until the last chunk.
-    if counts.prompt_tokens != Number::Given(0) {
+    if counts.prompt_tokens != WireNumber::Given(0) {
         draft.read(counts.prompt_tokens);
     }
     draft.wrote(counts.completion_tokens);
     // What came from a cache only makes it cheaper: what can't be read does not.
-    let details = accounts::<Details>(counts.prompt_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: as above
+    let details = accounts::<ChatTokenDetails>(counts.prompt_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: as above
     let cached = [
         details
             .as_ref()
-            .map_or(Number::Absent, |details| details.cached_tokens),
+            .map_or(WireNumber::Absent, |details| details.cached_tokens),
         counts.prompt_cache_hit_tokens,
         counts.cached_tokens,
         counts.cache_read_input_tokens,
     ];
-    let cached = cached.into_iter().find_map(Number::given);
+    let cached = cached.into_iter().find_map(WireNumber::given);
     draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
     let written = [
-        details.map_or(Number::Absent, |details| details.cache_write_tokens),
+        details.map_or(WireNumber::Absent, |details| details.cache_write_tokens),
         counts.cache_creation_input_tokens,
     ];
-    let written = written.into_iter().find_map(Number::given);
+    let written = written.into_iter().find_map(WireNumber::given);
     draft.cache_write_tokens = written.unwrap_or(draft.cache_write_tokens);
 }
 

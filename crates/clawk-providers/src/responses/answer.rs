@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use super::PHASE;
 use crate::answer_errors::{error_in, not_agreed};
 use crate::draft::{Draft, OnDelta};
-use crate::fault::Fault;
-use crate::number::{Number, accounts};
+use crate::fault::AttemptFault;
+use crate::number::{WireNumber, accounts};
 use crate::sse::Event;
 use crate::surrogates::read_halves;
 
 /// One event of a stream, or a whole response.
 #[derive(Deserialize)]
-struct Piece {
+struct ResponsesEvent {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(default)]
-    output_index: Number,
+    output_index: WireNumber,
     delta: Option<Value>,
     arguments: Option<String>,
     item: Option<Value>,
@@ -45,32 +45,36 @@ struct Response {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Counts {
-    input_tokens: Number,
-    output_tokens: Number,
+struct ResponsesUsage {
+    input_tokens: WireNumber,
+    output_tokens: WireNumber,
     input_tokens_details: Option<Box<RawValue>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Details {
-    cached_tokens: Number,
+struct ResponsesTokenDetails {
+    cached_tokens: WireNumber,
 }
 
 /// Takes one event of a stream; a whole response is one event, too.
-pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+pub(crate) fn take_event(
+    draft: &mut Draft,
+    event: &Event,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     let data = event.data.trim();
     if data.is_empty() || data == "[DONE]" {
         return Ok(());
     }
     let data = read_halves(data);
-    let piece: Piece = serde_json::from_str(&data).map_err(|error| {
+    let piece: ResponsesEvent = serde_json::from_str(&data).map_err(|error| {
         error_in(&data, event.name == "error").unwrap_or_else(|| not_agreed(&data, &error))
     })?;
     let kind = piece.kind.clone().unwrap_or_else(|| event.name.clone());
     match kind.as_str() {
         "error" | "response.error" => {
-            return Err(error_in(&data, true).unwrap_or_else(|| Fault::of_error_object(&Value::Null)));
+            return Err(error_in(&data, true).unwrap_or_else(|| AttemptFault::of_error_object(&Value::Null)));
         }
         "response.created" | "response.in_progress" | "response.queued" => {
             draft.named(piece.response.and_then(|response| response.model).as_deref());
@@ -105,7 +109,12 @@ pub(crate) fn take_event(draft: &mut Draft, event: &Event, on_delta: OnDelta<'_>
     Ok(())
 }
 
-fn take_piece(draft: &mut Draft, kind: &str, piece: Piece, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_piece(
+    draft: &mut Draft,
+    kind: &str,
+    piece: ResponsesEvent,
+    on_delta: OnDelta<'_>,
+) -> Result<(), AttemptFault> {
     let index = piece.output_index.given().unwrap_or(0);
     let delta = match &piece.delta {
         Some(Value::String(text)) => text.as_str(),
@@ -160,7 +169,7 @@ fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
         .add_text(index, draft.text.len().saturating_sub(before));
 }
 
-fn take_call(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_call(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     let text = |name: &str| item.get(name).and_then(Value::as_str);
     let id = text("call_id").or_else(|| text("id"));
     let place = draft.call(index, id, text("name"), "", on_delta)?;
@@ -174,7 +183,7 @@ fn take_call(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>)
 }
 
 /// A whole item of the output.
-fn take_item(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn take_item(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     match kind_of(item) {
         "function_call" => take_call(draft, index, item, on_delta)?,
         "message" => {
@@ -228,16 +237,16 @@ fn kept_reasoning(item: &Value) -> Option<Value> {
 }
 
 /// The response's end: its accounting, and what did not come in pieces.
-fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(), Fault> {
+fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     count(draft, response.usage.as_deref());
     draft.named(response.model.as_deref());
     if let Some(error) = response.error.filter(|error| !error.is_null()) {
-        return Err(Fault::of_error_object(&error));
+        return Err(AttemptFault::of_error_object(&error));
     }
     let status = response.status.as_deref().unwrap_or("completed");
     if matches!(status, "failed" | "cancelled") {
         let message = format!("the response ended as `{status}`");
-        return Err(Fault::of_error_object(&json!({ "message": message })));
+        return Err(AttemptFault::of_error_object(&json!({ "message": message })));
     }
     for (index, item) in (0_u64..).zip(response.output.iter().flatten()) {
         if !draft.state.has_block(index) {
@@ -260,14 +269,15 @@ fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(
 }
 
 fn count(draft: &mut Draft, usage: Option<&RawValue>) {
-    let counts: Counts = match accounts(usage) {
+    let counts: ResponsesUsage = match accounts(usage) {
         None => return,
         Some(Ok(counts)) => counts,
         Some(Err(_)) => return draft.miscounted(),
     };
     draft.read(counts.input_tokens);
     draft.wrote(counts.output_tokens);
-    let details = accounts::<Details>(counts.input_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: a cache only makes it cheaper
+    let details =
+        accounts::<ResponsesTokenDetails>(counts.input_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: a cache only makes it cheaper
     let cached = details.and_then(|details| details.cached_tokens.given());
     draft.cached_tokens = cached.unwrap_or(draft.cached_tokens);
 }

@@ -8,34 +8,35 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    Completion, Delta, FaultKind, InferRequest, Later, Provider, ProviderError, StopReason, Usage,
+    BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelProvider, ProviderError,
+    StopReason, Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::draft::{AnswerContext, Draft, OnDelta};
-use crate::fault::{Fault, judged};
+use crate::fault::{AttemptFault, judged};
 use crate::state::StateOwner;
-use script::{Position, Reply, ScriptedFault, Seen};
+use script::{ScriptContext, ScriptPosition, ScriptReply, ScriptedFault};
 
-pub use script::{Script, ScriptError};
+pub use script::{ModelScript, ScriptError};
 
 /// A scripted model. What it answers depends on the conversation alone, so a restart in the middle of a turn goes on where it
 /// was; only a fault's `times` is counted, per process.
 #[derive(Debug)]
-pub struct Scripted {
+pub struct ScriptedProvider {
     name: String,
     model: String,
     streaming: bool,
     patience: Duration,
-    script: Script,
-    faults: Mutex<BTreeMap<Position, u32>>,
+    script: ModelScript,
+    faults: Mutex<BTreeMap<ScriptPosition, u32>>,
 }
 
-impl Scripted {
+impl ScriptedProvider {
     /// A provider named `name`. `patience_ms`: how long a fault may hang before it becomes a timeout.
     #[must_use]
-    pub fn new(name: &str, model: &str, streaming: bool, patience_ms: u64, script: Script) -> Self {
+    pub fn new(name: &str, model: &str, streaming: bool, patience_ms: u64, script: ModelScript) -> Self {
         let (name, model, patience) = (
             name.to_owned(),
             model.to_owned(),
@@ -56,7 +57,7 @@ impl Scripted {
         request: &InferRequest,
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Completion, ProviderError> {
+    ) -> Result<ModelCompletion, ProviderError> {
         // The size of the request as another server would see it; for the estimate.
         let request_bytes = serde_json::to_vec(request).map_or(0, |bytes| bytes.len());
         let mut draft = Draft::default();
@@ -64,7 +65,7 @@ impl Scripted {
             .run_until_cancelled(self.play(request, &mut draft, on_delta))
             .await;
         let spent = (!draft.text.is_empty()).then(|| draft.usage(request_bytes));
-        let played = played.unwrap_or_else(|| Err(Fault::cancelled()));
+        let played = played.unwrap_or_else(|| Err(AttemptFault::cancelled()));
         played
             .and_then(|()| {
                 draft.finish(AnswerContext {
@@ -87,11 +88,11 @@ impl Scripted {
         request: &InferRequest,
         draft: &mut Draft,
         on_delta: OnDelta<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptFault> {
         let (place, reply) = self
             .script
             .next(request)
-            .map_err(|why| Fault::new(FaultKind::Rejected, why))?;
+            .map_err(|why| AttemptFault::new(FaultKind::Rejected, why))?;
         let fault = reply
             .fault
             .clone()
@@ -100,7 +101,7 @@ impl Scripted {
         tokio::time::sleep(Duration::from_millis(fault.delay_ms)).await;
         self.fail(&fault).await?;
 
-        let seen = Seen::of(request);
+        let seen = ScriptContext::of(request);
         let text = template::fill(&reply.say, &seen, &self.model);
         self.stream(draft, &text, fault.cut_after_chars, on_delta).await?;
         self.calls(draft, reply, &seen, on_delta)?;
@@ -113,7 +114,7 @@ impl Scripted {
         Ok(())
     }
 
-    fn strikes(&self, place: Position, fault: &ScriptedFault) -> bool {
+    fn strikes(&self, place: ScriptPosition, fault: &ScriptedFault) -> bool {
         let Some(times) = fault.times else { return true };
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let struck = faults.entry(place).or_default();
@@ -121,10 +122,10 @@ impl Scripted {
         *struck <= times
     }
 
-    async fn fail(&self, fault: &ScriptedFault) -> Result<(), Fault> {
+    async fn fail(&self, fault: &ScriptedFault) -> Result<(), AttemptFault> {
         if fault.hang {
             tokio::time::sleep(self.patience).await;
-            return Err(Fault::new(
+            return Err(AttemptFault::new(
                 FaultKind::Timeout,
                 "no answer: the script says to hang",
             ));
@@ -132,15 +133,15 @@ impl Scripted {
         if let Some(status) = fault.status {
             let said = fault.message.as_deref().unwrap_or("the script says to fail");
             let ((kind, cause), message) = (judged(status, said), format!("HTTP {status}: {said}"));
-            return Err(Fault {
+            return Err(AttemptFault {
                 status: Some(status),
                 retry_after_ms: fault.retry_after_ms,
                 cause,
-                ..Fault::new(kind, message)
+                ..AttemptFault::new(kind, message)
             });
         }
         if fault.garbage {
-            return Err(Fault::malformed(
+            return Err(AttemptFault::malformed(
                 "the answer is not what was agreed: the script says so",
             ));
         }
@@ -153,7 +154,7 @@ impl Scripted {
         text: &str,
         cut_after_chars: Option<usize>,
         on_delta: OnDelta<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptFault> {
         let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
         let pace = self.script.stream;
         let until = cut_after_chars.unwrap_or(usize::MAX);
@@ -165,7 +166,7 @@ impl Scripted {
             }
         }
         if cut_after_chars.is_some() {
-            Err(Fault::cut())
+            Err(AttemptFault::cut())
         } else {
             Ok(())
         }
@@ -174,10 +175,10 @@ impl Scripted {
     fn calls(
         &self,
         draft: &mut Draft,
-        reply: &Reply,
-        seen: &Seen<'_>,
+        reply: &ScriptReply,
+        seen: &ScriptContext<'_>,
         on_delta: OnDelta<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptFault> {
         let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
         for (index, call) in (0_u64..).zip(&reply.call) {
             let arguments =
@@ -190,8 +191,8 @@ impl Scripted {
         Ok(())
     }
 
-    fn error(&self, fault: Fault, usage: Option<Usage>) -> ProviderError {
-        let Fault {
+    fn error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
+        let AttemptFault {
             kind,
             message,
             status,
@@ -210,13 +211,13 @@ impl Scripted {
     }
 }
 
-impl Provider for Scripted {
+impl ModelProvider for ScriptedProvider {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(self.attempt(request, on_delta, cancel))
     }
 }

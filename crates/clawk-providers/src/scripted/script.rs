@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use clawk_kernel::ports::{InferRequest, Message, StopReason};
+use clawk_kernel::ports::{InferRequest, ModelMessage, StopReason};
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -43,21 +43,21 @@ pub enum ScriptError {
 /// A scripted model's whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Script {
+pub struct ModelScript {
     /// Characters per piece of a stream, and the pause between pieces.
     #[serde(default)]
-    pub(crate) stream: Pace,
-    scenes: Vec<Scene>,
+    pub(crate) stream: StreamPace,
+    scenes: Vec<ScriptScene>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Pace {
+pub(crate) struct StreamPace {
     pub(crate) chunk_chars: usize,
     pub(crate) chunk_delay_ms: u64,
 }
 
-impl Default for Pace {
+impl Default for StreamPace {
     fn default() -> Self {
         Self {
             chunk_chars: 12,
@@ -68,18 +68,18 @@ impl Default for Pace {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scene {
+struct ScriptScene {
     user: Option<Pattern>,
     system: Option<Pattern>,
     turn: Option<usize>,
-    steps: Vec<Step>,
+    steps: Vec<ScriptStep>,
 }
 
 /// A step is one reply, or `any:` with alternatives.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Step {
-    any: Option<Vec<Reply>>,
+struct ScriptStep {
+    any: Option<Vec<ScriptReply>>,
     #[serde(default)]
     say: String,
     #[serde(default)]
@@ -92,8 +92,8 @@ struct Step {
 /// What the model answers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Reply {
-    when: When,
+pub(crate) struct ScriptReply {
+    when: ReplyCondition,
     pub(crate) say: String,
     pub(crate) call: Vec<ScriptedCall>,
     pub(crate) stop: Option<StopReason>,
@@ -103,7 +103,7 @@ pub(crate) struct Reply {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct When {
+struct ReplyCondition {
     error: Option<bool>,
     result: Option<Pattern>,
     offered: Option<String>,
@@ -157,9 +157,9 @@ impl TryFrom<String> for Pattern {
 }
 
 /// Where a reply stands in the script.
-pub(crate) type Position = (usize, usize);
+pub(crate) type ScriptPosition = (usize, usize);
 
-impl Script {
+impl ModelScript {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
@@ -237,8 +237,8 @@ impl Script {
 
     /// The reply to `request`, found from the conversation alone: the first scene that fits the last user message, and in it
     /// the step after as many as the model has answered since.
-    pub(crate) fn next(&self, request: &InferRequest) -> Result<(Position, &Reply), String> {
-        let seen = Seen::of(request);
+    pub(crate) fn next(&self, request: &InferRequest) -> Result<(ScriptPosition, &ScriptReply), String> {
+        let seen = ScriptContext::of(request);
         let scene = self
             .scenes
             .iter()
@@ -262,15 +262,15 @@ impl Script {
     }
 }
 
-impl Step {
+impl ScriptStep {
     /// The reply written directly into the step, if anything is.
-    fn as_reply(&mut self) -> Option<Reply> {
+    fn as_reply(&mut self) -> Option<ScriptReply> {
         let (say, call) = (std::mem::take(&mut self.say), std::mem::take(&mut self.call));
         let (stop, usage, fault) = (self.stop.take(), self.usage.take(), self.fault.take());
         let given =
             !say.is_empty() || !call.is_empty() || stop.is_some() || usage.is_some() || fault.is_some();
-        given.then(|| Reply {
-            when: When::default(),
+        given.then(|| ScriptReply {
+            when: ReplyCondition::default(),
             say,
             call,
             stop,
@@ -280,7 +280,7 @@ impl Step {
     }
 }
 
-impl Reply {
+impl ScriptReply {
     fn check(&self) -> Result<(), String> {
         template::check(&self.say)?;
         for call in &self.call {
@@ -301,8 +301,8 @@ impl Reply {
     }
 }
 
-impl Scene {
-    fn fits(&self, seen: &Seen<'_>, request: &InferRequest) -> bool {
+impl ScriptScene {
+    fn fits(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
         self.user
             .as_ref()
             .is_none_or(|pattern| pattern.0.is_match(seen.last_user))
@@ -314,8 +314,8 @@ impl Scene {
     }
 }
 
-impl When {
-    fn holds(&self, seen: &Seen<'_>, request: &InferRequest) -> bool {
+impl ReplyCondition {
+    fn holds(&self, seen: &ScriptContext<'_>, request: &InferRequest) -> bool {
         self.error.is_none_or(|error| error == seen.tool_failed)
             && self
                 .result
@@ -330,7 +330,7 @@ impl When {
 
 /// What a script looks at.
 #[derive(Debug, Default)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ScriptContext<'a> {
     pub(crate) last_user: &'a str,
     /// The last result since that message.
     pub(crate) last_tool: &'a str,
@@ -341,13 +341,13 @@ pub(crate) struct Seen<'a> {
     pub(crate) step: usize,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ScriptContext<'a> {
     pub(crate) fn of(request: &'a InferRequest) -> Self {
         let mut seen = Self::default();
         let mut after_user = false;
         for message in &request.messages {
             match message {
-                Message::User { text, .. } => {
+                ModelMessage::User { text, .. } => {
                     let turn = if after_user { seen.turn } else { seen.turn + 1 };
                     seen = Self {
                         last_user: text,
@@ -355,13 +355,13 @@ impl<'a> Seen<'a> {
                         ..Self::default()
                     };
                 }
-                Message::Assistant { .. } => seen.step += 1,
-                Message::ToolResult { text, is_error, .. } => {
+                ModelMessage::Assistant { .. } => seen.step += 1,
+                ModelMessage::ToolResult { text, is_error, .. } => {
                     seen.last_tool = text;
                     seen.tool_failed = *is_error;
                 }
             }
-            after_user = matches!(message, Message::User { .. });
+            after_user = matches!(message, ModelMessage::User { .. });
         }
         seen
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::script::Seen;
+use super::script::ScriptContext;
 
 const NAMES: &[&str] = &["last_user_text", "last_tool_text", "model", "turn"];
 
@@ -35,7 +35,7 @@ pub(super) fn check_value(value: &Value) -> Result<(), String> {
 }
 
 /// Fills the templates in one pass: what is filled in is not searched again.
-pub(super) fn fill(text: &str, seen: &Seen<'_>, model: &str) -> String {
+pub(super) fn fill(text: &str, seen: &ScriptContext<'_>, model: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -56,14 +56,18 @@ pub(super) fn fill(text: &str, seen: &Seen<'_>, model: &str) -> String {
     out
 }
 
-pub(super) fn fill_all(members: &Map<String, Value>, seen: &Seen<'_>, model: &str) -> Map<String, Value> {
+pub(super) fn fill_all(
+    members: &Map<String, Value>,
+    seen: &ScriptContext<'_>,
+    model: &str,
+) -> Map<String, Value> {
     members
         .iter()
         .map(|(name, value)| (name.clone(), fill_value(value, seen, model)))
         .collect()
 }
 
-fn fill_value(value: &Value, seen: &Seen<'_>, model: &str) -> Value {
+fn fill_value(value: &Value, seen: &ScriptContext<'_>, model: &str) -> Value {
     match value {
         Value::String(text) => Value::String(fill(text, seen, model)),
         Value::Array(items) => items.iter().map(|item| fill_value(item, seen, model)).collect(),

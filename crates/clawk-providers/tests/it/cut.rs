@@ -1,6 +1,6 @@
 //! A stream cut at every byte: an error that says so, or the whole answer; never a part of it passed off as one.
 
-use clawk_kernel::ports::{Completion, FaultKind};
+use clawk_kernel::ports::{FaultKind, ModelCompletion};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -53,7 +53,7 @@ fn anthropic() -> String {
     .concat()
 }
 
-fn is_whole(answer: &Completion) {
+fn is_whole(answer: &ModelCompletion) {
     assert_eq!(answer.text, "Grüß Gott");
     let calls: Vec<_> = answer
         .calls

@@ -1,6 +1,6 @@
 //! What is sent, and the bends of real servers that are understood.
 
-use clawk_kernel::ports::{FaultKind, Image, InferRequest, Message, StopReason};
+use clawk_kernel::ports::{FaultKind, Image, InferRequest, ModelMessage, StopReason};
 use clawk_proto::Digest;
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::fixture::*;
 async fn openai(
     events: &str,
 ) -> (
-    Result<clawk_kernel::ports::Completion, clawk_kernel::ports::ProviderError>,
+    Result<clawk_kernel::ports::ModelCompletion, clawk_kernel::ports::ProviderError>,
     String,
 ) {
     let server = Server::start(vec![Reply::Bytes(stream(events))]).await;
@@ -301,7 +301,7 @@ async fn refusals_are_told_as_such() {
 /// Words and a picture, with its bytes or without.
 fn picture(text: &str, data: Option<&[u8]>) -> InferRequest {
     let mut request = user(text);
-    if let Some(Message::User { images, .. }) = request.messages.first_mut() {
+    if let Some(ModelMessage::User { images, .. }) = request.messages.first_mut() {
         images.push(Image {
             digest: Digest::ZERO,
             mime_type: "image/png".to_owned(),

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use clawk_providers::{Factory, ProviderConfig, Scripts};
-use clawk_secrets::{Env, Resolver};
+use clawk_providers::{ProviderConfig, ProviderFactory, ScriptAccess};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -71,11 +71,15 @@ fn scripts_stay_inside_the_manifests_directory() {
     std::fs::write(dir.path().join("out.yaml"), script).unwrap();
     std::fs::write(inside.join("in.yaml"), script).unwrap();
     std::os::unix::fs::symlink("../out.yaml", inside.join("link.yaml")).unwrap();
-    let make = |scripts: Scripts, endpoint: &str| {
+    let make = |scripts: ScriptAccess, endpoint: &str| {
         let spec = serde_json::from_value(spec("custom", endpoint, true)).unwrap();
-        Factory::new(Resolver::without_store(Env::default()), BTreeMap::new(), scripts)
-            .provider(&spec)
-            .map(|_| ())
+        ProviderFactory::new(
+            SecretResolver::without_store(EnvironmentSource::default()),
+            BTreeMap::new(),
+            scripts,
+        )
+        .provider(&spec)
+        .map(|_| ())
     };
     let absolute = format!("file://{}", inside.join("in.yaml").display());
     for endpoint in [
@@ -84,8 +88,8 @@ fn scripts_stay_inside_the_manifests_directory() {
         "script:../agent/in.yaml",
         &absolute,
     ] {
-        make(Scripts::Inside(inside.clone()), endpoint).unwrap();
-        make(Scripts::Refused, endpoint).unwrap_err();
+        make(ScriptAccess::Inside(inside.clone()), endpoint).unwrap();
+        make(ScriptAccess::Refused, endpoint).unwrap_err();
     }
     for endpoint in [
         "script:../out.yaml",
@@ -93,10 +97,10 @@ fn scripts_stay_inside_the_manifests_directory() {
         "script:../../none.yaml",
         "script:/none.yaml",
     ] {
-        let message = make(Scripts::Inside(inside.clone()), endpoint)
+        let message = make(ScriptAccess::Inside(inside.clone()), endpoint)
             .unwrap_err()
             .to_string();
         assert!(message.contains("--allow-outside"), "{message}");
     }
-    make(Scripts::Anywhere(inside), "script:../out.yaml").unwrap();
+    make(ScriptAccess::Anywhere(inside), "script:../out.yaml").unwrap();
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    Completion, Delta, InferRequest, Message, Provider, ProviderError, ToolOffer, ToolUse,
+    CompletionDelta, InferRequest, ModelCompletion, ModelMessage, ModelProvider, ProviderError, ToolOffer,
+    ToolUse,
 };
-use clawk_providers::{Factory, ProviderConfig, Scripts};
-use clawk_secrets::{Env, Resolver};
+use clawk_providers::{ProviderConfig, ProviderFactory, ScriptAccess};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -176,13 +177,17 @@ pub(crate) fn quick() -> ProviderConfig {
     }
 }
 
-pub(crate) fn factory(config: ProviderConfig, scripts: PathBuf) -> Factory {
-    let env = Env::fixed([("KEY", CANARY), ("PAIR", &format!("the-id:{CANARY}"))]);
+pub(crate) fn factory(config: ProviderConfig, scripts: PathBuf) -> ProviderFactory {
+    let env = EnvironmentSource::fixed([("KEY", CANARY), ("PAIR", &format!("the-id:{CANARY}"))]);
     let config = BTreeMap::from([("main".to_owned(), config)]);
-    Factory::new(Resolver::without_store(env), config, Scripts::Inside(scripts))
+    ProviderFactory::new(
+        SecretResolver::without_store(env),
+        config,
+        ScriptAccess::Inside(scripts),
+    )
 }
 
-pub(crate) fn provider(spec: Value, config: ProviderConfig) -> Arc<dyn Provider> {
+pub(crate) fn provider(spec: Value, config: ProviderConfig) -> Arc<dyn ModelProvider> {
     factory(config, PathBuf::from("/nonexistent"))
         .provider(&serde_json::from_value(spec).unwrap())
         .unwrap()
@@ -191,11 +196,11 @@ pub(crate) fn provider(spec: Value, config: ProviderConfig) -> Arc<dyn Provider>
 pub(crate) fn user(text: &str) -> InferRequest {
     InferRequest {
         system: "Be brief.".to_owned(),
-        messages: vec![Message::User {
+        messages: vec![ModelMessage::User {
             text: text.to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_kernel::Author::runtime(),
+            author: clawk_kernel::TextAuthor::runtime(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),
@@ -216,12 +221,12 @@ pub(crate) fn long() -> InferRequest {
         arguments,
     };
     let path = json!({ "path": "a" }).as_object().cloned().unwrap();
-    request.messages.push(Message::Assistant {
+    request.messages.push(ModelMessage::Assistant {
         text: String::new(),
         calls: vec![call("fn.x:0", Ok(path)), call("c1", Err("{bad".to_owned()))],
         state: None,
     });
-    let result = |id: &str, text: &str, is_error| Message::ToolResult {
+    let result = |id: &str, text: &str, is_error| ModelMessage::ToolResult {
         call_id: id.to_owned(),
         text: text.to_owned(),
         is_error,
@@ -236,14 +241,14 @@ pub(crate) fn long() -> InferRequest {
 
 /// The answer, and all that was told on the way.
 pub(crate) async fn ask(
-    provider: &Arc<dyn Provider>,
+    provider: &Arc<dyn ModelProvider>,
     request: &InferRequest,
-) -> (Result<Completion, ProviderError>, String) {
+) -> (Result<ModelCompletion, ProviderError>, String) {
     let told = Mutex::new(String::new());
-    let on_delta = |delta: Delta<'_>| match delta {
-        Delta::Text(text) => told.lock().unwrap().push_str(text),
-        Delta::Call(name) => told.lock().unwrap().push_str(&format!("<{name}>")),
-        Delta::Thought(_) => {}
+    let on_delta = |delta: CompletionDelta<'_>| match delta {
+        CompletionDelta::Text(text) => told.lock().unwrap().push_str(text),
+        CompletionDelta::Call(name) => told.lock().unwrap().push_str(&format!("<{name}>")),
+        CompletionDelta::Thought(_) => {}
     };
     let answer = provider
         .infer(request, &on_delta, &CancellationToken::new())
@@ -251,7 +256,7 @@ pub(crate) async fn ask(
     (answer, told.into_inner().unwrap())
 }
 
-pub(crate) async fn fault(provider: &Arc<dyn Provider>, request: &InferRequest) -> ProviderError {
+pub(crate) async fn fault(provider: &Arc<dyn ModelProvider>, request: &InferRequest) -> ProviderError {
     let error = ask(provider, request)
         .await
         .0

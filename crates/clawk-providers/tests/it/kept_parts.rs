@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Completion, InferRequest, Message, Provider};
+use clawk_kernel::ports::{InferRequest, ModelCompletion, ModelMessage, ModelProvider};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -17,17 +17,17 @@ fn events(values: &[Value]) -> Vec<u8> {
 }
 
 /// The conversation behind an answer, with a result for each of its calls. It goes through JSON, as the journal keeps it.
-pub(crate) fn behind(mut request: InferRequest, answer: &Completion) -> InferRequest {
-    let answer: Completion = serde_json::from_str(&serde_json::to_string(answer).unwrap()).unwrap();
+pub(crate) fn behind(mut request: InferRequest, answer: &ModelCompletion) -> InferRequest {
+    let answer: ModelCompletion = serde_json::from_str(&serde_json::to_string(answer).unwrap()).unwrap();
     let calls = answer.calls.clone();
-    request.messages.push(Message::Assistant {
+    request.messages.push(ModelMessage::Assistant {
         text: answer.text,
         calls: answer.calls,
         state: answer.state,
     });
     request
         .messages
-        .extend(calls.into_iter().map(|call| Message::ToolResult {
+        .extend(calls.into_iter().map(|call| ModelMessage::ToolResult {
             call_id: call.id,
             text: "done".to_owned(),
             is_error: false,
@@ -36,7 +36,10 @@ pub(crate) fn behind(mut request: InferRequest, answer: &Completion) -> InferReq
     request
 }
 
-pub(crate) async fn whole_answer(provider: &Arc<dyn Provider>, request: &InferRequest) -> Completion {
+pub(crate) async fn whole_answer(
+    provider: &Arc<dyn ModelProvider>,
+    request: &InferRequest,
+) -> ModelCompletion {
     ask(provider, request)
         .await
         .0
@@ -185,11 +188,11 @@ async fn thoughts_of_a_turn_without_tools_are_not_sent_again() {
     let answer = whole_answer(&provider, &user("2+2?")).await;
     assert_eq!(answer.text, "It is 4.");
     let mut request = behind(user("2+2?"), &answer);
-    request.messages.push(Message::User {
+    request.messages.push(ModelMessage::User {
         text: "thanks".to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: clawk_kernel::Author::runtime(),
+        author: clawk_kernel::TextAuthor::runtime(),
     });
     whole_answer(&provider, &request).await;
     let sent = server.requests().remove(1).1;

@@ -1,6 +1,6 @@
 //! OpenAI's Responses API.
 
-use clawk_kernel::ports::{Effort, FaultKind, StopReason};
+use clawk_kernel::ports::{FaultKind, ReasoningEffort, StopReason};
 use clawk_providers::{ProviderConfig, ProviderDialect};
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ async fn requests_have_the_agreed_form() {
         let provider = provider(spec, if dialect { config() } else { quick() });
         let mut request = user("hi");
         request.adaptation.responses_api = !dialect;
-        request.effort = Some(Effort::High);
+        request.effort = Some(ReasoningEffort::High);
         request.cache_key = Some("k".to_owned());
         assert_eq!(whole_answer(&provider, &request).await.text, "ok");
         let (head, sent) = server.requests().remove(0);

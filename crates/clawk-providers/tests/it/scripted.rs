@@ -1,16 +1,16 @@
-use clawk_kernel::ports::{FaultKind, InferRequest, Message, Provider, StopReason};
-use clawk_providers::{Script, Scripted};
+use clawk_kernel::ports::{FaultKind, InferRequest, ModelMessage, ModelProvider, StopReason};
+use clawk_providers::{ModelScript, ScriptedProvider};
 use std::sync::Arc;
 
 use crate::fixture::*;
 
-fn scripted(text: &str) -> Arc<dyn Provider> {
-    Arc::new(Scripted::new(
+fn scripted(text: &str) -> Arc<dyn ModelProvider> {
+    Arc::new(ScriptedProvider::new(
         "main",
         "demo",
         true,
         100,
-        Script::parse(text).unwrap(),
+        ModelScript::parse(text).unwrap(),
     ))
 }
 
@@ -35,15 +35,15 @@ scenes:
 "#;
 
 /// The conversation goes on with the model's own answer and results for its calls.
-async fn go_on(provider: &Arc<dyn Provider>, request: &mut InferRequest, result: &str, is_error: bool) {
+async fn go_on(provider: &Arc<dyn ModelProvider>, request: &mut InferRequest, result: &str, is_error: bool) {
     let answer = ask(provider, request).await.0.unwrap();
     let ids: Vec<_> = answer.calls.iter().map(|call| call.id.clone()).collect();
-    request.messages.push(Message::Assistant {
+    request.messages.push(ModelMessage::Assistant {
         text: answer.text,
         calls: answer.calls,
         state: answer.state,
     });
-    let result = |call_id| Message::ToolResult {
+    let result = |call_id| ModelMessage::ToolResult {
         call_id,
         text: result.to_owned(),
         is_error,
@@ -80,11 +80,11 @@ async fn the_conversation_alone_says_what_comes_next() {
             beyond.kind == FaultKind::Rejected && beyond.message.contains("no step 2"),
             "{beyond}"
         );
-        request.messages.push(Message::User {
+        request.messages.push(ModelMessage::User {
             text: "again".to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_kernel::Author::runtime(),
+            author: clawk_kernel::TextAuthor::runtime(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,
@@ -168,7 +168,7 @@ fn mistakes_are_named_with_their_place() {
         ("stream: {chunk_chars: 0}\nscenes: []", "at least 1"),
         ("- no", "script is not well formed"),
     ] {
-        let error = Script::parse(script).unwrap_err().to_string();
+        let error = ModelScript::parse(script).unwrap_err().to_string();
         assert!(error.contains(words), "{script}: {error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Streams as servers and proxies really write them: the shapes that are read, and those that are told as errors.
 
-use clawk_kernel::ports::{Completion, FaultKind, ProviderError, StopReason};
+use clawk_kernel::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
 use serde_json::{Value, json};
 
 use crate::fixture::*;
@@ -13,7 +13,11 @@ fn end(word: &str) -> String {
     json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": word }] }).to_string()
 }
 
-async fn answered(kind: &str, body: &[u8], streaming: bool) -> (Result<Completion, ProviderError>, String) {
+async fn answered(
+    kind: &str,
+    body: &[u8],
+    streaming: bool,
+) -> (Result<ModelCompletion, ProviderError>, String) {
     let mut reply =
         format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: {kind}\r\n\r\n").into_bytes();
     reply.extend_from_slice(body);

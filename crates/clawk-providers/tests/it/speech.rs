@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Audio, FaultKind};
+use clawk_kernel::ports::{AudioRecording, FaultKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::*;
 
-fn audio(media_type: &str, data: &[u8]) -> Audio {
-    Audio {
+fn audio(media_type: &str, data: &[u8]) -> AudioRecording {
+    AudioRecording {
         media_type: media_type.to_owned(),
         digest: clawk_proto::Digest([7; 32]),
         length_ms: 2_000,

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_plan::{Defaults, Plan};
-use clawk_sandbox::{Launcher, Spec, Warm};
+use clawk_plan::{Plan, PlanDefaults};
+use clawk_sandbox::{Launcher, Spec, WarmPoolLimits};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -27,9 +27,10 @@ fn hold(mark: std::ffi::OsString) -> ExitCode {
     let Ok(runtime) = runtime else {
         return ExitCode::FAILURE;
     };
-    let launcher = Launcher::new(clawk_sandbox::launch::OWN_PROGRAM, vec![mark]).with_warm(Warm::default());
+    let launcher =
+        Launcher::new(clawk_sandbox::launch::OWN_PROGRAM, vec![mark]).with_warm(WarmPoolLimits::default());
     runtime.block_on(async {
-        let plan = Arc::new(Plan::compile(None, &Defaults::default()));
+        let plan = Arc::new(Plan::compile(None, &PlanDefaults::default()));
         let _ = launcher.launch(&Spec::new("/bin/true", plan)).await; // silent-ok: the test looks for the box
         while launcher.waiting() == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -55,10 +56,10 @@ fn starts(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
             let launcher = Launcher::new(clawk_sandbox::launch::OWN_PROGRAM, words);
             let launcher = match which % 2 {
                 0 => launcher,
-                _ => launcher.with_warm(Warm::default()),
+                _ => launcher.with_warm(WarmPoolLimits::default()),
             };
             let _ = launcher.remove_stale_groups(); // silent-ok: how many there were helps nobody
-            let plan = Arc::new(Plan::compile(None, &Defaults::default()));
+            let plan = Arc::new(Plan::compile(None, &PlanDefaults::default()));
             let outcome = match launcher.launch(&Spec::new("/bin/true", plan)).await {
                 Ok(outcome) => {
                     let groups = outcome.obtained.mechanisms.into_iter();

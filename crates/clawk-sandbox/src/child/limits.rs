@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::launch::wire::Order;
+use crate::launch::wire::SandboxOrder;
 
 /// Largest file a tool may write, bytes: a stop against filling the disk by accident.
 const MAX_FILE_BYTES: u64 = 16 << 30;
@@ -40,7 +40,7 @@ pub(super) fn detach_stdin() -> std::io::Result<()> {
 }
 
 /// Applies session, subreaper, privileges, limits and weight. Returns (mechanisms, missing).
-pub(super) fn apply(order: &Order) -> std::io::Result<(Vec<String>, Vec<String>)> {
+pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<String>)> {
     if order.max_open_files < MIN_OPEN_FILES {
         let text = format!(
             "`max_open_files` below {MIN_OPEN_FILES} can't be held: the supervisor lives under it, too"

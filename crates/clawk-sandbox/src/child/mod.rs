@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use crate::launch::wire::{Order, Report};
+use crate::launch::wire::{SandboxOrder, SupervisorReport};
 
 /// Runs the process that supervisors are forked from, on the socket that is standard input. To be called first thing in `main`,
 /// before any thread starts, when the first argument is `__sandbox`; the process ends with what this returns.
@@ -38,7 +38,11 @@ pub fn main() -> ExitCode {
 }
 
 /// One run, from its order to its end, in a blank box where there is one for it.
-fn supervise_on(socket: &UnixStream, ready: &cell::Ready, blank: Option<cell::Blank>) -> u8 {
+fn supervise_on(
+    socket: &UnixStream,
+    ready: &cell::CellPrerequisites,
+    blank: Option<cell::PrewarmedSandbox>,
+) -> u8 {
     let ended = read_order(socket).and_then(|(order, streams)| match &order.enclosure {
         None => {
             // A blank box has used what was made ahead.
@@ -52,14 +56,14 @@ fn supervise_on(socket: &UnixStream, ready: &cell::Ready, blank: Option<cell::Bl
         Ok(()) => 0,
         Err(error) => {
             let reason = error.to_string();
-            let _ = tell(socket, &Report::Refused { reason }); // silent-ok: clawk may be gone
+            let _ = tell(socket, &SupervisorReport::Refused { reason }); // silent-ok: clawk may be gone
             2
         }
     }
 }
 
 /// What comes with an order.
-struct Streams {
+struct OrderStreams {
     /// The tool's standard input; of a box that waits, the socket that its call comes by.
     input: OwnedFd,
     /// Its output; of a box that waits, none yet.
@@ -69,7 +73,7 @@ struct Streams {
 }
 
 /// Reads the order, and what comes with it.
-fn read_order(socket: &UnixStream) -> std::io::Result<(Order, Streams)> {
+fn read_order(socket: &UnixStream) -> std::io::Result<(SandboxOrder, OrderStreams)> {
     let (text, fds) =
         cell::read_whole(socket)?.ok_or_else(|| std::io::Error::other("the order has no length"))?;
     let mut fds = fds.into_iter();
@@ -79,11 +83,11 @@ fn read_order(socket: &UnixStream) -> std::io::Result<(Order, Streams)> {
         [Some(input), Some(out), Some(err), door] => (input, Some([out, err]), door),
         _ => return Err(std::io::Error::other("the order has no streams")),
     };
-    let streams = Streams { input, output, door };
+    let streams = OrderStreams { input, output, door };
     Ok((serde_json::from_slice(&text)?, streams))
 }
 
-fn tell(socket: &UnixStream, report: &Report) -> std::io::Result<()> {
+fn tell(socket: &UnixStream, report: &SupervisorReport) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     (&mut &*socket).write_all(&line)

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{cell, limits, supervise_on, sys};
-use crate::launch::wire::Birth;
+use crate::launch::wire::ForkRequest;
 use crate::passing;
 
 /// The last argument of such a process.
@@ -40,26 +40,26 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
     if ready.is_err() {
         return ExitCode::from(2);
     }
-    let mut nursery = Nursery {
-        ready: cell::Ready::make(),
+    let mut nursery = ForkServer {
+        ready: cell::CellPrerequisites::make(),
         spare: None,
         idle: Duration::ZERO,
         due: None,
-        rest: Rest::Missing,
+        rest: DeferredSetup::Missing,
     };
     let socket = UnixStream::from(socket);
     loop {
         match nursery.step(&socket) {
-            Step::Done => {}
-            Step::Gone => return ExitCode::SUCCESS,
-            Step::Supervisor(theirs) => {
-                let Nursery { ready, .. } = nursery;
+            ForkServerStep::Done => {}
+            ForkServerStep::Gone => return ExitCode::SUCCESS,
+            ForkServerStep::Supervisor(theirs) => {
+                let ForkServer { ready, .. } = nursery;
                 drop(socket);
                 // silent-ok: the closed socket says it
                 let code = born().map_or(2, |()| supervise_on(&theirs, &ready, None));
                 sys::end(i32::from(code));
             }
-            Step::Spare(channel, groups) => {
+            ForkServerStep::Spare(channel, groups) => {
                 sys::end(i32::from(wait_blank(socket, channel, &nursery.ready, groups)))
             }
         }
@@ -67,7 +67,7 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
 }
 
 /// What has come to pass.
-enum Step {
+enum ForkServerStep {
     Done,
     /// The launcher is gone.
     Gone,
@@ -77,19 +77,19 @@ enum Step {
     Spare(UnixStream, cell::GroupName),
 }
 
-struct Nursery {
-    ready: cell::Ready,
-    spare: Option<Spare>,
+struct ForkServer {
+    ready: cell::CellPrerequisites,
+    spare: Option<SpareSupervisor>,
     /// How long a blank box may wait; none is made where this is nothing.
     idle: Duration,
     /// When one is to be made.
     due: Option<Instant>,
-    rest: Rest,
+    rest: DeferredSetup,
 }
 
 /// What boxes share that the first one does not wait for.
 #[derive(Clone, Copy)]
-enum Rest {
+enum DeferredSetup {
     /// No order has come.
     Missing,
     /// It is made then.
@@ -97,7 +97,7 @@ enum Rest {
     Made,
 }
 
-impl Rest {
+impl DeferredSetup {
     fn due(self) -> Option<Instant> {
         match self {
             Self::Due(due) => Some(due),
@@ -107,7 +107,7 @@ impl Rest {
 }
 
 /// A supervisor with a blank box.
-struct Spare {
+struct SpareSupervisor {
     /// The name of its control groups.
     groups: cell::GroupName,
     socket: UnixStream,
@@ -115,8 +115,8 @@ struct Spare {
     since: Option<Instant>,
 }
 
-impl Nursery {
-    fn step(&mut self, socket: &UnixStream) -> Step {
+impl ForkServer {
+    fn step(&mut self, socket: &UnixStream) -> ForkServerStep {
         let waits = self.spare.as_ref().and_then(|spare| spare.since);
         let next = match (&self.spare, waits) {
             (Some(_), Some(since)) => since.checked_add(self.idle),
@@ -126,7 +126,7 @@ impl Nursery {
         self.make_rest_in_time();
         let [called, told] = self.wait(socket, [next, self.rest.due()].into_iter().flatten().min());
         if called.intersects(PollFlags::HUP | PollFlags::ERR) && waits.is_some() {
-            return Step::Gone;
+            return ForkServerStep::Gone;
         }
         if !told.is_empty() {
             self.listen();
@@ -139,7 +139,7 @@ impl Nursery {
                 None => return self.make_spare(),
             }
         }
-        Step::Done
+        ForkServerStep::Done
     }
 
     fn wait(&self, socket: &UnixStream, until: Option<Instant>) -> [PollFlags; 2] {
@@ -179,11 +179,11 @@ impl Nursery {
     }
 
     /// Has a supervisor for one order.
-    fn serve(&mut self, socket: &UnixStream) -> Step {
+    fn serve(&mut self, socket: &UnixStream) -> ForkServerStep {
         let (birth, theirs) = match next(socket) {
             Ok(Some(called)) => called,
-            Err(Errno::AGAIN) => return Step::Done, // the blank box was quicker
-            Ok(None) | Err(_) => return Step::Gone, // silent-ok: said by that
+            Err(Errno::AGAIN) => return ForkServerStep::Done, // the blank box was quicker
+            Ok(None) | Err(_) => return ForkServerStep::Gone, // silent-ok: said by that
         };
         self.ready.refresh();
         match sys::fork_into(0) {
@@ -191,7 +191,7 @@ impl Nursery {
                 drop(theirs);
                 self.after_order();
             }
-            Ok(None) => return Step::Supervisor(theirs),
+            Ok(None) => return ForkServerStep::Supervisor(theirs),
             Err(_) => drop(theirs), // silent-ok: the closed socket says it
         }
         self.idle = Duration::from_millis(birth.blank_idle_ms());
@@ -199,45 +199,49 @@ impl Nursery {
             let settle = Instant::now().checked_add(SETTLE);
             self.due = self.due.or_else(|| settle.max(self.rest.due()));
         }
-        Step::Done
+        ForkServerStep::Done
     }
 
     fn after_order(&mut self) {
         match self.rest {
-            Rest::Missing => self.rest = Instant::now().checked_add(START).map_or(Rest::Made, Rest::Due),
-            Rest::Due(_) => {}
-            Rest::Made => self.ready.prepare(),
+            DeferredSetup::Missing => {
+                self.rest = Instant::now()
+                    .checked_add(START)
+                    .map_or(DeferredSetup::Made, DeferredSetup::Due)
+            }
+            DeferredSetup::Due(_) => {}
+            DeferredSetup::Made => self.ready.prepare(),
         }
     }
 
     fn make_rest_in_time(&mut self) {
         if self.rest.due().is_some_and(|due| due <= Instant::now()) {
             self.ready.complete();
-            self.rest = Rest::Made;
+            self.rest = DeferredSetup::Made;
         }
     }
 
-    fn make_spare(&mut self) -> Step {
+    fn make_spare(&mut self) -> ForkServerStep {
         self.make_rest_in_time();
         self.due = None;
         self.ready.refresh();
         self.ready.prepare_if_none();
         let (Ok((ours, theirs)), Ok(groups)) = (UnixStream::pair(), cell::GroupName::random()) else {
-            return Step::Done; // silent-ok: without one, an order's box is made for it
+            return ForkServerStep::Done; // silent-ok: without one, an order's box is made for it
         };
         match sys::fork_into(0) {
             Ok(Some(_)) => {
                 self.ready.give_away();
-                self.spare = Some(Spare {
+                self.spare = Some(SpareSupervisor {
                     groups,
                     socket: ours,
                     since: None,
                 });
             }
-            Ok(None) => return Step::Spare(theirs, groups),
+            Ok(None) => return ForkServerStep::Spare(theirs, groups),
             Err(_) => {} // silent-ok: as above
         }
-        Step::Done
+        ForkServerStep::Done
     }
 }
 
@@ -248,8 +252,13 @@ fn born() -> std::io::Result<()> {
 }
 
 /// The life of a supervisor that makes a blank box, and then takes the order that comes first.
-fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready, groups: cell::GroupName) -> u8 {
-    let made = born().and_then(|()| cell::Blank::make(ready, groups, (socket, nursery)));
+fn wait_blank(
+    socket: UnixStream,
+    nursery: UnixStream,
+    ready: &cell::CellPrerequisites,
+    groups: cell::GroupName,
+) -> u8 {
+    let made = born().and_then(|()| cell::PrewarmedSandbox::make(ready, groups, (socket, nursery)));
     let Ok((blank, (socket, mut nursery))) = made else {
         return 2; // silent-ok: an order's box is made for it, and tells what is wrong
     };
@@ -286,8 +295,8 @@ fn wait_blank(socket: UnixStream, nursery: UnixStream, ready: &cell::Ready, grou
 }
 
 /// The next order's socket, if there is one now; `None`: none will come any more.
-fn next(socket: &UnixStream) -> Result<Option<(Birth, UnixStream)>, Errno> {
-    let mut birth = Birth::default();
+fn next(socket: &UnixStream) -> Result<Option<(ForkRequest, UnixStream)>, Errno> {
+    let mut birth = ForkRequest::default();
     let (bytes, fds) = loop {
         match passing::receive(socket, &mut birth.0, RecvFlags::DONTWAIT) {
             Err(Errno::INTR) => {}

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
-use super::{Streams, cell, limits, sys, tell, tree};
+use super::{OrderStreams, cell, limits, sys, tell, tree};
 use crate::container::stage;
 use crate::launch::OWN_PROGRAM;
-use crate::launch::wire::{Call, DEADLINE_GRACE_MS, GRACE_MS, Hit, Order, Report, SupervisorId, TERMINATE};
+use crate::launch::wire::{
+    DEADLINE_GRACE_MS, GRACE_MS, ReportedLimit, SandboxCall, SandboxOrder, SupervisorId, SupervisorReport,
+    TERMINATE,
+};
 
 /// Shortest and longest pause between two thorough looks at the tree.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -29,9 +32,9 @@ const GLANCE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_m
 /// Runs the order to its end; returns when no process of it is left.
 pub(super) fn run(
     socket: &UnixStream,
-    order: &Order,
-    streams: Streams,
-    ready: Option<&cell::Ready>,
+    order: &SandboxOrder,
+    streams: OrderStreams,
+    ready: Option<&cell::CellPrerequisites>,
 ) -> std::io::Result<()> {
     let call = order
         .call
@@ -44,7 +47,7 @@ pub(super) fn run(
     };
     tell(
         socket,
-        &Report::Enclosed {
+        &SupervisorReport::Enclosed {
             mechanisms,
             missing,
             supervisor,
@@ -59,11 +62,11 @@ pub(super) fn run(
     // others RLIMIT_NPROC holds.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
     // From here on the tool has run: a failure of ours is an end without a status, never a refusal.
-    let told = tell(socket, &Report::Started);
+    let told = tell(socket, &SupervisorReport::Started);
     let mut hit = None;
     let status = match rustix::process::pidfd_open(main, PidfdFlags::empty()) {
         Ok(handle) if told.is_ok() => {
-            let mut run = Run::new(main, handle, order);
+            let mut run = SupervisedRun::new(main, handle, order);
             if stage.is_some_and(|(_, held)| held) {
                 // The tool's limits are its groups' matter: what is watched here is the runtime.
                 run.look_at = Instant::now() + LOOK.1;
@@ -82,7 +85,7 @@ pub(super) fn run(
     };
     tell(
         socket,
-        &Report::Ended {
+        &SupervisorReport::Ended {
             exit_code,
             signal,
             hit,
@@ -92,7 +95,7 @@ pub(super) fn run(
 }
 
 /// The folder of a container's run, when this program itself is to be its stage; whether groups hold its limits.
-fn stage_of(call: &Call) -> Option<(&Path, bool)> {
+fn stage_of(call: &SandboxCall) -> Option<(&Path, bool)> {
     let (mode, folder, held) = match call.args.as_slice() {
         [mode, folder] => (mode, folder, false),
         [mode, folder, word] => (mode, folder, word == stage::HELD),
@@ -108,7 +111,11 @@ fn stage_of(call: &Call) -> Option<(&Path, bool)> {
 }
 
 /// The stage needs no other program than this one: it is forked, with nothing open but its streams.
-fn start_stage(folder: &Path, streams: Streams, ready: Option<&cell::Ready>) -> std::io::Result<Pid> {
+fn start_stage(
+    folder: &Path,
+    streams: OrderStreams,
+    ready: Option<&cell::CellPrerequisites>,
+) -> std::io::Result<Pid> {
     if let Some(pid) = sys::fork_into(0)? {
         return Ok(pid);
     }
@@ -119,7 +126,7 @@ fn start_stage(folder: &Path, streams: Streams, ready: Option<&cell::Ready>) -> 
             rustix::stdio::dup2_stdout(out)?;
             rustix::stdio::dup2_stderr(err)?;
         }
-        let network = ready.map(cell::Ready::network).transpose()?.flatten();
+        let network = ready.map(cell::CellPrerequisites::network).transpose()?.flatten();
         let kept = network.map(sys::keep_only).transpose()?;
         if kept.is_none() {
             sys::close_from(3)?;
@@ -133,7 +140,7 @@ fn start_stage(folder: &Path, streams: Streams, ready: Option<&cell::Ready>) -> 
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(order: &Order, call: &Call, streams: Streams) -> std::io::Result<Pid> {
+fn start(order: &SandboxOrder, call: &SandboxCall, streams: OrderStreams) -> std::io::Result<Pid> {
     let mut command = Command::new(&call.program);
     command
         .args(&call.args)
@@ -159,7 +166,7 @@ fn start(order: &Order, call: &Call, streams: Streams) -> std::io::Result<Pid> {
         .ok_or_else(|| std::io::Error::other("no process id"))
 }
 
-struct Run {
+struct SupervisedRun {
     main: Pid,
     handle: OwnedFd,
     deadline: Option<Instant>,
@@ -172,11 +179,11 @@ struct Run {
     threads_then: u64,
     max_pages: u64,
     max_threads: u64,
-    hit: Option<Hit>,
+    hit: Option<ReportedLimit>,
 }
 
-impl Run {
-    fn new(main: Pid, handle: OwnedFd, order: &Order) -> Self {
+impl SupervisedRun {
+    fn new(main: Pid, handle: OwnedFd, order: &SandboxOrder) -> Self {
         let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096).max(1);
         Self {
             main,
@@ -204,7 +211,7 @@ impl Run {
             }
             if self.deadline.is_some_and(|at| at <= now) {
                 self.deadline = None;
-                self.hit = Some(Hit::Time);
+                self.hit = Some(ReportedLimit::Time);
                 self.terminate(now, DEADLINE_GRACE_MS);
             }
             if (self.look_at <= now || self.glance(now)) && self.look(now) {
@@ -224,9 +231,9 @@ impl Run {
                 return Some(status);
             }
             match said {
-                Said::Nothing => {}
-                Said::Terminate => self.terminate(Instant::now(), GRACE_MS),
-                Said::Gone => return self.kill_now(),
+                LauncherSignal::Nothing => {}
+                LauncherSignal::Terminate => self.terminate(Instant::now(), GRACE_MS),
+                LauncherSignal::Gone => return self.kill_now(),
             }
         }
     }
@@ -278,22 +285,22 @@ impl Run {
         // Pages that processes share are counted once before anybody is killed for them.
         let too_large = usage.pages > self.max_pages && tree::distinct_pages(&pids) > self.max_pages;
         self.hit = match (usage.threads > self.max_threads, too_large) {
-            (true, _) => Some(Hit::Processes),
-            (_, true) => Some(Hit::Memory),
+            (true, _) => Some(ReportedLimit::Processes),
+            (_, true) => Some(ReportedLimit::Memory),
             (false, false) => return false,
         };
         true
     }
 }
 
-enum Said {
+enum LauncherSignal {
     Nothing,
     Terminate,
     Gone,
 }
 
 /// Waits until the tool ends, the launcher says something, or the time is over.
-fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Said) {
+fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, LauncherSignal) {
     let mut fds = [
         PollFd::new(handle, PollFlags::IN),
         PollFd::new(socket, PollFlags::IN),
@@ -303,16 +310,16 @@ fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Said
         tv_nsec: i64::from(at_most.subsec_nanos()),
     };
     if rustix::event::poll(&mut fds, Some(&timeout)).is_err() {
-        return (true, Said::Nothing); // an interruption: the loop looks at everything again
+        return (true, LauncherSignal::Nothing); // an interruption: the loop looks at everything again
     }
     let [ended, spoke] = fds.map(|fd| !fd.revents().is_empty());
     let mut byte = [0_u8; 1];
     let said = match spoke {
-        false => Said::Nothing,
+        false => LauncherSignal::Nothing,
         true => match rustix::io::read(socket.as_fd(), &mut byte) {
-            Ok(1) if byte == [TERMINATE] => Said::Terminate,
-            Ok(0) | Err(_) => Said::Gone, // silent-ok: a broken socket is a launcher that is gone
-            Ok(_) => Said::Nothing,
+            Ok(1) if byte == [TERMINATE] => LauncherSignal::Terminate,
+            Ok(0) | Err(_) => LauncherSignal::Gone, // silent-ok: a broken socket is a launcher that is gone
+            Ok(_) => LauncherSignal::Nothing,
         },
     };
     (ended, said)

@@ -285,7 +285,7 @@ pub(in crate::child) fn execute_descriptor(fd: i32, args: &[CString], env: &[CSt
 }
 
 /// A system call of the tool that waits for an answer.
-pub(crate) struct Notice {
+pub(crate) struct SyscallNotification {
     pub(crate) id: u64,
     pub(crate) pid: u32,
     pub(crate) call: i64,
@@ -308,7 +308,7 @@ const ADD_FD: libc::c_ulong = 0x4018_2103;
 const ADD_FD_SEND: u32 = 2;
 
 /// The next call that waits. `None`: whoever made it is gone.
-pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<Notice>> {
+pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<SyscallNotification>> {
     // SAFETY: all zero bytes are a valid `seccomp_notif`, and the kernel demands them.
     let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `seccomp_notif` to the pointer, which is valid for that.
@@ -320,7 +320,7 @@ pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<Notice>> {
         )
     };
     match last(i64::from(done), drop) {
-        Ok(()) => Ok(Some(Notice {
+        Ok(()) => Ok(Some(SyscallNotification {
             id: notice.id,
             pid: notice.pid,
             call: i64::from(notice.data.nr),

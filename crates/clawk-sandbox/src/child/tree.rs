@@ -17,7 +17,7 @@ pub(super) struct Usage {
 }
 
 /// One process of the table.
-struct Row {
+struct ProcessRow {
     pid: i32,
     parent: i32,
     session: i32,
@@ -105,7 +105,7 @@ pub(super) fn threads_in_system() -> Option<u64> {
 
 /// Rows of the process table; no more than there were when the reading began. New processes have higher numbers, so
 /// whoever reads to the end of a table that grows as fast as it is read never gets there.
-fn table() -> Vec<Row> {
+fn table() -> Vec<ProcessRow> {
     let bound = threads_in_system()
         .and_then(|all| usize::try_from(all).ok())
         .unwrap_or(usize::MAX)
@@ -122,7 +122,7 @@ fn table() -> Vec<Row> {
 }
 
 /// Parses `pid (name) state ppid …`; the name may hold anything, so what counts starts behind the last `)`.
-fn read_row(pid: i32) -> Option<Row> {
+fn read_row(pid: i32) -> Option<ProcessRow> {
     use std::io::Read as _;
     let mut text = [0_u8; STAT_BYTES];
     let read = std::fs::File::open(format!("/proc/{pid}/stat"))
@@ -135,7 +135,7 @@ fn read_row(pid: i32) -> Option<Row> {
     })?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    Some(Row {
+    Some(ProcessRow {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,

@@ -21,7 +21,7 @@ const LIST: &str = "manifest.json";
 /// An entry of it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct DockerArchiveEntry {
     config: String,
     layers: Vec<String>,
 }
@@ -34,7 +34,7 @@ struct Saved {
 pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io::Result<()> {
     let blobs = into.join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
-    let mut taken = Taken::default();
+    let mut taken = DockerArchiveParts::default();
     let mut left = max_bytes;
     for entry in tar::Archive::new(File::open(archive)?).entries()? {
         let mut entry = entry?;
@@ -47,20 +47,20 @@ pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io:
             taken.link(&path, &target);
             continue;
         }
-        let Some(name) = Name::of(&path).filter(|_| entry.header().entry_type().is_file()) else {
+        let Some(name) = ArchiveMember::of(&path).filter(|_| entry.header().entry_type().is_file()) else {
             continue;
         };
         left = left
             .checked_sub(entry.size())
             .ok_or_else(|| io::Error::other("it is larger than `max_image_mb`"))?;
         match name {
-            Name::Layout(name) => {
+            ArchiveMember::Layout(name) => {
                 io::copy(&mut entry, &mut File::create_new(into.join(&name))?)?;
             }
-            Name::List => {
+            ArchiveMember::List => {
                 (&mut entry).take(MAX_LIST_BYTES).read_to_end(&mut taken.list)?;
             }
-            Name::Part(name) => {
+            ArchiveMember::Part(name) => {
                 let size = entry.size();
                 let digest = keep(&mut entry, &blobs)?;
                 taken.files.insert(name, Blob { digest, size });
@@ -74,7 +74,7 @@ pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io:
 }
 
 /// What a file of an archive is to us.
-enum Name {
+enum ArchiveMember {
     /// Of a layout, by its place there.
     Layout(String),
     List,
@@ -82,7 +82,7 @@ enum Name {
     Part(String),
 }
 
-impl Name {
+impl ArchiveMember {
     fn of(path: &Path) -> Option<Self> {
         let text = path.to_str()?;
         let text = text.strip_prefix("./").unwrap_or(text);
@@ -112,22 +112,22 @@ struct Blob {
 
 /// Parts of an archive that is no layout.
 #[derive(Default)]
-struct Taken {
+struct DockerArchiveParts {
     files: HashMap<String, Blob>,
     /// A layer that is there by another name: only the first of several that are alike has content.
     links: HashMap<String, String>,
     list: Vec<u8>,
 }
 
-impl Taken {
+impl DockerArchiveParts {
     fn link(&mut self, path: &Path, target: &Path) {
-        let Some(Name::Part(name)) = Name::of(path) else {
+        let Some(ArchiveMember::Part(name)) = ArchiveMember::of(path) else {
             return;
         };
         // `../HASH/layer.tar`, from the folder beside.
         let mut parts = target.components();
         if parts.next() == Some(Component::ParentDir)
-            && let Some(Name::Part(target)) = Name::of(parts.as_path())
+            && let Some(ArchiveMember::Part(target)) = ArchiveMember::of(parts.as_path())
         {
             self.links.insert(name, target);
         }
@@ -145,7 +145,7 @@ impl Taken {
                 "it holds no image: neither an OCI layout nor a `{LIST}`"
             )));
         }
-        let list: Vec<Saved> = serde_json::from_slice(&self.list)?;
+        let list: Vec<DockerArchiveEntry> = serde_json::from_slice(&self.list)?;
         let [image] = list.as_slice() else {
             return Err(io::Error::other("it holds not exactly one image"));
         };

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::guard::Judged;
-use super::seccomp::{self, Holds};
+use super::guard::ContainerGuardedCalls;
+use super::seccomp::{self, SeccompEnforcer};
 use clawk_plan::plan::Limits;
 
 /// One mount of the plan, or of the system's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bind {
+pub(super) struct ContainerBind {
     /// What the runtime mounts: on the host, or below the stage's folder.
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Process<'a> {
 
 /// How the container's user stands for one of the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Identity {
+pub(super) enum ContainerIdentity {
     /// The agent is root: the tool is this user on the host and inside, without any right.
     Fixed(u32),
     /// The agent is this user: inside a user namespace it looks like root, and is that user on the host.
@@ -36,26 +36,26 @@ pub(super) enum Identity {
 
 /// Everything the bundle says.
 #[derive(Debug)]
-pub(super) struct Bundle<'a> {
+pub(super) struct OciBundle<'a> {
     pub(super) root: &'a Path,
-    pub(super) binds: &'a [Bind],
+    pub(super) binds: &'a [ContainerBind],
     pub(super) masks: &'a [PathBuf],
     pub(super) process: Process<'a>,
     pub(super) limits: &'a Limits,
-    pub(super) identity: Identity,
+    pub(super) identity: ContainerIdentity,
     pub(super) cgroup: Option<&'a str>,
     /// Who refuses calls, which of them wait, and where the runtime hands over the descriptor on which they do.
-    pub(super) holds: Holds,
-    pub(super) judged: Judged,
+    pub(super) holds: SeccompEnforcer,
+    pub(super) judged: ContainerGuardedCalls,
     pub(super) listener: Option<&'a Path>,
 }
 
-impl Bundle<'_> {
+impl OciBundle<'_> {
     /// The document.
     pub(super) fn json(&self) -> Value {
         let (uid, gid) = match self.identity {
-            Identity::Fixed(uid) => (uid, uid),
-            Identity::Mapped(..) => (0, 0),
+            ContainerIdentity::Fixed(uid) => (uid, uid),
+            ContainerIdentity::Mapped(..) => (0, 0),
         };
         let nobody: [&str; 0] = [];
         let files = self.limits.max_open_files;
@@ -80,7 +80,7 @@ impl Bundle<'_> {
             "mounts": self.mounts(),
             "linux": self.linux(),
         });
-        if let Identity::Mapped(uid, gid) = self.identity
+        if let ContainerIdentity::Mapped(uid, gid) = self.identity
             && let Some(linux) = config.get_mut("linux").and_then(Value::as_object_mut)
         {
             linux.insert(
@@ -117,7 +117,7 @@ impl Bundle<'_> {
 
     fn linux(&self) -> Value {
         let mut kinds = vec!["pid", "ipc", "uts", "mount"];
-        if matches!(self.identity, Identity::Mapped(..)) {
+        if matches!(self.identity, ContainerIdentity::Mapped(..)) {
             // The stage of an ordinary user makes no network namespace: the runtime does, inside its user namespace.
             kinds.extend(["user", "network"]);
         }

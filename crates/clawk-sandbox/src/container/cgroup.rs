@@ -21,7 +21,7 @@ const BOX: &str = "box";
 
 /// What holds the limits of one run.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ContainerCgroup {
     /// `cgroupsPath` of the bundle.
     pub(super) path: String,
     /// One folder per hierarchy that has limits of ours.
@@ -60,7 +60,7 @@ pub(super) fn shows(controllers: &str) -> bool {
     controllers.split(',').any(held)
 }
 
-impl Group {
+impl ContainerCgroup {
     /// Makes the groups and writes the limits; `beside` processes of ours are counted with the tool's.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ContainerCgroup {
     fn drop(&mut self) {
         for folder in self.folders.iter().chain(&self.stray) {
             remove(folder);

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::run::Run;
-use super::seccomp::Holds;
+use super::run::ContainerRun;
+use super::seccomp::SeccompEnforcer;
 use super::{Settings, cgroup, refusal, run};
-use crate::launch::{Launcher, Outcome, Spec};
-use clawk_plan::level::{Level, Refusal};
+use crate::launch::{LaunchOutcome, Launcher, Spec};
+use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::plan::MINIMAL_PATH;
-use clawk_plan::plan::{Defaults, Filesystem, FsMode, Mount, Plan};
+use clawk_plan::plan::{Filesystem, FsMode, Mount, Plan, PlanDefaults};
 
 /// The host user of a container's tools when the agent is root: nobody else's number.
 const GUEST_UID: u32 = 1_996_000_000;
@@ -52,13 +52,13 @@ fn got_through(code: Option<i32>) -> Option<&'static str> {
 
 /// A runtime that works here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ContainerRuntime {
     /// Its name, for the trace.
     pub name: String,
     /// Its program.
     pub path: PathBuf,
     pub(super) cgroup: Option<cgroup::Kind>,
-    pub(super) holds: Holds,
+    pub(super) holds: SeccompEnforcer,
     /// Whether a guard can answer for files in its containers, or why not.
     pub(super) guards: Result<(), String>,
     /// What held the probe.
@@ -78,7 +78,10 @@ const HINT: &str =
     "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
 
 /// Tries the runtimes in order.
-pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Found, Refusal> {
+pub(super) async fn probe(
+    launcher: &Launcher,
+    settings: &Settings,
+) -> Result<ContainerRuntime, SandboxRefusal> {
     run::sweep();
     let mut faults = Vec::new();
     for name in &settings.runtimes {
@@ -102,7 +105,7 @@ pub(super) async fn probe(launcher: &Launcher, settings: &Settings) -> Result<Fo
 }
 
 /// The refusal of a probe that would find none of the runtimes. Only looks; starts nothing.
-pub(super) fn absent(settings: &Settings) -> Option<Refusal> {
+pub(super) fn absent(settings: &Settings) -> Option<SandboxRefusal> {
     let names = &settings.runtimes;
     let none = names.iter().all(|name| locate(name).is_none());
     none.then(|| {
@@ -116,8 +119,12 @@ fn not_installed(name: &str) -> String {
 }
 
 /// One runtime with one way to hold limits: under our filter if all works there, else by its own list. Why neither does.
-async fn with(launcher: &Launcher, path: &Path, cgroup: Option<cgroup::Kind>) -> Result<Found, [String; 2]> {
-    let way = |holds| Found {
+async fn with(
+    launcher: &Launcher,
+    path: &Path,
+    cgroup: Option<cgroup::Kind>,
+) -> Result<ContainerRuntime, [String; 2]> {
+    let way = |holds| ContainerRuntime {
         name: path
             .file_name()
             .unwrap_or_default()
@@ -129,21 +136,21 @@ async fn with(launcher: &Launcher, path: &Path, cgroup: Option<cgroup::Kind>) ->
         guards: Ok(()),
         mechanisms: Vec::new(),
     };
-    let ours = works(launcher, way(Holds::Ours)).await;
+    let ours = works(launcher, way(SeccompEnforcer::Ours)).await;
     match ours {
         Ok(found) if found.guards.is_ok() => Ok(found),
-        Ok(found) => match works(launcher, way(Holds::Runtime)).await {
+        Ok(found) => match works(launcher, way(SeccompEnforcer::Runtime)).await {
             Ok(other) if other.guards.is_ok() => Ok(other),
             Ok(_) | Err(_) => Ok(found), // silent-ok: what our filter leaves holds more than the list alone
         },
-        Err(first) => works(launcher, way(Holds::Runtime))
+        Err(first) => works(launcher, way(SeccompEnforcer::Runtime))
             .await
             .map_err(|second| [first, second]),
     }
 }
 
 /// Whether it runs a container, and what of a guard there is then.
-async fn works(launcher: &Launcher, mut found: Found) -> Result<Found, String> {
+async fn works(launcher: &Launcher, mut found: ContainerRuntime) -> Result<ContainerRuntime, String> {
     found.mechanisms = try_it(launcher, &found).await?;
     found.guards = probe_guard(launcher, &found).await;
     Ok(found)
@@ -162,8 +169,12 @@ pub(crate) fn locate(name: &str) -> Option<PathBuf> {
 }
 
 /// One run, and whether its limits held.
-async fn run_once(launcher: &Launcher, spec: &Spec, found: &Found) -> Result<(Outcome, bool), String> {
-    let run = Run::prepare(launcher, spec, found, None).map_err(|error| error.to_string())?;
+async fn run_once(
+    launcher: &Launcher,
+    spec: &Spec,
+    found: &ContainerRuntime,
+) -> Result<(LaunchOutcome, bool), String> {
+    let run = ContainerRun::prepare(launcher, spec, found, None).map_err(|error| error.to_string())?;
     let outcome = Box::pin(launcher.launch(&run.spec))
         .await
         .map_err(|error| error.to_string())?;
@@ -182,7 +193,7 @@ exit 42
 "#;
 
 /// Whether the runtime hands the calls of its containers over to a guard that decides.
-async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
+async fn probe_guard(launcher: &Launcher, found: &ContainerRuntime) -> Result<(), String> {
     let folder = run::scratch().map_err(|error| error.to_string())?;
     let (mode, writable) = (FsMode::Scoped, true);
     let filesystem = Filesystem {
@@ -194,7 +205,7 @@ async fn probe_guard(launcher: &Launcher, found: &Found) -> Result<(), String> {
         own: vec![folder.path().join("kept")],
         ..Filesystem::default()
     };
-    let plan = Plan::undeclared(&Defaults::default())
+    let plan = Plan::undeclared(&PlanDefaults::default())
         .at_level(Level::Container)
         .with_filesystem(filesystem);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
@@ -231,14 +242,14 @@ fn filters_of_ours() -> Option<u32> {
     count.trim().parse().ok() // silent-ok: as above
 }
 
-async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
-    let plan = Plan::undeclared(&Defaults::default()).at_level(Level::Container);
+async fn try_it(launcher: &Launcher, found: &ContainerRuntime) -> Result<Vec<String>, String> {
+    let plan = Plan::undeclared(&PlanDefaults::default()).at_level(Level::Container);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));
     let filters = match found.holds {
-        Holds::Ours => filters_of_ours()
+        SeccompEnforcer::Ours => filters_of_ours()
             .map(|ours| (ours + OURS_AND_ITS).to_string())
             .ok_or("this kernel doesn't say how many filters hold a process")?,
-        Holds::Runtime => "any".to_owned(),
+        SeccompEnforcer::Runtime => "any".to_owned(),
     };
     spec.args = ["-c", PROBE_SCRIPT, "probe", &filters]
         .map(str::to_owned)

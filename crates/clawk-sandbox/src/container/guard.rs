@@ -17,11 +17,11 @@ use rustix::net::RecvFlags;
 use rustix::process::{DumpableBehavior, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use super::mask::Shown;
+use super::mask::VisibleMount;
 use crate::child::cell::Guard;
 use crate::child::sys;
 use crate::passing;
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
 use clawk_plan::preflight::path::lexical;
 
@@ -33,7 +33,7 @@ const MAX_STATE_BYTES: usize = 64 << 10;
 
 /// Which calls wait for the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum ContainerGuardedCalls {
     /// None: there is no guard.
     Nothing,
     /// Those that change something, and those that start a program: the first of them ends what the runtime does itself.
@@ -42,7 +42,7 @@ pub(super) enum Judged {
     All,
 }
 
-impl Judged {
+impl ContainerGuardedCalls {
     /// For the trace; `keeps`: there are own files.
     pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
@@ -53,12 +53,12 @@ impl Judged {
 
 /// What the guard of one run judges by, in the container's names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Watch {
+pub(super) struct ContainerGuardRules {
     pub(super) filesystem: Filesystem,
     pub(super) base: PathBuf,
     /// Denied files that have further names, by device and inode.
     pub(super) aliases: HashSet<(u64, u64)>,
-    pub(super) kept: Kept,
+    pub(super) kept: RuntimeFileGuard,
     /// The container's groups, which count the guard as well: what it does is the tool's work.
     pub(super) groups: Vec<PathBuf>,
     /// Who the tool is inside.
@@ -75,7 +75,11 @@ struct State {
 
 /// The same rules for what the container calls these places: where a mount's name, or a name below it, is a link, a path that is
 /// denied lies elsewhere than its text says.
-pub(super) fn denied_inside(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Vec<Denied>, String> {
+pub(super) fn denied_inside(
+    denied: &[Denied],
+    base: &Path,
+    shown: &[VisibleMount],
+) -> Result<Vec<Denied>, String> {
     let mut all = denied.to_vec();
     for entry in denied.iter().filter(|entry| !entry.text().starts_with('~')) {
         let place = lexical(base, Path::new(entry.fixed_part()));
@@ -95,7 +99,7 @@ pub(super) fn denied_inside(denied: &[Denied], base: &Path, shown: &[Shown]) -> 
 
 /// Starts the process that waits for the runtime. To be called by the stage, which has one thread; whatever comes of it, the
 /// stage goes on to become the runtime.
-pub(super) fn start(folder: &Path, watch: &Watch) -> io::Result<()> {
+pub(super) fn start(folder: &Path, watch: &ContainerGuardRules) -> io::Result<()> {
     let listener = UnixListener::bind(folder.join(SOCKET))?;
     let parent = rustix::process::getpid();
     if sys::fork_into(0)?.is_some() {
@@ -106,7 +110,11 @@ pub(super) fn start(folder: &Path, watch: &Watch) -> io::Result<()> {
 }
 
 /// Waits for the descriptor, and for the guard's end: the container's first process ends only when the guard was reaped.
-fn outside(listener: &UnixListener, watch: &Watch, parent: rustix::process::Pid) -> io::Result<()> {
+fn outside(
+    listener: &UnixListener,
+    watch: &ContainerGuardRules,
+    parent: rustix::process::Pid,
+) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(parent) {
         return Ok(());
@@ -132,7 +140,7 @@ fn outside(listener: &UnixListener, watch: &Watch, parent: rustix::process::Pid)
 }
 
 /// The guard itself: a process of the container, of the tool's user.
-fn inside(calls: OwnedFd, watch: &Watch, mounts: &File) -> io::Result<()> {
+fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Result<()> {
     for group in &watch.groups {
         std::fs::write(group.join("cgroup.procs"), "0")?;
     }

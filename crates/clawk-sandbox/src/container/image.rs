@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::layer::{self, Budget};
+use super::layer::{self, UnpackBudget};
 
 /// Largest JSON document of a layout, bytes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -26,7 +26,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Which image, and how much of it.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct ImageRequest {
     /// The layout's folder.
     pub layout: PathBuf,
     /// The image's name in the layout.
@@ -41,7 +41,7 @@ pub struct Wanted {
 
 /// An unpacked image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rootfs {
+pub struct ImageRootfs {
     /// Its files.
     pub path: PathBuf,
     /// `sha256:…` of its manifest.
@@ -70,12 +70,12 @@ pub enum ImageError {
 
 #[derive(Deserialize)]
 struct Index {
-    manifests: Vec<Descriptor>,
+    manifests: Vec<OciDescriptor>,
 }
 
 #[derive(Deserialize, Clone)]
 #[serde(rename_all = "camelCase")]
-struct Descriptor {
+struct OciDescriptor {
     #[serde(default)]
     media_type: String,
     digest: String,
@@ -92,8 +92,8 @@ struct Platform {
 
 #[derive(Deserialize)]
 struct Manifest {
-    config: Descriptor,
-    layers: Vec<Descriptor>,
+    config: OciDescriptor,
+    layers: Vec<OciDescriptor>,
 }
 
 #[derive(Deserialize)]
@@ -110,14 +110,14 @@ struct DiffIds {
 ///
 /// # Errors
 /// The layout is broken, a digest does not fit, a layer tries to leave its root, or it is larger than allowed.
-pub fn unpack(wanted: &Wanted, cache: &Path) -> Result<Rootfs, ImageError> {
+pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageError> {
     let chosen = choose(wanted)?;
     let hash = hash_of(&chosen.digest)?;
     let home = cache.join(hash);
     let path = home.join("rootfs");
     let digest = chosen.digest.clone();
     if path.is_dir() {
-        return Ok(Rootfs { path, digest });
+        return Ok(ImageRootfs { path, digest });
     }
     let manifest: Manifest = json(&wanted.layout, &chosen.digest)?;
     let config: Config = json(&wanted.layout, &manifest.config.digest)?;
@@ -133,7 +133,7 @@ pub fn unpack(wanted: &Wanted, cache: &Path) -> Result<Rootfs, ImageError> {
     let unpacked = work.0.join("rootfs");
     private(&unpacked)?;
     let root = layer::open_root(&unpacked).map_err(io_at(&unpacked))?;
-    let mut budget = Budget {
+    let mut budget = UnpackBudget {
         bytes: wanted.max_bytes,
         entries: MAX_ENTRIES,
     };
@@ -159,18 +159,18 @@ pub fn unpack(wanted: &Wanted, cache: &Path) -> Result<Rootfs, ImageError> {
         Err(_) if path.is_dir() => {} // silent-ok: another agent was faster
         Err(error) => return Err(io_at(&home)(error)),
     }
-    Ok(Rootfs { path, digest })
+    Ok(ImageRootfs { path, digest })
 }
 
 fn one_layer(
-    wanted: &Wanted,
-    descriptor: &Descriptor,
+    wanted: &ImageRequest,
+    descriptor: &OciDescriptor,
     id: &str,
     root: &std::os::fd::OwnedFd,
-    budget: &mut Budget,
+    budget: &mut UnpackBudget,
 ) -> Result<(), ImageError> {
     let path = blob(&wanted.layout, &descriptor.digest)?;
-    let mut file = Hashing::new(open(&path)?);
+    let mut file = HashingReader::new(open(&path)?);
     let plain: Box<dyn Read + '_> = match descriptor.media_type.rsplit(['.', '+']).next() {
         Some("tar") => Box::new(&mut file),
         Some("gzip") => Box::new(MultiGzDecoder::new(&mut file)),
@@ -182,7 +182,7 @@ fn one_layer(
             return Err(ImageError::Broken(text));
         }
     };
-    let mut plain = Hashing::new(plain);
+    let mut plain = HashingReader::new(plain);
     let unpacked = layer::unpack(&mut plain, root, wanted.owner, budget);
     // What an archive carries behind its end counts for the digests; more than the budget is no padding.
     let drained = io::copy(&mut (&mut plain).take(budget.bytes.max(1 << 20)), &mut io::sink());
@@ -207,7 +207,7 @@ fn one_layer(
 }
 
 /// Follows the index to one manifest.
-fn choose(wanted: &Wanted) -> Result<Descriptor, ImageError> {
+fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
     let path = wanted.layout.join("index.json");
     let mut index: Index = parse(&read(&path)?, &path.display().to_string())?;
     if let Some(tag) = &wanted.tag {
@@ -318,27 +318,27 @@ pub(crate) fn private(path: &Path) -> Result<(), ImageError> {
 }
 
 /// Removed with everything in it, unless it was moved away.
-struct Work(PathBuf);
+struct UnpackFolder(PathBuf);
 
-impl Drop for Work {
+impl Drop for UnpackFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // silent-ok: it was moved to its place
     }
 }
 
-fn tempdir_in(cache: &Path) -> Result<Work, ImageError> {
+fn tempdir_in(cache: &Path) -> Result<UnpackFolder, ImageError> {
     let path = cache.join(format!(".unpacking-{}", super::run::fresh_name()));
     private(&path)?;
-    Ok(Work(path))
+    Ok(UnpackFolder(path))
 }
 
 /// Hashes what is read through it.
-struct Hashing<R> {
+struct HashingReader<R> {
     inner: R,
     hash: Sha256,
 }
 
-impl<R: Read> Hashing<R> {
+impl<R: Read> HashingReader<R> {
     fn new(inner: R) -> Self {
         Self {
             inner,
@@ -351,7 +351,7 @@ impl<R: Read> Hashing<R> {
     }
 }
 
-impl<R: Read> Read for Hashing<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.hash.update(buffer.get(..read).unwrap_or_default());

@@ -15,7 +15,7 @@ use tar::{Archive, EntryType};
 
 /// Bounds of one image, counted down over its layers.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct UnpackBudget {
     pub(super) bytes: u64,
     pub(super) entries: u64,
 }
@@ -24,7 +24,12 @@ pub(super) struct Budget {
 const MAX_DEPTH: usize = 256;
 
 /// Unpacks a tar stream over `root`. Devices are left out, set-id bits dropped; everything belongs to `owner`.
-pub(super) fn unpack(tar: impl Read, root: &OwnedFd, owner: u32, budget: &mut Budget) -> io::Result<()> {
+pub(super) fn unpack(
+    tar: impl Read,
+    root: &OwnedFd,
+    owner: u32,
+    budget: &mut UnpackBudget,
+) -> io::Result<()> {
     let mut archive = Archive::new(tar);
     let mut made = BTreeSet::new();
     for entry in archive.entries()? {

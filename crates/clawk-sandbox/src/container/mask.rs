@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
 
 /// A part of the host that the container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct VisibleMount {
     /// On the host, without links.
     pub(super) source: PathBuf,
     /// In the container.
@@ -29,7 +29,7 @@ const MAX_MASKS: usize = 2_048;
 
 /// What is denied of a view.
 #[derive(Debug, Default)]
-pub(crate) struct Masked {
+pub(crate) struct MaskedPaths {
     /// Paths in the container that must be covered.
     pub(crate) paths: Vec<PathBuf>,
     /// Files of them that have further names, by device and inode.
@@ -37,7 +37,7 @@ pub(crate) struct Masked {
 }
 
 /// Looks for what must be covered.
-pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<Masked, String> {
+pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> Result<MaskedPaths, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for entry in denied.iter().filter(|entry| !entry.is_pattern()) {
@@ -75,7 +75,7 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[Shown]) -> Result<M
     if found.len() > MAX_MASKS {
         return Err(format!("`denied_paths` cover more than {MAX_MASKS} paths"));
     }
-    Ok(Masked {
+    Ok(MaskedPaths {
         paths: found.into_iter().collect(),
         inodes,
     })
@@ -101,7 +101,7 @@ fn other_names(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn walk(
-    part: &Shown,
+    part: &VisibleMount,
     globs: &[&Denied],
     base: &Path,
     inodes: &mut BTreeSet<(u64, u64)>,
@@ -142,7 +142,11 @@ fn walk(
 
 /// Paths in the container that are the agent's own and must be read-only: each as it is there, and further names of the same
 /// file. What is masked needs no cover.
-pub(super) fn covers(kept: &Kept, shown: &[Shown], masked: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+pub(super) fn covers(
+    kept: &RuntimeFileGuard,
+    shown: &[VisibleMount],
+    masked: &[PathBuf],
+) -> Result<Vec<PathBuf>, String> {
     let mut found = BTreeSet::new();
     let mut inodes: BTreeSet<(u64, u64)> = kept.files().collect();
     for name in kept.names() {

@@ -20,16 +20,16 @@ mod view;
 
 use std::path::PathBuf;
 
-pub use engine::Found;
+pub use engine::ContainerRuntime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use crate::launch::{Keep, LaunchError, Launcher, Outcome, Service, Spec};
-use clawk_plan::level::{Level, Refusal};
+use crate::launch::{EgressServerHandle, LaunchError, LaunchOutcome, Launcher, SandboxedService, Spec};
+use clawk_plan::level::{Level, SandboxRefusal};
 
 #[cfg(feature = "vm")]
 pub(crate) use engine::locate;
-use run::Run;
+use run::ContainerRun;
 pub(crate) use run::{fresh_name, known_refusal};
 
 /// The runtimes that are tried, in this order.
@@ -75,8 +75,8 @@ pub(crate) struct Backend {
     pub(crate) settings: Settings,
     /// Where unpacked images are kept.
     pub(crate) cache: Option<PathBuf>,
-    found: OnceCell<Result<Found, Refusal>>,
-    image: OnceCell<Result<image::Rootfs, String>>,
+    found: OnceCell<Result<ContainerRuntime, SandboxRefusal>>,
+    image: OnceCell<Result<image::ImageRootfs, String>>,
 }
 
 impl Backend {
@@ -89,12 +89,12 @@ impl Backend {
     }
 
     /// What a probe found, if there was one.
-    pub(crate) fn known(&self) -> Option<&Result<Found, Refusal>> {
+    pub(crate) fn known(&self) -> Option<&Result<ContainerRuntime, SandboxRefusal>> {
         self.found.get()
     }
 
     /// The runtime that really runs containers here; probed once.
-    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&Found, Refusal> {
+    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&ContainerRuntime, SandboxRefusal> {
         let found = self
             .found
             .get_or_init(|| engine::probe(launcher, &self.settings))
@@ -103,7 +103,10 @@ impl Backend {
     }
 
     /// The image's files, unpacked and verified; `None` for the system's view.
-    pub(crate) async fn rootfs(&self, launcher: &Launcher) -> Result<Option<&image::Rootfs>, Refusal> {
+    pub(crate) async fn rootfs(
+        &self,
+        launcher: &Launcher,
+    ) -> Result<Option<&image::ImageRootfs>, SandboxRefusal> {
         if self.settings.image.is_none() && self.settings.engine_image.is_none() {
             return Ok(None);
         }
@@ -118,7 +121,7 @@ impl Backend {
         }
     }
 
-    async fn unpack(&self, launcher: &Launcher) -> Result<image::Rootfs, String> {
+    async fn unpack(&self, launcher: &Launcher) -> Result<image::ImageRootfs, String> {
         let settings = &self.settings;
         let cache = self.cache.clone().unwrap_or_else(std::env::temp_dir);
         let max_bytes = settings.max_image_mb << 20;
@@ -126,7 +129,7 @@ impl Backend {
             (Some(_), Some(_)) => return Err("both `image` and `engine_image` are given".to_owned()),
             (Some(layout), None) => (layout.clone(), settings.tag.clone(), settings.digest.clone()),
             (None, Some(image)) => {
-                let stored = store::Stored {
+                let stored = store::EngineImage {
                     engine: &settings.engine,
                     image,
                     id: settings.digest.as_deref(),
@@ -137,7 +140,7 @@ impl Backend {
             }
             (None, None) => return Err("no image is given".to_owned()),
         };
-        let wanted = image::Wanted {
+        let wanted = image::ImageRequest {
             layout,
             tag,
             digest,
@@ -157,7 +160,7 @@ pub(crate) async fn launch(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
-) -> Result<Outcome, LaunchError> {
+) -> Result<LaunchOutcome, LaunchError> {
     let mut run = prepare(launcher, backend, spec).await?;
     let inner = run.spec.clone();
     let running = launcher.launch(&inner);
@@ -184,7 +187,7 @@ pub(crate) async fn serve(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
-) -> Result<Service, LaunchError> {
+) -> Result<SandboxedService, LaunchError> {
     let mut run = prepare(launcher, backend, spec).await?;
     let inner = run.spec.clone();
     let service = launcher.serve(&inner).await?;
@@ -193,7 +196,7 @@ pub(crate) async fn serve(
         .await
         .unwrap_or_else(|_| Err(spec.setup("the way out of its container did not open in time")))?;
     let obtained = run.obtained().clone();
-    let mut keep: Vec<Keep> = vec![Box::new(run)];
+    let mut keep: Vec<EgressServerHandle> = vec![Box::new(run)];
     keep.extend(kept);
     Ok(service.enclosed(obtained, keep))
 }
@@ -201,7 +204,7 @@ pub(crate) async fn serve(
 /// How long the stage may take to open the way out, milliseconds.
 const DOOR_MS: u64 = 10_000;
 
-async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<Run, LaunchError> {
+async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<ContainerRun, LaunchError> {
     match spec.plan.runtime() {
         Some("apple-container") => {
             let missing = "`apple-container` runs on macOS only";
@@ -229,11 +232,11 @@ async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<
         .into());
     }
     let rootfs = backend.rootfs(launcher).await?;
-    Run::prepare(launcher, spec, found, rootfs)
+    ContainerRun::prepare(launcher, spec, found, rootfs)
 }
 
-pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> Refusal {
-    Refusal::Unavailable {
+pub(crate) fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level: Level::Container,
         mechanism: mechanism.to_owned(),
         missing: missing.into(),

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::cgroup::shows;
-use super::stage::{Order, set_attributes};
+use super::stage::{StageOrder, set_attributes};
 use super::view::system_root;
 
 /// Where it is mounted, in a run's folder.
@@ -30,7 +30,7 @@ pub(super) fn root_of(folder: &Path) -> PathBuf {
 }
 
 /// Makes it.
-pub(super) fn make(folder: &Path, order: &Order) -> io::Result<()> {
+pub(super) fn make(folder: &Path, order: &StageOrder) -> io::Result<()> {
     let inside = inside(folder);
     fs::create_dir(&inside)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

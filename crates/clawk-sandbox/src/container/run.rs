@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
-use super::bundle::{Bundle, Identity, Process};
-use super::cgroup::Group;
-use super::engine::{Found, guest_uid};
-use super::guard::{self, Judged};
-use super::image::{Rootfs, private};
-use super::seccomp::Holds;
-use super::stage::{self, Order};
-use super::view::{View, system_root};
+use super::bundle::{ContainerIdentity, OciBundle, Process};
+use super::cgroup::ContainerCgroup;
+use super::engine::{ContainerRuntime, guest_uid};
+use super::guard::{self, ContainerGuardedCalls};
+use super::image::{ImageRootfs, private};
+use super::seccomp::SeccompEnforcer;
+use super::stage::{self, StageOrder};
+use super::view::{ContainerView, system_root};
 use super::{cgroup, root};
-use crate::launch::{Keep, LaunchError, Launcher, LimitHit, Outcome, Spec};
-use clawk_plan::level::{Level, Obtained, Refusal, Whose};
+use crate::launch::{EgressServerHandle, LaunchError, LaunchOutcome, Launcher, LimitHit, Spec};
+use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement, SandboxRefusal};
 use clawk_plan::plan::{NetworkMode, Plan};
 
 /// What the supervisor's own count may see beyond the limits, the runtime itself: where a group holds them, and where the
@@ -32,12 +32,12 @@ const PREFIX: &str = "clawk-";
 
 /// A run that is prepared or under way. Dropping it removes everything that it made.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ContainerRun {
     /// What the launcher starts: the stage, outside of every wall, which becomes the runtime.
     pub(crate) spec: Spec,
     folder: PathBuf,
-    group: Option<Group>,
-    obtained: Obtained,
+    group: Option<ContainerCgroup>,
+    obtained: ObtainedEnforcement,
     door: Option<UnixListener>,
 }
 
@@ -91,13 +91,13 @@ pub(super) fn sweep() {
     }
 }
 
-impl Run {
+impl ContainerRun {
     /// Writes the bundle and makes the group. Nothing runs yet.
     pub(crate) fn prepare(
         launcher: &Launcher,
         spec: &Spec,
-        found: &Found,
-        image: Option<&Rootfs>,
+        found: &ContainerRuntime,
+        image: Option<&ImageRootfs>,
     ) -> Result<Self, LaunchError> {
         let failed = |error: io::Error| spec.setup(&format!("its container: {error}"));
         let name = fresh_name();
@@ -107,19 +107,19 @@ impl Run {
             spec: inner(launcher, spec, &folder, found.cgroup.is_some()),
             folder,
             group: None,
-            obtained: Obtained {
+            obtained: ObtainedEnforcement {
                 level: Level::Container,
-                place: Whose::Local,
-                ..Obtained::default()
+                place: CodeOrigin::Local,
+                ..ObtainedEnforcement::default()
             },
             door: None,
         };
         let limits = spec.plan.limits();
-        let view = View::of(spec, image, &run.folder)?;
+        let view = ContainerView::of(spec, image, &run.folder)?;
         let judged = view.judged(spec, &found.guards)?;
         if let Some(kind) = found.cgroup {
-            let beside = u64::from(judged != Judged::Nothing);
-            run.group = Some(Group::make(kind, &name, limits, beside).map_err(failed)?);
+            let beside = u64::from(judged != ContainerGuardedCalls::Nothing);
+            run.group = Some(ContainerCgroup::make(kind, &name, limits, beside).map_err(failed)?);
         }
         let listener = run.folder.join(guard::SOCKET);
         let root = match image {
@@ -130,7 +130,7 @@ impl Run {
             system_root(&root).map_err(failed)?;
         }
         let cwd = view.cwd(spec);
-        let bundle = Bundle {
+        let bundle = OciBundle {
             root: &root,
             binds: &view.binds,
             masks: &view.masks,
@@ -140,18 +140,18 @@ impl Run {
             holds: found.holds,
             cgroup: run.group.as_ref().map(|group| group.path.as_str()),
             judged,
-            listener: (judged != Judged::Nothing).then_some(&*listener),
+            listener: (judged != ContainerGuardedCalls::Nothing).then_some(&*listener),
         };
         let config = serde_json::to_vec(&bundle.json()).map_err(|error| spec.setup(&error.to_string()))?;
         fs::write(run.folder.join("config.json"), config).map_err(failed)?;
         run.door = door(spec, &run.folder).map_err(failed)?;
-        let groups = || run.group.as_ref().map_or_else(Vec::new, Group::boxes);
+        let groups = || run.group.as_ref().map_or_else(Vec::new, ContainerCgroup::boxes);
         let watch = match judged {
-            Judged::Nothing => None,
-            Judged::Changes | Judged::All => Some(view.watch(spec, groups())?),
+            ContainerGuardedCalls::Nothing => None,
+            ContainerGuardedCalls::Changes | ContainerGuardedCalls::All => Some(view.watch(spec, groups())?),
         };
         let covered = (view.masks.len(), judged, view.keeps());
-        let order = Order {
+        let order = StageOrder {
             runtime: found.path.clone(),
             name,
             filtered: found
@@ -175,9 +175,9 @@ impl Run {
     fn record(
         &mut self,
         spec: &Spec,
-        found: &Found,
-        image: Option<&Rootfs>,
-        (masked, judged, keeps): (usize, Judged, bool),
+        found: &ContainerRuntime,
+        image: Option<&ImageRootfs>,
+        (masked, judged, keeps): (usize, ContainerGuardedCalls, bool),
     ) {
         let held = &mut self.obtained.mechanisms;
         held.push(format!("oci:{}", found.name));
@@ -194,12 +194,12 @@ impl Run {
             ]
             .map(str::to_owned),
         );
-        if found.holds == Holds::Ours {
+        if found.holds == SeccompEnforcer::Ours {
             held.push("seccomp:passed-on".to_owned());
         }
         held.push(match identity() {
-            Identity::Fixed(uid) => format!("uid:{uid}"),
-            Identity::Mapped(uid, _) => format!("userns:{uid}"),
+            ContainerIdentity::Fixed(uid) => format!("uid:{uid}"),
+            ContainerIdentity::Mapped(uid, _) => format!("userns:{uid}"),
         });
         match &self.group {
             Some(group) => held.extend(group.mechanisms()),
@@ -213,7 +213,7 @@ impl Run {
             held.push(format!("mask:{masked}"));
         }
         held.extend(judged.names(keeps).map(str::to_owned));
-        if !spec.plan.filesystem().denied.is_empty() && judged != Judged::All {
+        if !spec.plan.filesystem().denied.is_empty() && judged != ContainerGuardedCalls::All {
             // A mask covers what is there; a file that the host makes later in a mount is seen.
             self.obtained
                 .missing
@@ -230,7 +230,7 @@ impl Run {
     }
 
     /// Hands the container's listening socket to who serves it; returns when it is served.
-    pub(crate) async fn open_door(&mut self, spec: &Spec) -> Result<Option<Keep>, LaunchError> {
+    pub(crate) async fn open_door(&mut self, spec: &Spec) -> Result<Option<EgressServerHandle>, LaunchError> {
         let (Some(door), Some(gate)) = (self.door.take(), &spec.gate) else {
             return Ok(None);
         };
@@ -241,7 +241,7 @@ impl Run {
         stream.set_nonblocking(false).map_err(failed)?;
         let listener = stage::receive(&stream).map_err(failed)?;
         let keep = gate
-            .serve(crate::launch::Door {
+            .serve(crate::launch::SandboxListener {
                 listener,
                 plan: Arc::clone(&spec.plan),
             })
@@ -262,11 +262,11 @@ impl Run {
 
     /// Whether the engine kept the container inside the limits that were made for it.
     pub(crate) fn limits_held(&self) -> bool {
-        self.group.as_ref().is_none_or(Group::was_used)
+        self.group.as_ref().is_none_or(ContainerCgroup::was_used)
     }
 
     /// From the runtime's end to the tool's.
-    pub(crate) fn finish(&self, spec: &Spec, outcome: Outcome) -> Result<Outcome, LaunchError> {
+    pub(crate) fn finish(&self, spec: &Spec, outcome: LaunchOutcome) -> Result<LaunchOutcome, LaunchError> {
         // The runtime writes this file once the tool runs: without it, nothing of the tool did.
         if !self.folder.join("pid").exists() && outcome.limit.is_none() {
             return Err(spec.setup(&self.complaint(&outcome)));
@@ -296,19 +296,19 @@ impl Run {
                 | LimitHit::Files(_),
             ) => limit,
         };
-        Ok(Outcome {
+        Ok(LaunchOutcome {
             obtained: self.obtained.clone(),
             limit,
             ..outcome
         })
     }
 
-    pub(crate) fn obtained(&self) -> &Obtained {
+    pub(crate) fn obtained(&self) -> &ObtainedEnforcement {
         &self.obtained
     }
 
     /// Why the runtime started nothing, in its own last words.
-    pub(crate) fn complaint(&self, outcome: &Outcome) -> String {
+    pub(crate) fn complaint(&self, outcome: &LaunchOutcome) -> String {
         let log = fs::read_to_string(self.folder.join("log.json")).unwrap_or_default();
         let said = log
             .lines()
@@ -325,7 +325,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for ContainerRun {
     fn drop(&mut self) {
         self.kill();
         drop(self.group.take());
@@ -347,11 +347,11 @@ pub(super) fn root_user() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-pub(super) fn identity() -> Identity {
+pub(super) fn identity() -> ContainerIdentity {
     if root_user() {
-        Identity::Fixed(guest_uid())
+        ContainerIdentity::Fixed(guest_uid())
     } else {
-        Identity::Mapped(
+        ContainerIdentity::Mapped(
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         )
@@ -399,7 +399,7 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
 }
 
 /// Why nothing can run, if an earlier probe or a look shows it.
-pub(crate) fn known_refusal(backend: &super::Backend) -> Option<Refusal> {
+pub(crate) fn known_refusal(backend: &super::Backend) -> Option<SandboxRefusal> {
     match backend.known() {
         Some(found) => found.as_ref().err().cloned(),
         None => super::engine::absent(&backend.settings),
@@ -407,23 +407,23 @@ pub(crate) fn known_refusal(backend: &super::Backend) -> Option<Refusal> {
 }
 
 /// A folder for a probe, among those of runs; removed with everything in it.
-pub(super) fn scratch() -> io::Result<Scratch> {
+pub(super) fn scratch() -> io::Result<ScratchFolder> {
     let folder = base().join(fresh_name());
     private(&folder).map_err(io::Error::other)?;
-    Ok(Scratch(folder))
+    Ok(ScratchFolder(folder))
 }
 
 /// See [`scratch`].
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(super) struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // silent-ok: the next sweep tries again
     }

@@ -9,12 +9,12 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use super::guard::Judged;
+use super::guard::ContainerGuardedCalls;
 use crate::child::cell::filter::around_runtime;
 
 /// Who holds the tool to which calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum SeccompEnforcer {
     /// Our filter, which the runtime inherits; its own list adds to it.
     Ours,
     /// The runtime's list alone.
@@ -46,7 +46,7 @@ const OF_RUNTIMES: [(i64, &str); 20] = [
     (libc::SYS_pidfd_getfd, "pidfd_getfd"),
 ];
 
-impl Holds {
+impl SeccompEnforcer {
     /// Writes our filter for the stage to install before it becomes the runtime, if it is to.
     pub(super) fn pass_on(self, file: &Path) -> io::Result<bool> {
         match self {
@@ -174,10 +174,14 @@ const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 const REFUSE: &str = "SCMP_ACT_ERRNO";
 
 /// `linux.seccomp` of a bundle; what is judged waits for who listens at `listener`.
-pub(super) fn profile(holds: Holds, judged: Judged, listener: Option<&Path>) -> Value {
+pub(super) fn profile(
+    holds: SeccompEnforcer,
+    judged: ContainerGuardedCalls,
+    listener: Option<&Path>,
+) -> Value {
     let mut profile = match holds {
-        Holds::Ours => beside_ours(judged),
-        Holds::Runtime => whole(judged),
+        SeccompEnforcer::Ours => beside_ours(judged),
+        SeccompEnforcer::Runtime => whole(judged),
     };
     if let Some(map) = profile.as_object_mut() {
         map.insert("architectures".to_owned(), json!([architecture()]));
@@ -188,8 +192,8 @@ pub(super) fn profile(holds: Holds, judged: Judged, listener: Option<&Path>) -> 
 
 /// What the runtime needed and no tool may, and what the guard is asked for. Where our filter refuses a call, it is refused,
 /// whatever is said here.
-fn beside_ours(judged: Judged) -> Value {
-    let mut rules = Rules::default();
+fn beside_ours(judged: ContainerGuardedCalls) -> Value {
+    let mut rules = OciSeccompRules::default();
     rules.always(&OF_RUNTIMES.map(|(_, name)| name), refuse(EPERM));
     for flag in bits(NAMESPACES) {
         rules.when("clone", refuse(EPERM), &[has(0, flag)]);
@@ -213,7 +217,7 @@ fn beside_ours(judged: Judged) -> Value {
     for arg in families.into_iter().chain(kinds(&[DATAGRAM, RAW])) {
         rules.when("socketpair", refuse(EAFNOSUPPORT), &[arg]);
     }
-    if judged != Judged::Nothing {
+    if judged != ContainerGuardedCalls::Nothing {
         rules.always(&CHANGING, action(NOTIFY));
         rules.always(&["renameat2", "execve", "execveat"], action(NOTIFY));
         rules.always(&MODES.map(|(name, _)| name), action(NOTIFY));
@@ -225,24 +229,25 @@ fn beside_ours(judged: Judged) -> Value {
     }
     for (name, flags) in OPENING {
         match judged {
-            Judged::Nothing => {}
-            Judged::Changes => {
+            ContainerGuardedCalls::Nothing => {}
+            ContainerGuardedCalls::Changes => {
                 for flag in CHANGING_FLAGS {
                     rules.when(name, action(NOTIFY), &[has(flags, flag)]);
                 }
             }
-            Judged::All => rules.always(&[name], action(NOTIFY)),
+            ContainerGuardedCalls::All => rules.always(&[name], action(NOTIFY)),
         }
     }
     json!({"defaultAction": ALLOW, "syscalls": rules.0})
 }
 
 /// Everything, for a runtime that does not pass our filter on.
-fn whole(judged: Judged) -> Value {
-    let waits =
-        |name: &&str| judged != Judged::Nothing && (CHANGING.contains(name) || name.starts_with("execve"));
+fn whole(judged: ContainerGuardedCalls) -> Value {
+    let waits = |name: &&str| {
+        judged != ContainerGuardedCalls::Nothing && (CHANGING.contains(name) || name.starts_with("execve"))
+    };
     let (asked, free): (Vec<&str>, Vec<&str>) = ALLOWED.split_ascii_whitespace().partition(waits);
-    let mut rules = Rules::default();
+    let mut rules = OciSeccompRules::default();
     rules.always(&free, action(ALLOW));
     rules.always(&UNKNOWN, refuse(ENOSYS));
     rules.always(&asked, action(NOTIFY));
@@ -252,21 +257,27 @@ fn whole(judged: Judged) -> Value {
 }
 
 /// Calls that open, make, or change the mode, without set-id bits and devices.
-fn files(rules: &mut Rules, judged: Judged) {
-    let granted = || action(if judged == Judged::Nothing { ALLOW } else { NOTIFY });
+fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
+    let granted = || {
+        action(if judged == ContainerGuardedCalls::Nothing {
+            ALLOW
+        } else {
+            NOTIFY
+        })
+    };
     for (name, mode) in MODES {
         rules.when(name, granted(), &[without(mode, SET_ID)]);
     }
     rules.when("renameat2", granted(), &[without(4, WHITEOUT)]);
     for (name, flags) in OPENING {
         match judged {
-            Judged::Nothing => {
+            ContainerGuardedCalls::Nothing => {
                 rules.when(name, action(ALLOW), &[without(flags, O_CREAT | O_TMPFILE)]);
                 rules.when(name, action(ALLOW), &[without(flags + 1, SET_ID)]);
             }
             // No two of these fit the same call: which of two actions would count is not said anywhere. The guard refuses
             // set-id bits.
-            Judged::Changes => {
+            ContainerGuardedCalls::Changes => {
                 let mut before = 0;
                 for flag in CHANGING_FLAGS {
                     rules.when(name, action(NOTIFY), &[masked(flags, before | flag, flag)]);
@@ -274,7 +285,7 @@ fn files(rules: &mut Rules, judged: Judged) {
                 }
                 rules.when(name, action(ALLOW), &[without(flags, before)]);
             }
-            Judged::All => rules.always(&[name], action(NOTIFY)),
+            ContainerGuardedCalls::All => rules.always(&[name], action(NOTIFY)),
         }
     }
     for (name, mode) in MAKING {
@@ -285,7 +296,7 @@ fn files(rules: &mut Rules, judged: Judged) {
 }
 
 /// Calls whose arguments say whether they are harmless.
-fn by_arguments(rules: &mut Rules) {
+fn by_arguments(rules: &mut OciSeccompRules) {
     for family in [AF_INET, AF_INET6] {
         for kind in [STREAM, DATAGRAM] {
             let args = [masked(0, u32::MAX, family), masked(1, SOCKET_KIND, kind)];
@@ -342,22 +353,22 @@ fn architecture() -> &'static str {
 
 /// The `syscalls` of a profile.
 #[derive(Debug, Default)]
-struct Rules(Vec<Value>);
+struct OciSeccompRules(Vec<Value>);
 
-impl Rules {
+impl OciSeccompRules {
     /// Whatever the arguments.
-    fn always(&mut self, names: &[&str], answer: Answer) {
+    fn always(&mut self, names: &[&str], answer: OciSeccompAction) {
         if !names.is_empty() {
             self.add(json!({"names": names}), answer);
         }
     }
 
     /// Where all of `args` fit.
-    fn when(&mut self, name: &str, answer: Answer, args: &[Value]) {
+    fn when(&mut self, name: &str, answer: OciSeccompAction, args: &[Value]) {
         self.add(json!({"names": [name], "args": args}), answer);
     }
 
-    fn add(&mut self, mut rule: Value, (action, errno): Answer) {
+    fn add(&mut self, mut rule: Value, (action, errno): OciSeccompAction) {
         if let Some(rule) = rule.as_object_mut() {
             rule.insert("action".to_owned(), json!(action));
             rule.extend(errno.map(|errno| ("errnoRet".to_owned(), json!(errno))));
@@ -367,13 +378,13 @@ impl Rules {
 }
 
 /// An action, and the error of a refusal.
-type Answer = (&'static str, Option<u32>);
+type OciSeccompAction = (&'static str, Option<u32>);
 
-fn action(action: &'static str) -> Answer {
+fn action(action: &'static str) -> OciSeccompAction {
     (action, None)
 }
 
-fn refuse(errno: u32) -> Answer {
+fn refuse(errno: u32) -> OciSeccompAction {
     (REFUSE, Some(errno))
 }
 

@@ -16,7 +16,7 @@ use rustix::mount::MountPropagationFlags;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
-use super::guard::{self, Watch};
+use super::guard::{self, ContainerGuardRules};
 use super::root;
 use crate::child::cell::filter;
 use crate::passing;
@@ -37,18 +37,18 @@ pub(super) const FILTER: &str = "filter";
 
 /// What the stage is to do.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct StageOrder {
     pub(super) runtime: PathBuf,
     pub(super) name: String,
     /// The runtime is to run under the filter that lies in the folder.
     pub(super) filtered: bool,
     /// What the guard judges by, if there is one.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<ContainerGuardRules>,
     /// Parts of the host that the system's root shows, if there is one, read-only and by their own names.
     pub(super) system: Option<Vec<PathBuf>>,
     /// Each hierarchy of control groups is a mount of its own.
     pub(super) hierarchies: bool,
-    pub(super) places: Vec<Lent>,
+    pub(super) places: Vec<IdmappedMount>,
     /// Bind a listening socket in the container's network and hand it out.
     pub(super) door: bool,
     /// Who the tool is on the host.
@@ -57,7 +57,7 @@ pub(super) struct Order {
 
 /// A part of the host, to be mounted so that the guest stands for its owner.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Lent {
+pub(super) struct IdmappedMount {
     pub(super) source: PathBuf,
     pub(super) at: PathBuf,
     pub(super) owner: u32,
@@ -86,7 +86,7 @@ pub(crate) fn run(folder: &Path, network: Option<OwnedFd>) -> u8 {
 }
 
 fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::convert::Infallible> {
-    let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER))?)?;
+    let order: StageOrder = serde_json::from_slice(&fs::read(folder.join(ORDER))?)?;
     if rustix::process::geteuid().is_root() {
         nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
         match network {
@@ -143,7 +143,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
     Err(runtime.exec())
 }
 
-fn owners(places: &[Lent]) -> Vec<u32> {
+fn owners(places: &[IdmappedMount]) -> Vec<u32> {
     let mut owners: Vec<u32> = places.iter().map(|place| place.owner).collect();
     owners.sort_unstable();
     owners.dedup();
@@ -152,7 +152,7 @@ fn owners(places: &[Lent]) -> Vec<u32> {
 
 /// Mounts a part of the host at its place, seen through `users`: what its owner owns is the guest's here, and what the
 /// guest makes is its owner's there. No set-id bit counts below it, and no device opens.
-fn lend(place: &Lent, users: &OwnedFd) -> io::Result<()> {
+fn lend(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
     match place.source.is_dir() {
         true => fs::create_dir_all(&place.at)?,
         false => {

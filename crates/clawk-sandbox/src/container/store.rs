@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::archive;
 use super::image::private;
-use crate::launch::{Launcher, Outcome, Spec};
+use crate::launch::{LaunchOutcome, Launcher, Spec};
 use clawk_plan::level::Level;
 use clawk_plan::plan::MINIMAL_PATH;
-use clawk_plan::plan::{Defaults, Limits, Plan};
+use clawk_plan::plan::{Limits, Plan, PlanDefaults};
 
 /// How long an engine may take, milliseconds: images are large.
 const ASK_MS: u64 = 20_000;
@@ -22,7 +22,7 @@ const SAID_BYTES: u64 = 16 << 10;
 
 /// Which engine, and which of its images.
 #[derive(Debug)]
-pub(super) struct Stored<'a> {
+pub(super) struct EngineImage<'a> {
     /// `docker` or `podman`, a name or a full path.
     pub(super) engine: &'a str,
     /// As the engine calls it.
@@ -36,7 +36,7 @@ pub(super) struct Stored<'a> {
 /// The image's layout below `cache`; taken out unless that is done already.
 pub(super) async fn layout(
     launcher: &Launcher,
-    stored: &Stored<'_>,
+    stored: &EngineImage<'_>,
     cache: &Path,
 ) -> Result<PathBuf, String> {
     if stored.image.is_empty() || stored.image.starts_with('-') {
@@ -54,7 +54,7 @@ pub(super) async fn layout(
     }
     private(cache).map_err(|error| error.to_string())?;
     // Made beside its place and moved there whole.
-    let work = Work(cache.join(format!(".{}", crate::container::fresh_name())));
+    let work = ExportFolder(cache.join(format!(".{}", crate::container::fresh_name())));
     private(&work.0).map_err(|error| error.to_string())?;
     let archive = work.0.join("image.tar");
     let outcome = ask(launcher, stored, &save(stored.engine, &archive, &id), SAVE_MS).await?;
@@ -75,7 +75,7 @@ pub(super) async fn layout(
 }
 
 /// Its id in the store, which names its content: what is taken out is this one, whatever the name means by then.
-async fn id(launcher: &Launcher, stored: &Stored<'_>) -> Result<String, String> {
+async fn id(launcher: &Launcher, stored: &EngineImage<'_>) -> Result<String, String> {
     let words = ["image", "inspect", "--format", "{{.Id}}", stored.image];
     let outcome = ask(launcher, stored, &words.map(str::to_owned), ASK_MS).await?;
     let text = String::from_utf8_lossy(&outcome.stdout);
@@ -103,7 +103,7 @@ pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     words.chain([archive, id.to_owned()]).collect()
 }
 
-fn complaint(stored: &Stored<'_>, outcome: &Outcome) -> String {
+fn complaint(stored: &EngineImage<'_>, outcome: &LaunchOutcome) -> String {
     let said = String::from_utf8_lossy(&outcome.stderr);
     let said: String = said.trim().chars().take(300).collect();
     match &outcome.limit {
@@ -115,10 +115,10 @@ fn complaint(stored: &Stored<'_>, outcome: &Outcome) -> String {
 /// Asks the engine, which is a program of the operator's: outside of every box, with the time and output of any run.
 async fn ask(
     launcher: &Launcher,
-    stored: &Stored<'_>,
+    stored: &EngineImage<'_>,
     words: &[String],
     timeout_ms: u64,
-) -> Result<Outcome, String> {
+) -> Result<LaunchOutcome, String> {
     let limits = Limits {
         timeout_ms,
         max_output_bytes: SAID_BYTES,
@@ -127,7 +127,7 @@ async fn ask(
         max_open_files: 65_536,
         ..Limits::default()
     };
-    let plan = Plan::undeclared(&Defaults::default())
+    let plan = Plan::undeclared(&PlanDefaults::default())
         .at_level(Level::None)
         .with_limits(limits);
     let mut spec = Spec::new(stored.engine, Arc::new(plan));
@@ -151,9 +151,9 @@ fn environment() -> Vec<(String, String)> {
 }
 
 /// Removed with everything in it.
-struct Work(PathBuf);
+struct ExportFolder(PathBuf);
 
-impl Drop for Work {
+impl Drop for ExportFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // silent-ok: what is left has a name of its own
     }

@@ -1,11 +1,11 @@
-use super::bundle::{Bundle, Identity, Process};
-use super::guard::Judged;
-use super::seccomp::{self, Holds};
+use super::bundle::{ContainerIdentity, OciBundle, Process};
+use super::guard::ContainerGuardedCalls;
+use super::seccomp::{self, SeccompEnforcer};
 use clawk_plan::plan::Limits;
 
 #[test]
 fn a_bundle_has_no_right_no_network_and_no_writable_root() {
-    let bundle = Bundle {
+    let bundle = OciBundle {
         root: std::path::Path::new("/r"),
         binds: &[],
         masks: &["/secret".into()],
@@ -15,10 +15,10 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
             cwd: std::path::Path::new("/tmp"),
         },
         limits: &Limits::default(),
-        identity: Identity::Mapped(1000, 1000),
+        identity: ContainerIdentity::Mapped(1000, 1000),
         cgroup: None,
-        holds: Holds::Runtime,
-        judged: Judged::Nothing,
+        holds: SeccompEnforcer::Runtime,
+        judged: ContainerGuardedCalls::Nothing,
         listener: None,
     };
     let json = bundle.json();
@@ -45,7 +45,7 @@ fn a_bundle_has_no_right_no_network_and_no_writable_root() {
 
 #[test]
 fn the_list_of_calls_forbids_by_default() {
-    let profile = seccomp::profile(Holds::Runtime, Judged::Nothing, None);
+    let profile = seccomp::profile(SeccompEnforcer::Runtime, ContainerGuardedCalls::Nothing, None);
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let always: Vec<&str> = profile["syscalls"]
         .as_array()
@@ -80,8 +80,12 @@ fn the_list_of_calls_forbids_by_default() {
 
 #[test]
 fn a_list_that_comes_after_ours_names_nothing_that_libraries_pass_over() {
-    for judged in [Judged::Nothing, Judged::Changes, Judged::All] {
-        let profile = seccomp::profile(Holds::Ours, judged, None);
+    for judged in [
+        ContainerGuardedCalls::Nothing,
+        ContainerGuardedCalls::Changes,
+        ContainerGuardedCalls::All,
+    ] {
+        let profile = seccomp::profile(SeccompEnforcer::Ours, judged, None);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ALLOW");
         let refused: Vec<&serde_json::Value> = profile["syscalls"]
             .as_array()

@@ -5,42 +5,42 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::bundle::{Bind, Identity};
+use super::bundle::{ContainerBind, ContainerIdentity};
 use super::engine::guest_uid;
-use super::guard::{Judged, Watch, denied_inside};
-use super::image::Rootfs;
-use super::mask::{Shown, covers, masks, with_holders};
+use super::guard::{ContainerGuardRules, ContainerGuardedCalls, denied_inside};
+use super::image::ImageRootfs;
+use super::mask::{VisibleMount, covers, masks, with_holders};
 use super::refusal;
 use super::root;
 use super::run::{identity, root_user};
-use super::stage::Lent;
-use crate::launch::{LaunchError, Placed, Spec};
-use clawk_plan::level::Refusal;
-use clawk_plan::own::Kept;
+use super::stage::IdmappedMount;
+use crate::launch::{InMemoryFile, LaunchError, Spec};
+use clawk_plan::level::SandboxRefusal;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_plan::preflight::path::lexical;
 
 /// What the container sees beyond its root.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    pub(super) binds: Vec<Bind>,
+pub(super) struct ContainerView {
+    pub(super) binds: Vec<ContainerBind>,
     /// Parts of the host that the stage puts into the root that it makes.
     pub(super) system: Vec<PathBuf>,
     /// Mounts that the stage makes first, for the guest's user to own.
-    pub(super) places: Vec<Lent>,
-    shown: Vec<Shown>,
+    pub(super) places: Vec<IdmappedMount>,
+    shown: Vec<VisibleMount>,
     pub(super) masks: Vec<PathBuf>,
     /// Denied files that have further names, by device and inode.
     aliases: BTreeSet<(u64, u64)>,
     /// The agent's own files that writable mounts show, by the container's names as well.
-    kept: Kept,
+    kept: RuntimeFileGuard,
     /// The real places of writable mounts.
     owned: Vec<PathBuf>,
 }
 
-impl View {
+impl ContainerView {
     /// What this run's container sees; what must be made for it first lies in `folder`.
-    pub(super) fn of(spec: &Spec, image: Option<&Rootfs>, folder: &Path) -> Result<Self, LaunchError> {
+    pub(super) fn of(spec: &Spec, image: Option<&ImageRootfs>, folder: &Path) -> Result<Self, LaunchError> {
         let fs = spec.plan.filesystem();
         let mounts = match fs.mode {
             FsMode::Deny => &[][..],
@@ -88,7 +88,7 @@ impl View {
         let found = masks(&fs.denied, &spec.anchor(), &self.shown)
             .map_err(|missing| refusal("mask", missing, "name fewer paths, or mount less"))?;
         (self.masks, self.aliases) = (found.paths, found.inodes);
-        self.kept = Kept::of(&fs.own);
+        self.kept = RuntimeFileGuard::of(&fs.own);
         let covered = covers(&self.kept, &self.shown, &self.masks).map_err(|missing| {
             let hint = "name the file itself, not a link to it; or mount a folder below the agent's own";
             refusal("own-files", missing, hint)
@@ -115,31 +115,39 @@ impl View {
 
     /// Which calls the guard has to answer, where the runtime has one; `guards` says why it has none. The agent's own files are
     /// not kept by covers alone: they go when the owner's editor puts another file in the place of one.
-    pub(super) fn judged(&self, spec: &Spec, guards: &Result<(), String>) -> Result<Judged, Refusal> {
+    pub(super) fn judged(
+        &self,
+        spec: &Spec,
+        guards: &Result<(), String>,
+    ) -> Result<ContainerGuardedCalls, SandboxRefusal> {
         if let Err(missing) = guards {
             return match self.keeps() {
                 true => Err(unguarded(missing)),
-                false => Ok(Judged::Nothing), // silent-ok: recorded as missing
+                false => Ok(ContainerGuardedCalls::Nothing), // silent-ok: recorded as missing
             };
         }
         let shows = self.shown.iter().any(|part| !part.system);
         let denied = shows && !spec.plan.filesystem().denied.is_empty();
         Ok(match (denied, self.keeps()) {
-            (true, _) => Judged::All,
-            (false, true) => Judged::Changes,
-            (false, false) => Judged::Nothing,
+            (true, _) => ContainerGuardedCalls::All,
+            (false, true) => ContainerGuardedCalls::Changes,
+            (false, false) => ContainerGuardedCalls::Nothing,
         })
     }
 
     /// What the guard judges by.
-    pub(super) fn watch(&self, spec: &Spec, groups: Vec<PathBuf>) -> Result<Watch, LaunchError> {
+    pub(super) fn watch(
+        &self,
+        spec: &Spec,
+        groups: Vec<PathBuf>,
+    ) -> Result<ContainerGuardRules, LaunchError> {
         let fs = spec.plan.filesystem();
         let denied = denied_inside(&fs.denied, &spec.anchor(), &self.shown);
         let (user, mapped) = match identity() {
-            Identity::Fixed(user) => (user, false),
-            Identity::Mapped(..) => (0, true),
+            ContainerIdentity::Fixed(user) => (user, false),
+            ContainerIdentity::Mapped(..) => (0, true),
         };
-        Ok(Watch {
+        Ok(ContainerGuardRules {
             filesystem: Filesystem {
                 denied: denied.map_err(|reason| spec.setup(&reason))?,
                 ..fs.clone()
@@ -174,13 +182,13 @@ impl View {
         if root_user() {
             self.system.push(path.to_owned());
         } else {
-            self.binds.push(Bind {
+            self.binds.push(ContainerBind {
                 source: path.to_owned(),
                 target: path.to_owned(),
                 writable: false,
             });
         }
-        self.shown.push(Shown {
+        self.shown.push(VisibleMount {
             source: path.to_owned(),
             target: path.to_owned(),
             system: true,
@@ -194,7 +202,7 @@ impl View {
         if reserved.iter().any(|place| path == Path::new(place)) {
             return Err(format!("`{}` can't be a mount of a container", path.display()));
         }
-        self.shown.push(Shown {
+        self.shown.push(VisibleMount {
             source: source.clone(),
             target: path.to_owned(),
             system: false,
@@ -203,7 +211,7 @@ impl View {
             let at = root::inside(folder).join("m").join(self.places.len().to_string());
             let owner =
                 std::os::unix::fs::MetadataExt::uid(&source.metadata().map_err(|error| error.to_string())?);
-            self.places.push(Lent {
+            self.places.push(IdmappedMount {
                 source,
                 at: at.clone(),
                 owner,
@@ -212,7 +220,7 @@ impl View {
         } else {
             source
         };
-        self.binds.push(Bind {
+        self.binds.push(ContainerBind {
             source,
             target: path.to_owned(),
             writable,
@@ -241,7 +249,7 @@ impl View {
     }
 
     /// A file in memory for this run alone.
-    fn place(&mut self, file: &Placed, folder: &Path) -> io::Result<()> {
+    fn place(&mut self, file: &InMemoryFile, folder: &Path) -> io::Result<()> {
         let plain =
             !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
         if !plain {
@@ -253,9 +261,9 @@ impl View {
         if root_user() {
             std::os::unix::fs::chown(&path, Some(guest_uid()), Some(guest_uid()))?;
         }
-        self.binds.push(Bind {
+        self.binds.push(ContainerBind {
             source: path,
-            target: Path::new(Placed::FOLDER).join(&file.name),
+            target: Path::new(InMemoryFile::FOLDER).join(&file.name),
             writable: false,
         });
         Ok(())
@@ -276,7 +284,7 @@ impl View {
     }
 }
 
-fn unguarded(missing: &str) -> Refusal {
+fn unguarded(missing: &str) -> SandboxRefusal {
     let missing = format!(
         "the writable mount shows the agent's own files, and nothing keeps them when they are edited meanwhile: {missing}"
     );
@@ -309,8 +317,8 @@ pub(super) fn system_root(root: &Path) -> io::Result<()> {
         }
     }
     let (uid, gid) = match identity() {
-        Identity::Fixed(uid) => (uid, uid),
-        Identity::Mapped(..) => (0, 0),
+        ContainerIdentity::Fixed(uid) => (uid, uid),
+        ContainerIdentity::Mapped(..) => (0, 0),
     };
     let etc = root.join("etc");
     fs::write(

@@ -1,5 +1,5 @@
 //! The way out of a box. A box has a network namespace of its own with nothing in it but `lo`; where its plan allows any
-//! host, it binds a listening socket at [`PORT`] there and hands it out. Whoever holds a [`Gate`] serves it: the egress proxy.
+//! host, it binds a listening socket at [`PORT`] there and hands it out. Whoever holds a [`EgressGate`] serves it: the egress proxy.
 
 use std::any::Any;
 use std::fmt;
@@ -13,7 +13,7 @@ pub const PORT: u16 = 3128;
 
 /// A listening socket in the network namespace of a box. Only processes of that box can connect to it.
 #[derive(Debug)]
-pub struct Door {
+pub struct SandboxListener {
     /// Bound to 127.0.0.1:[`PORT`] in the box, listening, non-blocking.
     pub listener: TcpListener,
     /// The network that the box may reach: [`Plan::network`].
@@ -21,21 +21,23 @@ pub struct Door {
 }
 
 /// The server of a door; dropped after the last process of the box has ended.
-pub type Keep = Box<dyn Any + Send>;
+pub type EgressServerHandle = Box<dyn Any + Send>;
 
 /// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form goes in, its answer comes out.
-pub type Lane = tokio::io::DuplexStream;
+pub type GuestHttpStream = tokio::io::DuplexStream;
 
 /// Serves the doors of boxes. clawk calls it inside the async runtime, before the tool starts. An error refuses the run.
 #[derive(Clone)]
-pub struct Gate {
-    doors: Arc<dyn Fn(Door) -> std::io::Result<Keep> + Send + Sync>,
-    lanes: Option<Arc<dyn Fn(Lane) -> Keep + Send + Sync>>,
+pub struct EgressGate {
+    doors: Arc<dyn Fn(SandboxListener) -> std::io::Result<EgressServerHandle> + Send + Sync>,
+    lanes: Option<Arc<dyn Fn(GuestHttpStream) -> EgressServerHandle + Send + Sync>>,
 }
 
-impl Gate {
+impl EgressGate {
     /// A gate from a function that takes a door, starts serving it and gives what stops that when dropped.
-    pub fn new(serve: impl Fn(Door) -> std::io::Result<Keep> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        serve: impl Fn(SandboxListener) -> std::io::Result<EgressServerHandle> + Send + Sync + 'static,
+    ) -> Self {
         Self {
             doors: Arc::new(serve),
             lanes: None,
@@ -44,23 +46,26 @@ impl Gate {
 
     /// The same for requests of guests: `serve` begins to serve one and gives what cuts it when dropped.
     #[must_use]
-    pub fn with_lanes(mut self, serve: impl Fn(Lane) -> Keep + Send + Sync + 'static) -> Self {
+    pub fn with_lanes(
+        mut self,
+        serve: impl Fn(GuestHttpStream) -> EgressServerHandle + Send + Sync + 'static,
+    ) -> Self {
         self.lanes = Some(Arc::new(serve));
         self
     }
 
-    pub(crate) fn serve(&self, door: Door) -> std::io::Result<Keep> {
+    pub(crate) fn serve(&self, door: SandboxListener) -> std::io::Result<EgressServerHandle> {
         (self.doors)(door)
     }
 
     /// Serves one request of a guest; `None` where guests have no way out.
     #[cfg_attr(not(feature = "wasm"), expect(dead_code, reason = "guests ask"))]
-    pub(crate) fn serve_lane(&self, lane: Lane) -> Option<Keep> {
+    pub(crate) fn serve_lane(&self, lane: GuestHttpStream) -> Option<EgressServerHandle> {
         self.lanes.as_ref().map(|serve| serve(lane))
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for EgressGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Gate")
     }
@@ -68,19 +73,19 @@ impl fmt::Debug for Gate {
 
 /// A file in memory that only this run sees, at `/run/clawk/NAME`: a secret asked for as a file, a run's own authority.
 #[derive(Clone)]
-pub struct Placed {
+pub struct InMemoryFile {
     /// One path component.
     pub name: String,
     /// Its content.
     pub bytes: Vec<u8>,
 }
 
-impl Placed {
+impl InMemoryFile {
     /// The folder in which the tool finds the files.
     pub const FOLDER: &'static str = "/run/clawk";
 }
 
-impl fmt::Debug for Placed {
+impl fmt::Debug for InMemoryFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Placed({}, {} bytes)", self.name, self.bytes.len())
     }

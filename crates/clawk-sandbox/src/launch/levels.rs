@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LaunchError, Launcher, Outcome, Service, Spec};
+use super::{LaunchError, LaunchOutcome, Launcher, SandboxedService, Spec};
 use crate::container;
 #[cfg(feature = "vm")]
 use crate::vm;
-use clawk_plan::level::{Level, Obtained, Refusal};
+use clawk_plan::level::{Level, ObtainedEnforcement, SandboxRefusal};
 
 /// Settings of this machine for the levels above `process`.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +46,7 @@ impl Default for VmSettings {
 
 /// The back ends of one launcher and all its clones.
 #[derive(Debug, Default)]
-pub(super) struct Levels {
+pub(super) struct LevelBackends {
     pub(super) container: container::Backend,
     #[cfg(feature = "vm")]
     pub(super) vm: vm::Backend,
@@ -58,7 +58,7 @@ impl Launcher {
     /// With these settings for the levels above `process`.
     #[must_use]
     pub fn with_levels(mut self, settings: LevelSettings) -> Self {
-        self.levels = Arc::new(Levels {
+        self.levels = Arc::new(LevelBackends {
             #[cfg(feature = "wasm")]
             wasm: Arc::new(crate::wasm::Backend::new(settings.cache.clone())),
             #[cfg(feature = "vm")]
@@ -83,20 +83,20 @@ impl Launcher {
     ///
     /// # Errors
     /// Why the level can't be served here, and what would mend it.
-    pub async fn probe(&self, level: Level) -> Result<Obtained, Refusal> {
+    pub async fn probe(&self, level: Level) -> Result<ObtainedEnforcement, SandboxRefusal> {
         match level {
-            Level::None => Ok(Obtained {
+            Level::None => Ok(ObtainedEnforcement {
                 level,
-                ..Obtained::default()
+                ..ObtainedEnforcement::default()
             }),
             Level::Process => self.probe_process().await,
             Level::Container => {
                 let found = self.levels.container.found(self).await?;
                 self.levels.container.rootfs(self).await?;
-                Ok(Obtained {
+                Ok(ObtainedEnforcement {
                     level,
                     mechanisms: found.mechanisms.clone(),
-                    ..Obtained::default()
+                    ..ObtainedEnforcement::default()
                 })
             }
             Level::Wasm => self.wasm_ready(),
@@ -105,78 +105,78 @@ impl Launcher {
     }
 
     #[cfg(feature = "wasm")]
-    fn wasm_ready(&self) -> Result<Obtained, Refusal> {
+    fn wasm_ready(&self) -> Result<ObtainedEnforcement, SandboxRefusal> {
         self.levels.wasm.engine()?;
-        Ok(Obtained {
+        Ok(ObtainedEnforcement {
             level: Level::Wasm,
             mechanisms: vec!["wasmtime".to_owned()],
-            ..Obtained::default()
+            ..ObtainedEnforcement::default()
         })
     }
 
     #[cfg(not(feature = "wasm"))]
     #[expect(clippy::unused_self, reason = "as in a build that has it")]
-    fn wasm_ready(&self) -> Result<Obtained, Refusal> {
+    fn wasm_ready(&self) -> Result<ObtainedEnforcement, SandboxRefusal> {
         Err(left_out(Level::Wasm))
     }
 
     #[cfg(feature = "vm")]
-    async fn vm_ready(&self) -> Result<Obtained, Refusal> {
+    async fn vm_ready(&self) -> Result<ObtainedEnforcement, SandboxRefusal> {
         let found = self.levels.vm.found(self).await?;
-        Ok(Obtained {
+        Ok(ObtainedEnforcement {
             level: Level::Vm,
             mechanisms: found.mechanisms.clone(),
-            ..Obtained::default()
+            ..ObtainedEnforcement::default()
         })
     }
 
     #[cfg(not(feature = "vm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn vm_ready(&self) -> Result<Obtained, Refusal> {
+    async fn vm_ready(&self) -> Result<ObtainedEnforcement, SandboxRefusal> {
         Err(left_out(Level::Vm))
     }
 
     #[cfg(feature = "vm")]
-    async fn vm(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+    async fn vm(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
         vm::launch(self, &self.levels.vm, spec).await
     }
 
     #[cfg(not(feature = "vm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn vm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
+    async fn vm(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
         Err(left_out(Level::Vm).into())
     }
 
     #[cfg(feature = "vm")]
-    async fn vm_serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
+    async fn vm_serve(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
         vm::serve(self, &self.levels.vm, spec).await
     }
 
     #[cfg(not(feature = "vm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn vm_serve(&self, _: &Spec) -> Result<Service, LaunchError> {
+    async fn vm_serve(&self, _: &Spec) -> Result<SandboxedService, LaunchError> {
         Err(left_out(Level::Vm).into())
     }
 
     #[cfg(feature = "vm")]
-    fn vm_known(&self) -> Result<(), Refusal> {
+    fn vm_known(&self) -> Result<(), SandboxRefusal> {
         self.levels.vm.known_refusal().map_or(Ok(()), Err)
     }
 
     #[cfg(not(feature = "vm"))]
     #[expect(clippy::unused_self, reason = "as in a build that has it")]
-    fn vm_known(&self) -> Result<(), Refusal> {
+    fn vm_known(&self) -> Result<(), SandboxRefusal> {
         Err(left_out(Level::Vm))
     }
 
     #[cfg(feature = "wasm")]
-    async fn wasm(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+    async fn wasm(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
         crate::wasm::launch(&self.levels.wasm, spec).await
     }
 
     #[cfg(not(feature = "wasm"))]
     #[expect(clippy::unused_async, reason = "as in a build that has it")]
-    async fn wasm(&self, _: &Spec) -> Result<Outcome, LaunchError> {
+    async fn wasm(&self, _: &Spec) -> Result<LaunchOutcome, LaunchError> {
         Err(left_out(Level::Wasm).into())
     }
 
@@ -184,7 +184,7 @@ impl Launcher {
     ///
     /// # Errors
     /// The level can't be served here.
-    pub fn known(&self, level: Level) -> Result<(), Refusal> {
+    pub fn known(&self, level: Level) -> Result<(), SandboxRefusal> {
         match level {
             Level::None => Ok(()),
             Level::Process => match clawk_plan::probed::found() {
@@ -200,7 +200,7 @@ impl Launcher {
     }
 
     /// A run of a level above `process`; `None` for the others.
-    pub(super) async fn above(&self, spec: &Spec) -> Option<Result<Outcome, LaunchError>> {
+    pub(super) async fn above(&self, spec: &Spec) -> Option<Result<LaunchOutcome, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
             Level::Container => Some(Box::pin(container::launch(self, &self.levels.container, spec)).await),
@@ -210,11 +210,11 @@ impl Launcher {
     }
 
     /// A service of a level above `process`; `None` for the others.
-    pub(super) async fn above_serve(&self, spec: &Spec) -> Option<Result<Service, LaunchError>> {
+    pub(super) async fn above_serve(&self, spec: &Spec) -> Option<Result<SandboxedService, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
             Level::Container => Some(Box::pin(container::serve(self, &self.levels.container, spec)).await),
-            Level::Wasm => Some(Err(Refusal::Unavailable {
+            Level::Wasm => Some(Err(SandboxRefusal::Unavailable {
                 level: Level::Wasm,
                 mechanism: "wasmtime".to_owned(),
                 missing: "a server that lives on is not a WebAssembly command".to_owned(),
@@ -227,8 +227,8 @@ impl Launcher {
 }
 
 /// The refusal of a level whose back end is not compiled in: the feature has the level's name.
-fn left_out(level: Level) -> Refusal {
-    Refusal::Unavailable {
+fn left_out(level: Level) -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level,
         mechanism: format!("feature `{level}`"),
         missing: format!("this build of clawk leaves out level `{level}`"),

@@ -19,19 +19,19 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use door::{Door, Gate, Keep, PORT, Placed};
+pub use door::{EgressGate, EgressServerHandle, InMemoryFile, PORT, SandboxListener};
 pub use room::MinFree;
 #[cfg(feature = "vm")]
 pub(crate) use run::send_with;
-pub use service::{Service, ServiceEnd};
-pub use streams::{Stream, Tee};
+pub use service::{SandboxedService, ServiceEnd};
+pub use streams::{OutputTee, ToolOutputStream};
 
-use levels::Levels;
+use levels::LevelBackends;
 pub use levels::{LevelSettings, VmSettings};
-pub use pool::Warm;
+pub use pool::WarmPoolLimits;
 
-use crate::child::cell::order::{Enclosure, is_system};
-use clawk_plan::level::{Level, Obtained, Refusal};
+use crate::child::cell::order::{SandboxEnclosure, is_system};
+use clawk_plan::level::{Level, ObtainedEnforcement, SandboxRefusal};
 use clawk_plan::plan::{Limits, MINIMAL_PATH, NetworkMode, Plan, ShellMode};
 use clawk_plan::preflight::path::lexical;
 
@@ -43,8 +43,8 @@ pub const OWN_PROGRAM: &str = "/proc/self/exe";
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
-    levels: Arc<Levels>,
-    nursery: Arc<nursery::Nursery>,
+    levels: Arc<LevelBackends>,
+    nursery: Arc<nursery::ForkServerClient>,
     pool: Option<Arc<pool::Pool>>,
     min_free: MinFree,
 }
@@ -61,7 +61,7 @@ impl Launcher {
     pub fn new(program: impl Into<PathBuf>, args: Vec<OsString>) -> Self {
         let program = program.into();
         Self {
-            nursery: Arc::new(nursery::Nursery::new(program.clone(), args)),
+            nursery: Arc::new(nursery::ForkServerClient::new(program.clone(), args)),
             program,
             levels: Arc::default(),
             pool: None,
@@ -91,7 +91,7 @@ impl Launcher {
     /// other. This launcher and its clones share them; they end with the
     /// last clone, and with this process however it ends.
     #[must_use]
-    pub fn with_warm(mut self, limits: Warm) -> Self {
+    pub fn with_warm(mut self, limits: WarmPoolLimits) -> Self {
         self.pool = match limits.boxes.min(limits.boxes_total) {
             0 => None,
             _ => {
@@ -117,32 +117,32 @@ impl Launcher {
 
 /// An open descriptor as standard input.
 #[derive(Debug, Clone)]
-pub struct Given(Arc<OwnedFd>);
+pub struct InputDescriptor(Arc<OwnedFd>);
 
-impl From<OwnedFd> for Given {
+impl From<OwnedFd> for InputDescriptor {
     fn from(fd: OwnedFd) -> Self {
         Self(Arc::new(fd))
     }
 }
 
-impl PartialEq for Given {
+impl PartialEq for InputDescriptor {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Given {}
+impl Eq for InputDescriptor {}
 
 /// A program's standard input.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub enum Input {
+pub enum LaunchInput {
     /// End of file at once.
     #[default]
     Null,
     /// These bytes, then end of file.
     Bytes(Vec<u8>),
     /// What this descriptor gives.
-    Given(Given),
+    Given(InputDescriptor),
 }
 
 /// One run: program, arguments, environment, input, limits.
@@ -159,7 +159,7 @@ pub struct Spec {
     /// The agent's working directory, absolute: where the plan's relative paths start. [`Spec::workdir`] when absent.
     pub base: Option<PathBuf>,
     /// Standard input. Services have a pipe instead.
-    pub stdin: Input,
+    pub stdin: LaunchInput,
     /// How it is enclosed.
     pub plan: Arc<Plan>,
     /// Wall time, milliseconds; the plan's when absent, and never more than the plan's.
@@ -167,13 +167,13 @@ pub struct Spec {
     /// Output kept, bytes; the plan's when absent, and never more than the plan's.
     pub max_output_bytes: Option<u64>,
     /// Serves what the plan's network allows. Without one, a box has no way out, whatever the plan says.
-    pub gate: Option<Gate>,
+    pub gate: Option<EgressGate>,
     /// Files in memory, mode 0400, that only this run sees (R37).
-    pub files: Vec<Placed>,
+    pub files: Vec<InMemoryFile>,
     /// Further host paths that the box sees read-only: what the program needs to run (`read_paths` of its configuration).
     pub read_paths: Vec<PathBuf>,
     /// Sees the output while it comes.
-    pub tee: Option<Tee>,
+    pub tee: Option<OutputTee>,
     /// The box shows `/dev/kvm`, for a machine in it.
     pub(crate) kvm: bool,
 }
@@ -187,7 +187,7 @@ impl Spec {
             env: Vec::new(),
             workdir: None,
             base: None,
-            stdin: Input::Null,
+            stdin: LaunchInput::Null,
             plan,
             timeout_ms: None,
             max_output_bytes: None,
@@ -223,7 +223,7 @@ impl Spec {
         self.max_output_bytes.map_or(ceiling, |bytes| bytes.min(ceiling))
     }
 
-    fn order(&self, timeout_ms: Option<u64>) -> Result<wire::Order, LaunchError> {
+    fn order(&self, timeout_ms: Option<u64>) -> Result<wire::SandboxOrder, LaunchError> {
         let limits = self.plan.limits();
         let workdir = match &self.workdir {
             None => None,
@@ -253,8 +253,8 @@ impl Spec {
                 env.push((name.to_owned(), proxy.clone()));
             }
         }
-        Ok(wire::Order {
-            call: Some(wire::Call {
+        Ok(wire::SandboxOrder {
+            call: Some(wire::SandboxCall {
                 program,
                 args: self.args.clone(),
                 env,
@@ -283,7 +283,7 @@ impl Spec {
     }
 
     /// The walls of level `process`.
-    fn enclosure(&self, program: &str) -> Enclosure {
+    fn enclosure(&self, program: &str) -> SandboxEnclosure {
         let own = self.program == OWN_PROGRAM;
         let mut read_paths = self.read_paths.clone();
         if !own {
@@ -292,7 +292,7 @@ impl Spec {
         let base = self.anchor();
         // What the system view shows anyway is the same box without it.
         read_paths.retain(|path| !is_system(&lexical(&base, path)));
-        Enclosure {
+        SandboxEnclosure {
             filesystem: self.plan.filesystem().clone(),
             base,
             read_paths,
@@ -325,7 +325,7 @@ impl Spec {
     }
 
     /// The server of the box's listening socket, if the plan allows any host.
-    fn way_out(&self) -> Option<&Gate> {
+    fn way_out(&self) -> Option<&EgressGate> {
         match self.plan.network().mode {
             NetworkMode::Deny => None,
             NetworkMode::Allowlist | NetworkMode::AllowAll if self.plan.level() == Level::None => None,
@@ -377,7 +377,7 @@ impl Spec {
 
     pub(crate) fn setup(&self, reason: &str) -> LaunchError {
         let program = self.program.chars().take(200).collect();
-        LaunchError::Refused(Refusal::Setup {
+        LaunchError::Refused(SandboxRefusal::Setup {
             program,
             reason: reason.to_owned(),
         })
@@ -405,7 +405,7 @@ impl fmt::Debug for Spec {
     }
 }
 
-impl fmt::Debug for Input {
+impl fmt::Debug for LaunchInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("Null"),
@@ -433,11 +433,11 @@ pub enum LimitHit {
 }
 
 impl LimitHit {
-    fn of(hit: wire::Hit, limits: &Limits, timeout_ms: u64) -> Self {
+    fn of(hit: wire::ReportedLimit, limits: &Limits, timeout_ms: u64) -> Self {
         match hit {
-            wire::Hit::Time => Self::Time(timeout_ms),
-            wire::Hit::Memory => Self::Memory(limits.memory_mb),
-            wire::Hit::Processes => Self::Processes(limits.max_processes),
+            wire::ReportedLimit::Time => Self::Time(timeout_ms),
+            wire::ReportedLimit::Memory => Self::Memory(limits.memory_mb),
+            wire::ReportedLimit::Processes => Self::Processes(limits.max_processes),
         }
     }
 }
@@ -466,7 +466,7 @@ impl fmt::Display for LimitHit {
 
 /// A run that has ended; no process of it lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LaunchOutcome {
     /// Exit code of the program, if it ended by itself.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
@@ -480,14 +480,14 @@ pub struct Outcome {
     /// Wall time, milliseconds.
     pub duration_ms: u64,
     /// The mechanisms that really enclosed the run.
-    pub obtained: Obtained,
+    pub obtained: ObtainedEnforcement,
     /// The limit that cut it short, or cut its output.
     pub limit: Option<LimitHit>,
     /// Processes that it had left behind, killed at its end.
     pub swept: u64,
 }
 
-impl Outcome {
+impl LaunchOutcome {
     /// Tells whether the run ended by itself with exit code 0 and hit no limit.
     #[must_use]
     pub fn success(&self) -> bool {
@@ -495,12 +495,12 @@ impl Outcome {
     }
 }
 
-/// The reason why a run has no [`Outcome`].
+/// The reason why a run has no [`LaunchOutcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// Nothing ran.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] SandboxRefusal),
     /// The supervisor vanished on the way; what the program did is not known.
     #[error("the supervisor of `{program}` was lost: {reason}")]
     Lost {

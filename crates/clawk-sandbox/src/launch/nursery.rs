@@ -16,11 +16,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::run::send_with;
-use super::wire::{Birth, SupervisorId};
+use super::wire::{ForkRequest, SupervisorId};
 use crate::child::nursery::WORD;
 
 /// Where such a process is, and starts it again where it is gone.
-pub(super) struct Nursery {
+pub(super) struct ForkServerClient {
     program: PathBuf,
     args: Vec<OsString>,
     now: Mutex<Option<Process>>,
@@ -28,7 +28,7 @@ pub(super) struct Nursery {
     blank_idle_ms: AtomicU64,
 }
 
-impl std::fmt::Debug for Nursery {
+impl std::fmt::Debug for ForkServerClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Nursery({})", self.program.display())
     }
@@ -56,7 +56,7 @@ pub(super) fn groups() -> String {
     std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-impl Nursery {
+impl ForkServerClient {
     /// Starts nothing yet.
     pub(super) fn new(program: PathBuf, args: Vec<OsString>) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Nursery {
     /// No such process can be started.
     pub(super) fn bear(&self, theirs: &UnixStream) -> io::Result<()> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        let birth = Birth::of(self.blank_idle_ms.load(Ordering::Relaxed));
+        let birth = ForkRequest::of(self.blank_idle_ms.load(Ordering::Relaxed));
         let (groups, folder) = (groups(), std::env::current_dir().ok()); // silent-ok: a folder that is gone is none
         let same = |one: &&mut Process| one.groups == groups && one.folder == folder;
         if let Some(one) = now.as_mut().filter(|one| same(one))
@@ -137,12 +137,12 @@ impl Nursery {
 }
 
 /// The supervisor of a box: no child of ours, so that its number may be another's when it has ended.
-pub(super) struct Supervisor {
+pub(super) struct SupervisorHandle {
     handle: OwnedFd,
     id: SupervisorId,
 }
 
-impl Supervisor {
+impl SupervisorHandle {
     pub(super) fn of(id: SupervisorId) -> io::Result<Self> {
         let pid = Pid::from_raw(id.pid).ok_or_else(|| io::Error::other("no process id"))?;
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -209,7 +209,7 @@ mod tests {
             pid: i32::try_from(leader.id()).unwrap(),
             ..SupervisorId::default()
         };
-        let supervisor = Supervisor::of(id).unwrap();
+        let supervisor = SupervisorHandle::of(id).unwrap();
         supervisor.give_up();
         leader.wait().unwrap();
         // What was killed needs a moment to go.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// Its process's number.
-    fn number(nursery: &Nursery) -> Option<Pid> {
+    fn number(nursery: &ForkServerClient) -> Option<Pid> {
         let now = nursery.now.lock().unwrap();
         now.as_ref()
             .and_then(|one| Pid::from_raw(i32::try_from(one.child.id()).unwrap()))
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_was_started_ahead_is_used_and_ended_only_where_no_box_was_wanted() {
         let words = ["-c", "exec sleep 60"].map(OsString::from).to_vec();
-        let nursery = Nursery::new(PathBuf::from("/bin/sh"), words);
+        let nursery = ForkServerClient::new(PathBuf::from("/bin/sh"), words);
         nursery.begin();
         let first = number(&nursery).unwrap();
         nursery.begin();

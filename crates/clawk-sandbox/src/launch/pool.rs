@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::nursery::{Nursery, Supervisor};
-use super::wire::Order;
-use crate::child::cell::world::{self, Seen};
-use maker::Maker;
+use super::nursery::{ForkServerClient, SupervisorHandle};
+use super::wire::SandboxOrder;
+use crate::child::cell::world::{self, HostObservation};
+use maker::SandboxMaker;
 pub(super) use maker::without_call;
-use mounts::Mounts;
+use mounts::MountWatcher;
 
 /// Wishes for boxes that may be open; beyond, the call that could not wish makes its own box, as always.
 const WISHES: usize = 16;
@@ -35,7 +35,7 @@ const SETTLE_MS: u64 = 10;
 
 /// Limits of the pool of prepared boxes: their number, and the time until an unused box ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Warm {
+pub struct WarmPoolLimits {
     /// Boxes that wait for calls of one configuration, at most: one, and one more for each call that found none because others came
     /// right before it; one less for each that nobody used. 0: none wait, each call makes its own.
     pub boxes: usize,
@@ -46,7 +46,7 @@ pub struct Warm {
     pub idle_ms: u64,
 }
 
-impl Default for Warm {
+impl Default for WarmPoolLimits {
     fn default() -> Self {
         Self {
             boxes: 4,
@@ -57,7 +57,7 @@ impl Default for Warm {
 }
 
 /// A box that waits. Dropping it ends it.
-pub(super) struct Waiting {
+pub(super) struct PooledSandbox {
     /// The order that it was made from, as text.
     key: Vec<u8>,
     pub(super) control: UnixStream,
@@ -65,15 +65,15 @@ pub(super) struct Waiting {
     pub(super) door: Option<OwnedFd>,
     pub(super) mechanisms: Vec<String>,
     pub(super) missing: Vec<String>,
-    pub(super) supervisor: Supervisor,
-    order: Arc<Order>,
-    seen: Vec<Seen>,
+    pub(super) supervisor: SupervisorHandle,
+    order: Arc<SandboxOrder>,
+    seen: Vec<HostObservation>,
     /// Of mounts and groups, before it was made.
     epoch: u64,
     made: Instant,
 }
 
-impl Waiting {
+impl PooledSandbox {
     /// It lives, and has said nothing: all that it will say before its call is that it is over.
     fn quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
@@ -89,33 +89,33 @@ impl Waiting {
 }
 
 /// A box of this configuration is wanted.
-struct Wish {
+struct PrewarmRequest {
     key: Vec<u8>,
-    order: Arc<Order>,
+    order: Arc<SandboxOrder>,
     due: Instant,
 }
 
 /// What waits; shared by those who take and the thread that makes.
-struct Shelf {
-    limits: Warm,
-    boxes: Mutex<Boxes>,
-    mounts: Mutex<Mounts>,
+struct PoolState {
+    limits: WarmPoolLimits,
+    boxes: Mutex<PooledSandboxes>,
+    mounts: Mutex<MountWatcher>,
 }
 
 #[derive(Default)]
-struct Boxes {
+struct PooledSandboxes {
     /// The oldest first.
-    all: VecDeque<Waiting>,
+    all: VecDeque<PooledSandbox>,
     /// Ended while they waited.
-    dead: Vec<Waiting>,
+    dead: Vec<PooledSandbox>,
     /// Of which configurations how many are to wait; the one that was asked for last at the end.
     wanted: VecDeque<(Vec<u8>, usize)>,
     closed: bool,
 }
 
-impl Boxes {
+impl PooledSandboxes {
     /// Another call of this configuration has come. `missed`: it found no box, and not because of a change of the host.
-    fn want(&mut self, key: &[u8], missed: bool, limits: Warm) {
+    fn want(&mut self, key: &[u8], missed: bool, limits: WarmPoolLimits) {
         let known = self.wanted.iter().position(|(other, _)| other == key);
         let known = known.and_then(|at| self.wanted.remove(at));
         let (key, number) = known.unwrap_or_else(|| (key.to_vec(), 0));
@@ -134,8 +134,8 @@ impl Boxes {
     }
 }
 
-impl Shelf {
-    fn boxes(&self) -> MutexGuard<'_, Boxes> {
+impl PoolState {
+    fn boxes(&self) -> MutexGuard<'_, PooledSandboxes> {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +175,7 @@ impl Shelf {
     }
 
     /// False: nobody will take it.
-    fn put(&self, made: Waiting) -> bool {
+    fn put(&self, made: PooledSandbox) -> bool {
         let mut boxes = self.boxes();
         if boxes.closed {
             return false;
@@ -190,16 +190,16 @@ impl Shelf {
 
 /// The boxes of one launcher and all its clones.
 pub(super) struct Pool {
-    shelf: Arc<Shelf>,
-    nursery: Arc<Nursery>,
+    shelf: Arc<PoolState>,
+    nursery: Arc<ForkServerClient>,
     /// Made by the first call that could use a box; `None`: no thread can be started, so that every call makes its own.
-    making: OnceLock<Option<Making>>,
+    making: OnceLock<Option<MakerThread>>,
     served: AtomicU64,
 }
 
 /// The thread that makes boxes.
-struct Making {
-    wishes: SyncSender<Wish>,
+struct MakerThread {
+    wishes: SyncSender<PrewarmRequest>,
     thread: JoinHandle<()>,
 }
 
@@ -211,12 +211,12 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// Makes nothing yet: the first call of a configuration says that boxes of it are worth having.
-    pub(super) fn new(limits: Warm, nursery: Arc<Nursery>) -> Self {
+    pub(super) fn new(limits: WarmPoolLimits, nursery: Arc<ForkServerClient>) -> Self {
         Self {
-            shelf: Arc::new(Shelf {
+            shelf: Arc::new(PoolState {
                 limits,
                 boxes: Mutex::default(),
-                mounts: Mutex::new(Mounts::new()),
+                mounts: Mutex::new(MountWatcher::new()),
             }),
             nursery,
             making: OnceLock::new(),
@@ -224,13 +224,13 @@ impl Pool {
         }
     }
 
-    fn making(&self) -> Option<&Making> {
+    fn making(&self) -> Option<&MakerThread> {
         let start = || {
             let (wishes, wanted) = sync_channel(WISHES);
-            let maker = Maker::new(Arc::clone(&self.shelf), Arc::clone(&self.nursery));
+            let maker = SandboxMaker::new(Arc::clone(&self.shelf), Arc::clone(&self.nursery));
             let thread = std::thread::Builder::new().name("clawk-boxes".to_owned());
             let thread = thread.spawn(move || maker.serve(&wanted)).ok()?; // silent-ok: see the field
-            Some(Making { wishes, thread })
+            Some(MakerThread { wishes, thread })
         };
         self.making.get_or_init(start).as_ref()
     }
@@ -250,7 +250,7 @@ impl Pool {
     }
 
     /// A box for this order, if one waits that is still what the host would give; and the wish for the next.
-    pub(super) fn take(&self, order: Order) -> Option<Waiting> {
+    pub(super) fn take(&self, order: SandboxOrder) -> Option<PooledSandbox> {
         let key = serde_json::to_vec(&order).ok()?; // silent-ok: then no box waits for it
         let epoch = self.shelf.epoch();
         let mut changed = false;
@@ -271,7 +271,7 @@ impl Pool {
                 self.shelf.boxes().dead.push(one);
             }
         };
-        let wish = Wish {
+        let wish = PrewarmRequest {
             key,
             order: Arc::new(order),
             due: Instant::now() + Duration::from_millis(SETTLE_MS),
@@ -289,7 +289,7 @@ impl Drop for Pool {
         boxes.closed = true;
         boxes.all.clear();
         drop(boxes);
-        let Some(Making { wishes, thread }) = self.making.take().flatten() else {
+        let Some(MakerThread { wishes, thread }) = self.making.take().flatten() else {
             return;
         };
         drop(wishes);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{LaunchError, Launcher, Outcome, Spec};
-use clawk_plan::level::{Level, Refusal};
-use clawk_plan::plan::{Defaults, Plan};
-use clawk_plan::probed::{self, Probed};
+use super::{LaunchError, LaunchOutcome, Launcher, Spec};
+use clawk_plan::level::{Level, SandboxRefusal};
+use clawk_plan::plan::{Plan, PlanDefaults};
+use clawk_plan::probed::{self, ProbeResult};
 
 /// Milliseconds that the probe may take.
 const PROBE_MS: u64 = 10_000;
@@ -15,7 +15,7 @@ impl Launcher {
     ///
     /// # Errors
     /// The mechanism that is missing, and the cure.
-    pub(super) async fn probe_process(&self) -> Probed {
+    pub(super) async fn probe_process(&self) -> ProbeResult {
         if let Some(found) = probed::found() {
             return found.clone();
         }
@@ -26,21 +26,21 @@ impl Launcher {
     ///
     /// # Errors
     /// The mechanism that is missing, and the cure.
-    pub async fn look(&self) -> Probed {
-        let plan = Plan::undeclared(&Defaults::default());
+    pub async fn look(&self) -> ProbeResult {
+        let plan = Plan::undeclared(&PlanDefaults::default());
         let mut spec = Spec::new(super::OWN_PROGRAM, Arc::new(plan));
         spec.timeout_ms = Some(PROBE_MS);
         match self.launch_as(&spec, true).await {
             Ok(outcome) if outcome.success() => Ok(outcome.obtained),
             Ok(outcome) => Err(unavailable(&ended(&outcome))),
-            Err(LaunchError::Refused(Refusal::Setup { reason, .. })) => Err(unavailable(&reason)),
+            Err(LaunchError::Refused(SandboxRefusal::Setup { reason, .. })) => Err(unavailable(&reason)),
             Err(LaunchError::Refused(refusal)) => Err(refusal),
             Err(error) => Err(unavailable(&error.to_string())),
         }
     }
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn ended(outcome: &LaunchOutcome) -> String {
     match &outcome.limit {
         Some(limit) => format!("probe: it was {limit}"),
         None => format!(
@@ -70,7 +70,7 @@ const WALLS: [&str; 15] = [
 ];
 
 /// The refusal of a wall that can't be had here; `None` when the reason is another.
-pub(super) fn wall(reason: &str) -> Option<Refusal> {
+pub(super) fn wall(reason: &str) -> Option<SandboxRefusal> {
     let (name, _) = reason.split_once(": ")?;
     WALLS.contains(&name).then(|| unavailable(reason))
 }
@@ -94,7 +94,7 @@ fn cure(mechanism: &str) -> &'static str {
 }
 
 /// `landlock: this kernel has none` names its mechanism.
-fn unavailable(reason: &str) -> Refusal {
+fn unavailable(reason: &str) -> SandboxRefusal {
     let (mechanism, missing) = match reason.split_once(": ") {
         // A place of the view that can't be had.
         Some((name, _)) if name.starts_with('/') => ("mounts", reason),
@@ -105,7 +105,7 @@ fn unavailable(reason: &str) -> Refusal {
         Some((missing, hint)) => (missing, hint),
         None => (missing, cure(mechanism)),
     };
-    Refusal::Unavailable {
+    SandboxRefusal::Unavailable {
         level: Level::Process,
         mechanism: mechanism.to_owned(),
         missing: missing.to_owned(),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{Launcher, LimitHit, Outcome, Service, Spec};
-use clawk_plan::level::{Level, Obtained};
+use super::{LaunchOutcome, Launcher, LimitHit, SandboxedService, Spec};
+use clawk_plan::level::{Level, ObtainedEnforcement};
 use clawk_plan::plan::FsMode;
 use clawk_plan::preflight::path::lexical;
 
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const HOST: [&str; 3] = ["/", "/tmp", "/home"];
 
 /// The disks that a run may write to, by a place on each, and how much of them must stay free.
-pub(super) struct Room {
+pub(super) struct DiskQuota {
     places: Vec<PathBuf>,
     min_free: MinFree,
 }
@@ -48,7 +48,7 @@ impl Launcher {
     }
 
     /// `None`: the run can write nothing of the host's.
-    pub(super) fn room(&self, spec: &Spec) -> Option<Room> {
+    pub(super) fn room(&self, spec: &Spec) -> Option<DiskQuota> {
         let min_free = self.min_free;
         let base = spec.base.as_ref().or(spec.workdir.as_ref());
         let base = base.map_or_else(|| PathBuf::from("/"), PathBuf::clone);
@@ -61,11 +61,11 @@ impl Launcher {
         let writable = files.shown_mounts().into_iter().filter(|(_, writable)| *writable);
         places.extend(writable.map(|(path, _)| lexical(&base, &path)));
         let looks = min_free.disk_mb > 0 || min_free.files > 0;
-        (looks && !places.is_empty()).then_some(Room { places, min_free })
+        (looks && !places.is_empty()).then_some(DiskQuota { places, min_free })
     }
 }
 
-impl Room {
+impl DiskQuota {
     /// Ends when a disk has less left than it must. A disk that does not answer, behind a network that is gone, holds a thread of its
     /// own up and nobody else.
     pub(super) async fn used_up(self) -> LimitHit {
@@ -79,23 +79,23 @@ impl Room {
             }
             tokio::time::sleep(LOOK).await;
             looked =
-                tokio::task::spawn_blocking(move || floors.into_iter().map(Floor::again).collect()).await;
+                tokio::task::spawn_blocking(move || floors.into_iter().map(DiskFloor::again).collect()).await;
         }
         std::future::pending().await // nothing to look at, or the agent ends
     }
 
-    fn floors(self) -> Vec<Floor> {
+    fn floors(self) -> Vec<DiskFloor> {
         let MinFree { disk_mb, files } = self.min_free;
         // Where less is free already, work goes on, with what can be spared of it.
         let least = |free: u64, least: u64| if free > least { least } else { free / 2 };
         let places = self.places.into_iter();
         let found = places.filter_map(|place| {
             let free = free(&place)?;
-            let least = Free {
+            let least = FreeDiskSpace {
                 bytes: least(free.bytes, disk_mb.saturating_mul(1 << 20)),
                 files: least(free.files, files),
             };
-            Some(Floor { place, free, least })
+            Some(DiskFloor { place, free, least })
         });
         found
             .filter(|floor| floor.least.bytes > 0 || floor.least.files > 0)
@@ -104,19 +104,19 @@ impl Room {
 }
 
 /// A disk, what is free on it, and what must stay free.
-struct Floor {
+struct DiskFloor {
     place: PathBuf,
-    free: Free,
-    least: Free,
+    free: FreeDiskSpace,
+    least: FreeDiskSpace,
 }
 
 /// For ordinary users. A file system that makes room for files as it needs it says that there is none: its `least` is 0.
-struct Free {
+struct FreeDiskSpace {
     bytes: u64,
     files: u64,
 }
 
-impl Floor {
+impl DiskFloor {
     fn reached(&self, min_free: MinFree) -> Option<LimitHit> {
         if self.free.bytes < self.least.bytes {
             return Some(LimitHit::Disk(min_free.disk_mb));
@@ -131,9 +131,9 @@ impl Floor {
 }
 
 /// `None`: there is no such place, or it can't say.
-fn free(place: &std::path::Path) -> Option<Free> {
+fn free(place: &std::path::Path) -> Option<FreeDiskSpace> {
     let found = rustix::fs::statvfs(place).ok()?; // silent-ok: what isn't there is not written to; the mount itself tells
-    Some(Free {
+    Some(FreeDiskSpace {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
         files: found.f_favail,
     })
@@ -141,8 +141,8 @@ fn free(place: &std::path::Path) -> Option<Free> {
 
 /// Of a run that was ended for it: its processes die with the future that ran it. `obtained`: what holds every run of its level, since
 /// its own words ended with it.
-pub(super) fn ended(obtained: Obtained, hit: LimitHit, duration: Duration) -> Outcome {
-    Outcome {
+pub(super) fn ended(obtained: ObtainedEnforcement, hit: LimitHit, duration: Duration) -> LaunchOutcome {
+    LaunchOutcome {
         exit_code: None,
         signal: Some(9),
         stdout: Vec::new(),
@@ -155,9 +155,9 @@ pub(super) fn ended(obtained: Obtained, hit: LimitHit, duration: Duration) -> Ou
     }
 }
 
-impl Service {
+impl SandboxedService {
     /// Ends it when a disk that it may write to has too little left.
-    pub(super) fn within(self, room: Option<Room>) -> Self {
+    pub(super) fn within(self, room: Option<DiskQuota>) -> Self {
         let Some(room) = room else { return self };
         let (stop, mut end, cut) = (self.stop.downgrade(), self.end.clone(), self.cut.clone());
         let watching = async move {
@@ -178,4 +178,4 @@ impl Service {
 }
 
 /// Why the service was ended from here.
-pub(super) type Cut = std::sync::Arc<OnceLock<LimitHit>>;
+pub(super) type ServiceCutReason = std::sync::Arc<OnceLock<LimitHit>>;

@@ -11,15 +11,15 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-use super::door::{Door, Gate, Keep};
-use super::nursery::Supervisor;
+use super::door::{EgressGate, EgressServerHandle, SandboxListener};
+use super::nursery::SupervisorHandle;
 use super::pool::without_call;
-use super::streams::{Budget, Kept, Stream, keep};
+use super::streams::{CapturedOutput, OutputBudget, ToolOutputStream, keep};
 use super::warm::{hand_over, named_by_tool, outputs};
-use super::wire::{GRACE_MS, MAX_REPORT_BYTES, Order, Report};
-use super::{Input, LaunchError, Launcher, LimitHit, Outcome, Spec, room};
+use super::wire::{GRACE_MS, MAX_REPORT_BYTES, SandboxOrder, SupervisorReport};
+use super::{LaunchError, LaunchInput, LaunchOutcome, Launcher, LimitHit, Spec, room};
 use crate::passing;
-use clawk_plan::level::{Obtained, Whose};
+use clawk_plan::level::{CodeOrigin, ObtainedEnforcement};
 use clawk_plan::plan::Plan;
 
 /// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
@@ -35,7 +35,7 @@ impl Launcher {
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
-    pub async fn launch(&self, spec: &Spec) -> Result<Outcome, LaunchError> {
+    pub async fn launch(&self, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
         let resolved = spec.resolved();
         let spec = resolved.as_ref().unwrap_or(spec);
         spec.plan.available()?;
@@ -62,7 +62,7 @@ impl Launcher {
         }
     }
 
-    pub(super) async fn launch_as(&self, spec: &Spec, probe: bool) -> Result<Outcome, LaunchError> {
+    pub(super) async fn launch_as(&self, spec: &Spec, probe: bool) -> Result<LaunchOutcome, LaunchError> {
         let started = Instant::now();
         let timeout_ms = spec.effective_timeout_ms();
         let mut order = spec.order(Some(timeout_ms))?;
@@ -82,10 +82,15 @@ impl Launcher {
         drop(input);
         let [out, err] = parts.output;
         let supervisor = Arc::clone(&parts.control.supervisor);
-        let run = Following {
+        let run = RunFollower {
             control: &mut parts.control,
             gone: &parts.gone,
-            give_up: &|| supervisor.get().into_iter().for_each(Supervisor::give_up_now),
+            give_up: &|| {
+                supervisor
+                    .get()
+                    .into_iter()
+                    .for_each(SupervisorHandle::give_up_now)
+            },
         };
         let output = (Some(out), Some(err));
         let (reports, kept) = run.until_end(spec, output, feed, timeout_ms).await?;
@@ -93,7 +98,12 @@ impl Launcher {
     }
 
     /// Has a supervisor forked and hands it the order.
-    pub(super) fn start(&self, spec: &Spec, order: &Order, input: &OwnedFd) -> Result<Parts, LaunchError> {
+    pub(super) fn start(
+        &self,
+        spec: &Spec,
+        order: &SandboxOrder,
+        input: &OwnedFd,
+    ) -> Result<SupervisorParts, LaunchError> {
         let failed = |error: std::io::Error| spec.setup(&format!("the supervisor: {error}"));
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
         self.nursery.bear(&theirs).map_err(failed)?;
@@ -109,7 +119,7 @@ impl Launcher {
                 let plan = spec.plan.clone();
                 let gate = gate.clone();
                 Some((
-                    Entrance {
+                    ListenerHandoff {
                         socket: ours,
                         gate,
                         plan,
@@ -129,7 +139,7 @@ impl Launcher {
         let stream = UnixStream::from_std(ours).map_err(failed)?;
         let (gone_sender, gone) = tokio::sync::watch::channel(false);
         let (reader, writer) = stream.into_split();
-        let control = Control {
+        let control = SupervisorControl {
             reader: BufReader::new(reader),
             writer,
             order: Some(rest).filter(|rest| !rest.is_empty()),
@@ -139,7 +149,7 @@ impl Launcher {
             keep: None,
             supervisor: Arc::default(),
         };
-        Ok(Parts {
+        Ok(SupervisorParts {
             output,
             control,
             gone,
@@ -148,16 +158,16 @@ impl Launcher {
 }
 
 /// The tool's standard input, and what is to be written into it.
-pub(super) type Fed<'a> = (OwnedFd, Option<(pipe::Sender, &'a [u8])>);
+pub(super) type InputFeed<'a> = (OwnedFd, Option<(pipe::Sender, &'a [u8])>);
 
-pub(super) fn input(spec: &Spec) -> Result<Fed<'_>, LaunchError> {
+pub(super) fn input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
     match &spec.stdin {
-        Input::Null => Ok((null(spec)?, None)),
-        Input::Bytes(bytes) => {
+        LaunchInput::Null => Ok((null(spec)?, None)),
+        LaunchInput::Bytes(bytes) => {
             let (reader, writer) = pipe_pair(spec)?;
             Ok((reader, Some((writer, bytes))))
         }
-        Input::Given(given) => {
+        LaunchInput::Given(given) => {
             let copy = given.0.try_clone();
             Ok((
                 copy.map_err(|error| spec.setup(&format!("its input: {error}")))?,
@@ -168,8 +178,8 @@ pub(super) fn input(spec: &Spec) -> Result<Fed<'_>, LaunchError> {
 }
 
 /// A run on its way.
-pub(super) struct Following<'a> {
-    pub(super) control: &'a mut Control,
+pub(super) struct RunFollower<'a> {
+    pub(super) control: &'a mut SupervisorControl,
     pub(super) gone: &'a tokio::sync::watch::Receiver<bool>,
     /// Ends what is left when the supervisor was lost.
     pub(super) give_up: &'a (dyn Fn() + Sync),
@@ -177,16 +187,16 @@ pub(super) struct Following<'a> {
 
 /// The kept part of a run's output.
 pub(super) struct KeptOutput {
-    stdout: Kept,
-    stderr: Kept,
+    stdout: CapturedOutput,
+    stderr: CapturedOutput,
     limit: u64,
 }
 
 impl KeptOutput {
-    pub(super) fn with(self, outcome: Outcome, started: Instant) -> Outcome {
+    pub(super) fn with(self, outcome: LaunchOutcome, started: Instant) -> LaunchOutcome {
         let truncated = self.stdout.truncated || self.stderr.truncated;
         let limit = outcome.limit;
-        Outcome {
+        LaunchOutcome {
             stdout: self.stdout.bytes,
             stderr: self.stderr.bytes,
             truncated,
@@ -197,7 +207,7 @@ impl KeptOutput {
     }
 }
 
-impl Following<'_> {
+impl RunFollower<'_> {
     /// Everything that is reported, and what is kept of the output, which is read to its last byte.
     pub(super) async fn until_end<O, E>(
         self,
@@ -205,7 +215,7 @@ impl Following<'_> {
         (out, err): (Option<O>, Option<E>),
         feed: Option<(pipe::Sender, &[u8])>,
         timeout_ms: u64,
-    ) -> Result<(Reports, KeptOutput), LaunchError>
+    ) -> Result<(ReportBatch, KeptOutput), LaunchError>
     where
         O: AsyncRead + Unpin,
         E: AsyncRead + Unpin,
@@ -215,7 +225,7 @@ impl Following<'_> {
             gone,
             give_up,
         } = self;
-        let budget = Budget::new(spec.effective_output_bytes());
+        let budget = OutputBudget::new(spec.effective_output_bytes());
         let feeding = async {
             if let Some((mut writer, bytes)) = feed {
                 let _ = writer.write_all(bytes).await; // silent-ok: a program need not read its input
@@ -225,7 +235,7 @@ impl Following<'_> {
             let reports = control.reports().await;
             if !matches!(
                 reports.0.last(),
-                Some(Report::Ended { .. } | Report::Refused { .. })
+                Some(SupervisorReport::Ended { .. } | SupervisorReport::Refused { .. })
             ) {
                 // The supervisor is gone, killed perhaps by the tool itself: what is left of its session must not live.
                 give_up();
@@ -235,8 +245,8 @@ impl Following<'_> {
         let whole = async {
             tokio::join!(
                 reports,
-                keep(out, &budget, (Stream::Out, spec.tee.as_ref())),
-                keep(err, &budget, (Stream::Err, spec.tee.as_ref())),
+                keep(out, &budget, (ToolOutputStream::Out, spec.tee.as_ref())),
+                keep(err, &budget, (ToolOutputStream::Err, spec.tee.as_ref())),
                 until_gone(feeding, gone),
             )
         };
@@ -256,16 +266,16 @@ impl Following<'_> {
 }
 
 /// A supervisor at work.
-pub(super) struct Parts {
+pub(super) struct SupervisorParts {
     /// The tool's standard output and standard error.
     pub(super) output: [pipe::Receiver; 2],
-    pub(super) control: Control,
+    pub(super) control: SupervisorControl,
     /// Becomes true when nothing more will be reported.
     pub(super) gone: tokio::sync::watch::Receiver<bool>,
 }
 
 /// Our end of the socket; dropping it kills the run.
-pub(super) struct Control {
+pub(super) struct SupervisorControl {
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
     /// The rest of the order that did not fit into the socket at once.
@@ -273,35 +283,35 @@ pub(super) struct Control {
     /// The report being read: kept here so that giving up a wait loses nothing of it.
     line: Vec<u8>,
     gone: tokio::sync::watch::Sender<bool>,
-    door: Option<Entrance>,
+    door: Option<ListenerHandoff>,
     /// The server of the box's way out, as long as the box lives.
-    keep: Option<Keep>,
+    keep: Option<EgressServerHandle>,
     /// Known from the moment when something may run.
-    supervisor: Arc<OnceLock<Supervisor>>,
+    supervisor: Arc<OnceLock<SupervisorHandle>>,
 }
 
 /// Where the box's listening socket arrives, and who serves it.
-struct Entrance {
+struct ListenerHandoff {
     socket: StdUnixStream,
-    gate: Gate,
+    gate: EgressGate,
     plan: Arc<Plan>,
 }
 
-impl Entrance {
-    fn open(self) -> std::io::Result<Keep> {
+impl ListenerHandoff {
+    fn open(self) -> std::io::Result<EgressServerHandle> {
         let listener = receive(&self.socket)?;
-        self.gate.serve(Door {
+        self.gate.serve(SandboxListener {
             listener: listener.into(),
             plan: self.plan,
         })
     }
 }
 
-impl Control {
+impl SupervisorControl {
     /// Of a box that has got its call already.
     pub(super) fn of(
         socket: StdUnixStream,
-        keep: Option<Keep>,
+        keep: Option<EgressServerHandle>,
     ) -> std::io::Result<(Self, tokio::sync::watch::Receiver<bool>)> {
         let (gone_sender, gone) = tokio::sync::watch::channel(false);
         let (reader, writer) = UnixStream::from_std(socket)?.into_split();
@@ -319,7 +329,7 @@ impl Control {
     }
 
     /// Sends the order if it is not sent yet, and gives the next report; `None` at the end.
-    pub(super) async fn next(&mut self) -> std::io::Result<Option<Report>> {
+    pub(super) async fn next(&mut self) -> std::io::Result<Option<SupervisorReport>> {
         if let Some(text) = self.order.take() {
             self.writer.write_all(&text).await?;
         }
@@ -332,12 +342,12 @@ impl Control {
             return Ok(None);
         }
         let report = serde_json::from_slice(&line)?;
-        if let Report::Enclosed { supervisor, .. } = &report
-            && let Ok(supervisor) = Supervisor::of(supervisor.clone())
+        if let SupervisorReport::Enclosed { supervisor, .. } = &report
+            && let Ok(supervisor) = SupervisorHandle::of(supervisor.clone())
         {
             let _ = self.supervisor.set(supervisor); // silent-ok: it is told once
         }
-        if matches!(report, Report::Enclosed { .. })
+        if matches!(report, SupervisorReport::Enclosed { .. })
             && let Some(entrance) = self.door.take()
         {
             // The box waits for this before it starts the tool.
@@ -345,7 +355,7 @@ impl Control {
                 Ok(keep) => self.keep = Some(keep),
                 Err(error) => {
                     let reason = format!("its way out can't be served: {error}");
-                    return Ok(Some(Report::Refused { reason }));
+                    return Ok(Some(SupervisorReport::Refused { reason }));
                 }
             }
             self.writer.write_all(&[super::wire::OPENED]).await?;
@@ -367,14 +377,18 @@ impl Control {
     }
 
     /// All reports up to the last, and why there are no more if that was not an end.
-    async fn reports(&mut self) -> Reports {
+    async fn reports(&mut self) -> ReportBatch {
         let mut all = Vec::new();
         let fault = loop {
             match self.next().await {
-                Ok(Some(report @ (Report::Enclosed { .. } | Report::Waiting { .. } | Report::Started))) => {
+                Ok(Some(
+                    report @ (SupervisorReport::Enclosed { .. }
+                    | SupervisorReport::Waiting { .. }
+                    | SupervisorReport::Started),
+                )) => {
                     all.push(report);
                 }
-                Ok(Some(report @ (Report::Ended { .. } | Report::Refused { .. }))) => {
+                Ok(Some(report @ (SupervisorReport::Ended { .. } | SupervisorReport::Refused { .. }))) => {
                     all.push(report);
                     break None;
                 }
@@ -396,29 +410,29 @@ async fn until_gone(work: impl Future<Output = ()>, gone: &tokio::sync::watch::R
     }
 }
 
-pub(super) type Reports = (Vec<Report>, Option<std::io::Error>);
+pub(super) type ReportBatch = (Vec<SupervisorReport>, Option<std::io::Error>);
 
 pub(super) fn outcome(
     spec: &Spec,
-    (reports, fault): Reports,
+    (reports, fault): ReportBatch,
     timeout_ms: u64,
-) -> Result<Outcome, LaunchError> {
+) -> Result<LaunchOutcome, LaunchError> {
     let mut obtained = None;
     for report in reports {
         match report {
-            Report::Enclosed {
+            SupervisorReport::Enclosed {
                 mechanisms, missing, ..
             } => {
-                obtained = Some(Obtained {
+                obtained = Some(ObtainedEnforcement {
                     level: spec.plan.level(),
-                    place: Whose::Local,
+                    place: CodeOrigin::Local,
                     mechanisms,
                     missing,
                 });
             }
-            Report::Waiting { .. } | Report::Started => {}
-            Report::Refused { reason } => return Err(spec.not_started(&reason)),
-            Report::Ended {
+            SupervisorReport::Waiting { .. } | SupervisorReport::Started => {}
+            SupervisorReport::Refused { reason } => return Err(spec.not_started(&reason)),
+            SupervisorReport::Ended {
                 exit_code,
                 signal,
                 hit,
@@ -428,7 +442,7 @@ pub(super) fn outcome(
                 let obtained = obtained.unwrap_or_default();
                 let limit = hit.map(|hit| LimitHit::of(hit, spec.plan.limits(), timeout_ms));
                 let (truncated, duration_ms) = (false, 0);
-                return Ok(Outcome {
+                return Ok(LaunchOutcome {
                     exit_code,
                     signal,
                     stdout,

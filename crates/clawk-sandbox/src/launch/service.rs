@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
-use super::room::Cut;
-use super::run::{Control, Parts, pipe_pair};
-use super::streams::Tail;
-use super::wire::{GRACE_MS, Report};
-use super::{Input, LaunchError, Launcher, LimitHit, Spec};
-use clawk_plan::level::{Obtained, Whose};
+use super::room::ServiceCutReason;
+use super::run::{SupervisorControl, SupervisorParts, pipe_pair};
+use super::streams::OutputTail;
+use super::wire::{GRACE_MS, SupervisorReport};
+use super::{LaunchError, LaunchInput, Launcher, LimitHit, Spec};
+use clawk_plan::level::{CodeOrigin, ObtainedEnforcement};
 
 /// How long a service's start may take until its program runs, milliseconds.
 const START_MS: u64 = 10_000;
@@ -28,19 +28,19 @@ pub struct ServiceEnd {
 
 /// A running service. Dropping it kills every process of it.
 #[derive(Debug)]
-pub struct Service {
+pub struct SandboxedService {
     /// Its standard input; taken by who speaks to it.
     pub stdin: Option<pipe::Sender>,
     /// Its standard output; taken by who listens to it.
     pub stdout: Option<pipe::Receiver>,
-    obtained: Obtained,
-    stderr: Tail,
+    obtained: ObtainedEnforcement,
+    stderr: OutputTail,
     pub(super) stop: mpsc::Sender<()>,
     pub(super) end: watch::Receiver<Option<ServiceEnd>>,
     /// Why it was ended from here, if it was.
-    pub(super) cut: Cut,
+    pub(super) cut: ServiceCutReason,
     /// What goes with the service: its container's files, its way out.
-    kept: std::sync::Mutex<Vec<super::Keep>>,
+    kept: std::sync::Mutex<Vec<super::EgressServerHandle>>,
 }
 
 impl Launcher {
@@ -48,7 +48,7 @@ impl Launcher {
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran.
-    pub async fn serve(&self, spec: &Spec) -> Result<Service, LaunchError> {
+    pub async fn serve(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
         let resolved = spec.resolved();
         let spec = resolved.as_ref().unwrap_or(spec);
         spec.plan.available()?;
@@ -60,11 +60,11 @@ impl Launcher {
         Ok(service?.within(room))
     }
 
-    async fn serve_process(&self, spec: &Spec) -> Result<Service, LaunchError> {
+    async fn serve_process(&self, spec: &Spec) -> Result<SandboxedService, LaunchError> {
         let order = spec.order(None)?;
         let (input, stdin) = match &spec.stdin {
-            Input::Given(_) => (super::run::input(spec)?.0, None),
-            Input::Null | Input::Bytes(_) => {
+            LaunchInput::Given(_) => (super::run::input(spec)?.0, None),
+            LaunchInput::Null | LaunchInput::Bytes(_) => {
                 let (input, stdin) = pipe_pair(spec)?;
                 (input, Some(stdin))
             }
@@ -76,8 +76,8 @@ impl Launcher {
             Ok(started) => started?,
             Err(_elapsed) => return Err(spec.setup("its supervisor does not answer")),
         };
-        let stderr = Tail::default();
-        let Parts {
+        let stderr = OutputTail::default();
+        let SupervisorParts {
             output: [stdout, err],
             control,
             gone: _,
@@ -92,36 +92,39 @@ impl Launcher {
             reason = "ends with the service, which its `Service` handle owns"
         )]
         tokio::spawn(tending);
-        Ok(Service {
+        Ok(SandboxedService {
             stdin,
             stdout: Some(stdout),
             obtained,
             stderr,
             stop,
             end,
-            cut: Cut::default(),
+            cut: ServiceCutReason::default(),
             kept: std::sync::Mutex::default(),
         })
     }
 }
 
-async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, LaunchError> {
-    let mut obtained = Obtained::default();
+async fn await_start(
+    spec: &Spec,
+    control: &mut SupervisorControl,
+) -> Result<ObtainedEnforcement, LaunchError> {
+    let mut obtained = ObtainedEnforcement::default();
     loop {
         match control.next().await {
-            Ok(Some(Report::Enclosed {
+            Ok(Some(SupervisorReport::Enclosed {
                 mechanisms, missing, ..
             })) => {
-                obtained = Obtained {
+                obtained = ObtainedEnforcement {
                     level: spec.plan.level(),
-                    place: Whose::Local,
+                    place: CodeOrigin::Local,
                     mechanisms,
                     missing,
                 };
             }
-            Ok(Some(Report::Started)) => return Ok(obtained),
-            Ok(Some(Report::Refused { reason })) => return Err(spec.not_started(&reason)),
-            Ok(Some(Report::Waiting { .. } | Report::Ended { .. }) | None) => {
+            Ok(Some(SupervisorReport::Started)) => return Ok(obtained),
+            Ok(Some(SupervisorReport::Refused { reason })) => return Err(spec.not_started(&reason)),
+            Ok(Some(SupervisorReport::Waiting { .. } | SupervisorReport::Ended { .. }) | None) => {
                 return Err(spec.setup("its supervisor ended at once"));
             }
             Err(error) => return Err(spec.setup(&error.to_string())),
@@ -131,7 +134,7 @@ async fn await_start(spec: &Spec, control: &mut Control) -> Result<Obtained, Lau
 
 /// Owns the supervisor until the service has ended or its handle is dropped.
 async fn tend(
-    mut control: Control,
+    mut control: SupervisorControl,
     mut stopping: mpsc::Receiver<()>,
     draining: impl Future<Output = ()>,
     limits: clawk_plan::plan::Limits,
@@ -160,7 +163,7 @@ async fn tend(
         let _ = tokio::time::timeout(Duration::from_millis(200), &mut draining).await; // silent-ok: see above
     }
     let end = match report {
-        Ok(Some(Report::Ended {
+        Ok(Some(SupervisorReport::Ended {
             exit_code,
             signal,
             hit,
@@ -180,9 +183,13 @@ async fn tend(
     ended.send_replace(Some(end));
 }
 
-impl Service {
+impl SandboxedService {
     /// With the walls of another level around it, which last as long as it does.
-    pub(crate) fn enclosed(mut self, obtained: Obtained, kept: Vec<super::Keep>) -> Self {
+    pub(crate) fn enclosed(
+        mut self,
+        obtained: ObtainedEnforcement,
+        kept: Vec<super::EgressServerHandle>,
+    ) -> Self {
         self.obtained = obtained;
         self.kept = std::sync::Mutex::new(kept);
         self
@@ -190,7 +197,7 @@ impl Service {
 
     /// The isolation that the service really has.
     #[must_use]
-    pub fn obtained(&self) -> &Obtained {
+    pub fn obtained(&self) -> &ObtainedEnforcement {
         &self.obtained
     }
 

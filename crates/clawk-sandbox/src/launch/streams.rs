@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bytes that both streams of a run may keep together.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct OutputBudget {
     limit: u64,
     left: AtomicU64,
 }
 
-impl Budget {
+impl OutputBudget {
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -39,14 +39,14 @@ impl Budget {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct CapturedOutput {
     pub(super) bytes: Vec<u8>,
     pub(super) truncated: bool,
 }
 
 /// Which of a run's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum ToolOutputStream {
     /// Standard output.
     Out,
     /// Standard error.
@@ -56,19 +56,19 @@ pub enum Stream {
 /// Sees what is kept of the output while it comes, for a person who waits. Levels whose output comes at the end of a run
 /// do not call it.
 #[derive(Clone)]
-pub struct Tee(Arc<See>);
+pub struct OutputTee(Arc<OutputObserver>);
 
-type See = dyn Fn(Stream, &[u8]) + Send + Sync;
+type OutputObserver = dyn Fn(ToolOutputStream, &[u8]) + Send + Sync;
 
-impl std::fmt::Debug for Tee {
+impl std::fmt::Debug for OutputTee {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tee")
     }
 }
 
-impl Tee {
+impl OutputTee {
     /// From a function; it may block, and holds the program up then.
-    pub fn new(see: impl Fn(Stream, &[u8]) + Send + Sync + 'static) -> Self {
+    pub fn new(see: impl Fn(ToolOutputStream, &[u8]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(see))
     }
 }
@@ -76,17 +76,17 @@ impl Tee {
 /// Reads to the end; keeps what the budget allows.
 pub(super) async fn keep(
     stream: Option<impl AsyncRead + Unpin>,
-    budget: &Budget,
-    tee: (Stream, Option<&Tee>),
-) -> Kept {
-    let mut kept = Kept::default();
+    budget: &OutputBudget,
+    tee: (ToolOutputStream, Option<&OutputTee>),
+) -> CapturedOutput {
+    let mut kept = CapturedOutput::default();
     let Some(mut stream) = stream else { return kept };
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         let room = budget.take(read);
         let within = buffer.get(..room).unwrap_or_default();
         kept.bytes.extend_from_slice(within);
-        if let (which, Some(Tee(see))) = tee
+        if let (which, Some(OutputTee(see))) = tee
             && !within.is_empty()
         {
             see(which, within);
@@ -98,12 +98,12 @@ pub(super) async fn keep(
 
 /// The last bytes of a stream that is drained for as long as a service lives.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tail(Arc<Mutex<VecDeque<u8>>>);
+pub(super) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 
 /// Kept of a service's standard error, bytes.
 const TAIL_BYTES: usize = 16 << 10;
 
-impl Tail {
+impl OutputTail {
     pub(super) async fn drain(self, stream: Option<impl AsyncRead + Unpin>) {
         let Some(mut stream) = stream else { return };
         let mut buffer = vec![0; 8 << 10];

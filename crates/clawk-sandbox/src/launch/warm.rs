@@ -11,11 +11,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-use super::door::{Door, Keep};
-use super::pool::Waiting;
-use super::run::{Control, Following, input, outcome, send_some, send_with};
-use super::wire::{Call, HEARD, Report, TAKEN};
-use super::{LaunchError, Outcome, Spec};
+use super::door::{EgressServerHandle, SandboxListener};
+use super::pool::PooledSandbox;
+use super::run::{RunFollower, SupervisorControl, input, outcome, send_some, send_with};
+use super::wire::{HEARD, SandboxCall, SupervisorReport, TAKEN};
+use super::{LaunchError, LaunchOutcome, Spec};
 
 /// Within this time after its supervisor has ended, the first process of a box has ended.
 const LAST_WORD: Timespec = Timespec {
@@ -26,15 +26,15 @@ const LAST_WORD: Timespec = Timespec {
 /// Gives the box its call and follows it to the end. `None`: surely nothing of the call ran, and a box of its own is to be made.
 pub(super) async fn hand_over(
     spec: &Spec,
-    waiting: Waiting,
-    call: &Call,
+    waiting: PooledSandbox,
+    call: &SandboxCall,
     started: Instant,
-) -> Option<Result<Outcome, LaunchError>> {
+) -> Option<Result<LaunchOutcome, LaunchError>> {
     let timeout_ms = call.timeout_ms?;
     let keep = opened(spec, &waiting).ok()?; // silent-ok: a box of its own tells the reason
     let (output, theirs) = outputs().ok()?; // silent-ok: as above
     let (input, feed) = input(spec).ok()?; // silent-ok: as above
-    let Waiting {
+    let PooledSandbox {
         control,
         calls,
         mechanisms,
@@ -48,8 +48,8 @@ pub(super) async fn hand_over(
         supervisor.give_up();
         return None;
     };
-    let (mut control, gone) = Control::of(control, keep).ok()?; // silent-ok: dropping it has ended the box
-    let run = Following {
+    let (mut control, gone) = SupervisorControl::of(control, keep).ok()?; // silent-ok: dropping it has ended the box
+    let run = RunFollower {
         control: &mut control,
         gone: &gone,
         give_up: &|| supervisor.give_up(),
@@ -69,7 +69,7 @@ pub(super) async fn hand_over(
     let supervisor = supervisor.id().clone();
     reports.0.insert(
         0,
-        Report::Enclosed {
+        SupervisorReport::Enclosed {
             mechanisms,
             missing,
             supervisor,
@@ -79,12 +79,12 @@ pub(super) async fn hand_over(
 }
 
 /// The server of the box's way out, under the rules and the name of this call.
-fn opened(spec: &Spec, waiting: &Waiting) -> std::io::Result<Option<Keep>> {
+fn opened(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<EgressServerHandle>> {
     match (&waiting.door, spec.way_out()) {
         (Some(door), Some(gate)) => {
             let listener = door.try_clone()?.into();
             let plan = Arc::clone(&spec.plan);
-            gate.serve(Door { listener, plan }).map(Some)
+            gate.serve(SandboxListener { listener, plan }).map(Some)
         }
         (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => Err(std::io::Error::other("another box's way out")),
@@ -92,9 +92,9 @@ fn opened(spec: &Spec, waiting: &Waiting) -> std::io::Result<Option<Keep>> {
 }
 
 /// Our ends of the tool's output, and its own.
-pub(super) type Outputs = ([pipe::Receiver; 2], [OwnedFd; 2]);
+pub(super) type OutputPipes = ([pipe::Receiver; 2], [OwnedFd; 2]);
 
-pub(super) fn outputs() -> std::io::Result<Outputs> {
+pub(super) fn outputs() -> std::io::Result<OutputPipes> {
     let one = || -> std::io::Result<(pipe::Receiver, OwnedFd)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         named_by_tool(&writer)?;
@@ -117,7 +117,7 @@ pub(super) fn named_by_tool(end: &OwnedFd) -> std::io::Result<()> {
 async fn send(
     control: &StdUnixStream,
     calls: StdUnixStream,
-    call: &Call,
+    call: &SandboxCall,
     timeout_ms: u64,
     streams: [OwnedFd; 3],
 ) -> std::io::Result<StdUnixStream> {

@@ -2,13 +2,13 @@
 //!
 //! Launcher to supervisor: the length of the request (4 bytes, little endian) with the tool's three streams as
 //! attached descriptors (for a box that waits, the socket that its call comes by instead), for a box with a way out also the socket
-//! that its listening socket goes to, the request as JSON, and later one byte [`TERMINATE`]. End of file means that the launcher is gone: everything is killed at once. Supervisor to launcher: one JSON [`Report`] per line.
+//! that its listening socket goes to, the request as JSON, and later one byte [`TERMINATE`]. End of file means that the launcher is gone: everything is killed at once. Supervisor to launcher: one JSON [`SupervisorReport`] per line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::child::cell::GroupName;
-use crate::child::cell::order::Enclosure;
-use crate::child::cell::world::Seen;
+use crate::child::cell::order::SandboxEnclosure;
+use crate::child::cell::world::HostObservation;
 use clawk_plan::level::Level;
 
 /// Ends the run gently: SIGTERM, [`GRACE_MS`], SIGKILL.
@@ -19,7 +19,7 @@ pub(crate) const OPENED: u8 = b'o';
 
 /// A waiting box gets its call: this byte, then the milliseconds it may take (8 bytes, little endian). The call itself goes to
 /// the box's first process, over the socket that came as its input: its length (4 bytes, little endian) with the tool's three
-/// streams as attached descriptors, then the [`Call`] as JSON.
+/// streams as attached descriptors, then the [`SandboxCall`] as JSON.
 pub(crate) const TAKEN: u8 = b'c';
 
 /// The first process has read its call: one byte back on that socket. Without it, surely nothing of the call has run.
@@ -40,9 +40,9 @@ pub(crate) const MAX_REPORT_BYTES: u64 = 64 << 10;
 /// Launcher to nursery, with the supervisor's end of a socket: for how many milliseconds a blank box may wait for the next order
 /// after this one (8 bytes, little endian); 0: none is to wait.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Birth(pub(crate) [u8; 8]);
+pub(crate) struct ForkRequest(pub(crate) [u8; 8]);
 
-impl Birth {
+impl ForkRequest {
     pub(crate) fn of(blank_idle_ms: u64) -> Self {
         Self(blank_idle_ms.to_le_bytes())
     }
@@ -54,7 +54,7 @@ impl Birth {
 
 /// What to run. Its environment may hold secrets: no `Debug`.
 #[derive(Default, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub(crate) struct SandboxCall {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -62,11 +62,11 @@ pub(crate) struct Call {
     pub(crate) timeout_ms: Option<u64>,
 }
 
-/// How to enclose what. No `Debug`, as [`Call`].
+/// How to enclose what. No `Debug`, as [`SandboxCall`].
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct SandboxOrder {
     /// Absent: the box waits for its call.
-    pub(crate) call: Option<Call>,
+    pub(crate) call: Option<SandboxCall>,
     /// The call has a deadline; false for services.
     pub(crate) timed: bool,
     pub(crate) workdir: Option<String>,
@@ -76,10 +76,10 @@ pub(crate) struct Order {
     pub(crate) max_processes: u64,
     pub(crate) max_open_files: u64,
     /// The walls; absent at level `none`.
-    pub(crate) enclosure: Option<Enclosure>,
+    pub(crate) enclosure: Option<SandboxEnclosure>,
 }
 
-impl Order {
+impl SandboxOrder {
     /// The call's deadline, milliseconds; absent for services and while a box waits.
     pub(crate) fn timeout_ms(&self) -> Option<u64> {
         self.call.as_ref().and_then(|call| call.timeout_ms)
@@ -99,7 +99,7 @@ pub(crate) struct SupervisorId {
 /// What the supervisor tells.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "lowercase")]
-pub(crate) enum Report {
+pub(crate) enum SupervisorReport {
     /// The walls stand; the tool is started next. Before this report surely nothing of it has run.
     Enclosed {
         mechanisms: Vec<String>,
@@ -109,7 +109,7 @@ pub(crate) enum Report {
     /// The walls stand around nothing: the box waits for its call. `seen` is what the box was made from.
     Waiting {
         supervisor: SupervisorId,
-        seen: Vec<Seen>,
+        seen: Vec<HostObservation>,
     },
     /// The tool runs.
     Started,
@@ -119,7 +119,7 @@ pub(crate) enum Report {
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
-        hit: Option<Hit>,
+        hit: Option<ReportedLimit>,
         swept: u64,
     },
 }
@@ -127,7 +127,7 @@ pub(crate) enum Report {
 /// The limit that ended a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Hit {
+pub(crate) enum ReportedLimit {
     Time,
     Memory,
     Processes,

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, WaitStatus};
 
-use super::wire::{self, End, Job, Who};
+use super::wire::{self, Job, MachineToolExit, MachineToolUser};
 
 type Port = Arc<Mutex<fs::File>>;
 
@@ -36,9 +36,9 @@ pub(super) fn live() -> io::Result<()> {
 }
 
 fn work(from: &mut fs::File, port: &Port) -> io::Result<()> {
-    let who: Who = serde_json::from_slice(&expect(from, wire::WHO)?)?;
+    let who: MachineToolUser = serde_json::from_slice(&expect(from, wire::WHO)?)?;
     let job: Job = serde_json::from_slice(&expect(from, wire::JOB)?)?;
-    let group = Group::make(job.memory_mb)?;
+    let group = MachineCgroup::make(job.memory_mb)?;
     limit(&job)?;
     group.enter()?;
     let spawned = start(&job, &who);
@@ -61,7 +61,7 @@ fn work(from: &mut fs::File, port: &Port) -> io::Result<()> {
         let _ = output.join(); // silent-ok: what it read is sent
     }
     rustix::fs::sync();
-    let end = End {
+    let end = MachineToolExit {
         exit_code: status.exit_status(),
         signal: status.terminating_signal(),
         memory: group.event("memory.events", "oom_kill"),
@@ -96,7 +96,7 @@ fn limit(job: &Job) -> io::Result<()> {
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(job: &Job, who: &Who) -> io::Result<std::process::Child> {
+fn start(job: &Job, who: &MachineToolUser) -> io::Result<std::process::Child> {
     let env = job
         .env
         .iter()
@@ -157,13 +157,13 @@ fn reap_until(main: Option<Pid>) -> io::Result<WaitStatus> {
 }
 
 /// The control group of the tool, in a file system that is mounted nowhere.
-struct Group {
+struct MachineCgroup {
     root: PathBuf,
     tool: PathBuf,
     _mount: std::os::fd::OwnedFd,
 }
 
-impl Group {
+impl MachineCgroup {
     fn make(memory_mb: u64) -> io::Result<Self> {
         let context = rustix::mount::fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(context.as_fd())?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const SUFFIXES: [&str; 4] = ["ko", "ko.xz", "ko.zst", "ko.gz"];
 
 /// The modules of one kernel.
-struct Catalog {
+struct KernelModuleCatalog {
     /// Every module's file.
     files: HashMap<String, PathBuf>,
     /// What `modules.dep` says that a module needs. Absent: the modules themselves are asked.
@@ -24,7 +24,7 @@ struct Catalog {
 /// # Errors
 /// A list can't be read, or the kernel has no such module.
 pub fn load_order(modules: &Path, wanted: &[&str]) -> io::Result<Vec<PathBuf>> {
-    let catalog = Catalog::read(modules)?;
+    let catalog = KernelModuleCatalog::read(modules)?;
     let mut order = Vec::new();
     let mut seen = BTreeSet::new();
     for name in wanted {
@@ -33,7 +33,7 @@ pub fn load_order(modules: &Path, wanted: &[&str]) -> io::Result<Vec<PathBuf>> {
     Ok(order)
 }
 
-impl Catalog {
+impl KernelModuleCatalog {
     fn read(modules: &Path) -> io::Result<Self> {
         let list = |name: &str| {
             let file = modules.join(name);

@@ -23,8 +23,8 @@ use virtio_queue::QueueT as _;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 
-use super::judge::Judge;
-use super::wire::Rules;
+use super::judge::GuardedPassthrough;
+use super::wire::FileServerRules;
 
 /// Descriptor chains of one queue.
 const QUEUE: usize = 1024;
@@ -45,7 +45,7 @@ type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 /// Serves the box's files on the socket that is standard input, until qemu goes.
 pub(super) fn serve(rules: &str) -> io::Result<()> {
-    let rules: Rules = serde_json::from_str(rules)?;
+    let rules: FileServerRules = serde_json::from_str(rules)?;
     let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let config = Config {
         root_dir: "/".to_owned(),
@@ -57,8 +57,8 @@ pub(super) fn serve(rules: &str) -> io::Result<()> {
     let inner = PassthroughFs::<()>::new(config)?;
     inner.import()?;
     enclose()?;
-    let device = Arc::new(Device {
-        server: Server::new(Judge::new(inner, rules)),
+    let device = Arc::new(VirtiofsDevice {
+        server: Server::new(GuardedPassthrough::new(inner, rules)),
         memory: Mutex::new(None),
         event_index: AtomicBool::new(false),
     });
@@ -111,13 +111,13 @@ fn enclose() -> io::Result<()> {
     }
 }
 
-struct Device {
-    server: Server<Judge>,
+struct VirtiofsDevice {
+    server: Server<GuardedPassthrough>,
     memory: Mutex<Option<Memory>>,
     event_index: AtomicBool,
 }
 
-impl Device {
+impl VirtiofsDevice {
     /// Answers everything that waits in a queue.
     fn work(&self, memory: &Memory, queue: &VringMutex<Memory>) -> io::Result<()> {
         let mut used = false;
@@ -149,7 +149,7 @@ impl Device {
     }
 }
 
-impl VhostUserBackend for Device {
+impl VhostUserBackend for VirtiofsDevice {
     type Bitmap = ();
     type Vring = VringMutex;
 

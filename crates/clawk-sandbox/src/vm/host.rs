@@ -10,9 +10,9 @@ use super::{Settings, initrd, run};
 use crate::container::image::private;
 use crate::container::locate;
 use crate::launch::{Launcher, Spec};
-use clawk_plan::level::{Level, Refusal};
+use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::machine::refusal;
-use clawk_plan::plan::{Defaults, Plan, ShellMode};
+use clawk_plan::plan::{Plan, PlanDefaults, ShellMode};
 
 /// How long a machine may take to start, milliseconds.
 const KVM_MS: u64 = 5_000;
@@ -42,7 +42,7 @@ impl Engine {
 
 /// A way to make machines that has worked here.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct MachineRuntime {
     pub(super) engine: Engine,
     pub(super) qemu: PathBuf,
     pub(super) kernel: PathBuf,
@@ -60,7 +60,7 @@ pub(super) async fn probe(
     launcher: &Launcher,
     settings: &Settings,
     cache: Option<&Path>,
-) -> Result<Found, Refusal> {
+) -> Result<MachineRuntime, SandboxRefusal> {
     let mut found = parts(launcher, settings, cache)?;
     let mut faults = Vec::new();
     let mut engines = vec![(Engine::Kvm, KVM_MS)];
@@ -90,7 +90,11 @@ pub(super) async fn probe(
 }
 
 /// Everything that must be there before anything is started.
-fn parts(launcher: &Launcher, settings: &Settings, cache: Option<&Path>) -> Result<Found, Refusal> {
+fn parts(
+    launcher: &Launcher,
+    settings: &Settings,
+    cache: Option<&Path>,
+) -> Result<MachineRuntime, SandboxRefusal> {
     let missing = |what: String| refusal("qemu", what, PACKAGES);
     let (qemu, busybox) = programs(settings)?;
     if !initrd::is_static(&busybox) {
@@ -109,7 +113,7 @@ fn parts(launcher: &Launcher, settings: &Settings, cache: Option<&Path>) -> Resu
     let cannot = |error: String| refusal("initrd", error, "see the reason");
     let bytes = initrd::make(&busybox, &modules, &program).map_err(|error| cannot(error.to_string()))?;
     let initrd = keep(&bytes, cache).map_err(cannot)?;
-    Ok(Found {
+    Ok(MachineRuntime {
         engine: Engine::Kvm,
         qemu,
         kernel,
@@ -122,7 +126,7 @@ fn parts(launcher: &Launcher, settings: &Settings, cache: Option<&Path>) -> Resu
 }
 
 /// qemu and busybox, where both are installed. Only looks; starts nothing.
-pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), Refusal> {
+pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), SandboxRefusal> {
     if !cfg!(target_arch = "x86_64") {
         let hint = "set the Sandbox's `level` to `container` or `process`";
         return Err(refusal("qemu", "machines are made on x86-64 only", hint));
@@ -189,10 +193,10 @@ fn keep(bytes: &[u8], cache: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// The smallest whole run: a program of the view says its code.
-async fn try_it(launcher: &Launcher, found: &Found) -> Result<Vec<String>, String> {
-    let defaults = Defaults {
+async fn try_it(launcher: &Launcher, found: &MachineRuntime) -> Result<Vec<String>, String> {
+    let defaults = PlanDefaults {
         shell: ShellMode::Restricted,
-        ..Defaults::default()
+        ..PlanDefaults::default()
     };
     let plan = Plan::undeclared(&defaults).at_level(Level::Vm);
     let mut spec = Spec::new("/bin/sh", Arc::new(plan));

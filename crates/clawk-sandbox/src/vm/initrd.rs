@@ -45,7 +45,7 @@ pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result
     let program = program
         .to_str()
         .ok_or_else(|| io::Error::other("clawk's own path is not UTF-8"))?;
-    let mut archive = Archive::default();
+    let mut archive = CpioArchive::default();
     for folder in ["drivers", "new"] {
         archive.add(folder, 0o040_755, &[]);
     }
@@ -71,12 +71,12 @@ pub(super) fn is_static(program: &Path) -> bool {
 
 /// `cpio`, the "newc" format of the kernel's documentation.
 #[derive(Default)]
-struct Archive {
+struct CpioArchive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-impl Archive {
+impl CpioArchive {
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_archive_is_what_the_kernel_reads() {
-        let mut archive = Archive::default();
+        let mut archive = CpioArchive::default();
         archive.add("a", 0o100_644, b"12345");
         let bytes = archive.end();
         assert!(bytes.starts_with(b"07070100000001000081A4"));

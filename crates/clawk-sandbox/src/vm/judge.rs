@@ -17,19 +17,19 @@ use fuse_backend_rs::api::filesystem::{
 };
 use fuse_backend_rs::passthrough::PassthroughFs;
 
-use super::wire::Rules;
-use clawk_plan::own::Kept;
+use super::wire::FileServerRules;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem, FsMode};
 use clawk_plan::preflight::path::lexical;
 
-pub(super) struct Judge {
+pub(super) struct GuardedPassthrough {
     inner: PassthroughFs<()>,
     filesystem: Filesystem,
     base: PathBuf,
     /// Denied files that have further names, by device and inode.
     aliases: HashSet<(u64, u64)>,
     /// The agent's own files: read, never changed.
-    kept: Kept,
+    kept: RuntimeFileGuard,
 }
 
 fn refused() -> io::Error {
@@ -43,8 +43,8 @@ fn kept() -> io::Error {
 /// By these flags a file may be changed.
 const CHANGES: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).unsigned_abs();
 
-impl Judge {
-    pub(super) fn new(inner: PassthroughFs<()>, rules: Rules) -> Self {
+impl GuardedPassthrough {
+    pub(super) fn new(inner: PassthroughFs<()>, rules: FileServerRules) -> Self {
         let mut filesystem = rules.filesystem;
         let renamed = filesystem
             .denied
@@ -209,9 +209,9 @@ macro_rules! judges {
     };
 }
 
-type Opened = (Option<u64>, OpenOptions, Option<u32>);
+type VirtiofsOpenReply = (Option<u64>, OpenOptions, Option<u32>);
 
-impl FileSystem for Judge {
+impl FileSystem for GuardedPassthrough {
     type Inode = u64;
     type Handle = u64;
 
@@ -237,7 +237,7 @@ impl FileSystem for Judge {
         self.known(ctx, entry)
     }
 
-    fn open(&self, ctx: &Context, inode: u64, flags: u32, fuse_flags: u32) -> io::Result<Opened> {
+    fn open(&self, ctx: &Context, inode: u64, flags: u32, fuse_flags: u32) -> io::Result<VirtiofsOpenReply> {
         self.admit_inode(inode)?;
         if flags & CHANGES != 0 {
             self.changeable_inode(ctx, inode)?;

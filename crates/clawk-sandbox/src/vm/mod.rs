@@ -20,20 +20,20 @@ use std::path::PathBuf;
 use tokio::sync::OnceCell;
 
 pub use drivers::load_order;
-pub(crate) use host::Found;
+pub(crate) use host::MachineRuntime;
 
 use clawk_plan::machine::servable;
 
 pub use crate::launch::VmSettings as Settings;
-use crate::launch::{LaunchError, Launcher, Outcome, Service, Spec};
-use clawk_plan::level::Refusal;
+use crate::launch::{LaunchError, LaunchOutcome, Launcher, SandboxedService, Spec};
+use clawk_plan::level::SandboxRefusal;
 
 /// The level's state in one agent: what was found, once.
 #[derive(Debug, Default)]
 pub(crate) struct Backend {
     settings: Settings,
     cache: Option<PathBuf>,
-    found: OnceCell<Result<Found, Refusal>>,
+    found: OnceCell<Result<MachineRuntime, SandboxRefusal>>,
 }
 
 impl Backend {
@@ -46,7 +46,7 @@ impl Backend {
     }
 
     /// What an earlier probe or a look at the host has shown.
-    pub(crate) fn known_refusal(&self) -> Option<Refusal> {
+    pub(crate) fn known_refusal(&self) -> Option<SandboxRefusal> {
         match self.found.get() {
             Some(found) => found.as_ref().err().cloned(),
             None => host::programs(&self.settings).err(),
@@ -54,7 +54,7 @@ impl Backend {
     }
 
     /// What really boots here; probed once.
-    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&Found, Refusal> {
+    pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&MachineRuntime, SandboxRefusal> {
         let found = self
             .found
             .get_or_init(|| host::probe(launcher, &self.settings, self.cache.as_deref()))
@@ -68,7 +68,7 @@ pub(crate) async fn launch(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
-) -> Result<Outcome, LaunchError> {
+) -> Result<LaunchOutcome, LaunchError> {
     servable(&spec.plan)?;
     let found = backend.found(launcher).await?;
     run::run(launcher, found, spec).await
@@ -79,7 +79,7 @@ pub(crate) async fn serve(
     launcher: &Launcher,
     backend: &Backend,
     spec: &Spec,
-) -> Result<Service, LaunchError> {
+) -> Result<SandboxedService, LaunchError> {
     servable(&spec.plan)?;
     let found = backend.found(launcher).await?;
     run::serve(launcher, found, spec).await

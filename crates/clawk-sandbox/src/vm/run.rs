@@ -10,16 +10,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, pipe};
 
-use super::host::{Engine, Found};
-use super::wire::{self, End, Job, Rules, Setup};
+use super::host::{Engine, MachineRuntime};
+use super::wire::{self, FileServerRules, Job, MachineSetup, MachineToolExit};
 use super::{judge, stage};
 use crate::container::image::private;
 use crate::launch::{
-    Given, Input, LaunchError, Launcher, LimitHit, OWN_PROGRAM, Outcome, Service, Spec, send_with,
+    InputDescriptor, LaunchError, LaunchInput, LaunchOutcome, Launcher, LimitHit, OWN_PROGRAM,
+    SandboxedService, Spec, send_with,
 };
-use clawk_plan::level::{Level, Obtained, Whose};
+use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement};
 use clawk_plan::machine::KERNEL_MB;
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Limits, Plan};
 
 /// What qemu and the file server need beside the machine's memory, MiB.
@@ -32,7 +33,7 @@ const THREADS: u64 = 96;
 const OPEN_FILES: u64 = 65_536;
 
 /// A machine that is ready to be made.
-struct Prepared {
+struct PreparedMachine {
     inner: Spec,
     /// Our end of the stage's socket.
     socket: UnixStream,
@@ -40,7 +41,7 @@ struct Prepared {
     job: Vec<u8>,
 }
 
-async fn prepare(found: &Found, spec: &Spec) -> Result<Prepared, LaunchError> {
+async fn prepare(found: &MachineRuntime, spec: &Spec) -> Result<PreparedMachine, LaunchError> {
     let failed = |error: std::io::Error| spec.setup(&format!("its machine: {error}"));
     let unsaid = |error: serde_json::Error| spec.setup(&error.to_string());
     let (program, installed) = spec.installed()?;
@@ -61,7 +62,7 @@ async fn prepare(found: &Found, spec: &Spec) -> Result<Prepared, LaunchError> {
     let [server, machine] = sockets.each_ref().map(AsFd::as_fd);
     send_with(ours.as_fd(), &length.to_le_bytes(), &[server, machine]).map_err(failed)?;
     ours.set_nonblocking(true).map_err(failed)?;
-    Ok(Prepared {
+    Ok(PreparedMachine {
         inner,
         socket: UnixStream::from_std(ours).map_err(failed)?,
         setup,
@@ -70,8 +71,12 @@ async fn prepare(found: &Found, spec: &Spec) -> Result<Prepared, LaunchError> {
 }
 
 /// Runs the program in a new machine.
-pub(super) async fn run(launcher: &Launcher, found: &Found, spec: &Spec) -> Result<Outcome, LaunchError> {
-    let Prepared {
+pub(super) async fn run(
+    launcher: &Launcher,
+    found: &MachineRuntime,
+    spec: &Spec,
+) -> Result<LaunchOutcome, LaunchError> {
+    let PreparedMachine {
         inner,
         socket,
         setup,
@@ -81,7 +86,7 @@ pub(super) async fn run(launcher: &Launcher, found: &Found, spec: &Spec) -> Resu
         // The box's end of the socket goes with the run: then nobody is listened to any more.
         Box::pin(launcher.launch(&inner)).await
     };
-    let mut said = Said::default();
+    let mut said = MachineReport::default();
     let (outcome, ()) = tokio::join!(running, talk(socket, &setup, &job, &spec.stdin, &mut said));
     finish(found, spec, outcome?, said)
 }
@@ -90,8 +95,12 @@ pub(super) async fn run(launcher: &Launcher, found: &Found, spec: &Spec) -> Resu
 const START_MS: u64 = 10_000;
 
 /// Starts the program in a new machine, to live on in it.
-pub(super) async fn serve(launcher: &Launcher, found: &Found, spec: &Spec) -> Result<Service, LaunchError> {
-    let Prepared {
+pub(super) async fn serve(
+    launcher: &Launcher,
+    found: &MachineRuntime,
+    spec: &Spec,
+) -> Result<SandboxedService, LaunchError> {
+    let PreparedMachine {
         inner,
         socket,
         setup,
@@ -135,16 +144,16 @@ pub(super) async fn serve(launcher: &Launcher, found: &Found, spec: &Spec) -> Re
         clippy::disallowed_methods,
         reason = "ends with the service, which its `Service` handle owns"
     )]
-    let task = Task(tokio::spawn(feeding));
+    let task = AbortOnDropTask(tokio::spawn(feeding));
     service.stdin = Some(stdin);
     let obtained = obtained(found, spec, service.obtained().clone());
     Ok(service.enclosed(obtained, vec![Box::new(task)]))
 }
 
 /// Ends with its owner.
-struct Task(tokio::task::JoinHandle<()>);
+struct AbortOnDropTask(tokio::task::JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDropTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -180,19 +189,19 @@ async fn aliases(spec: &Spec) -> Result<Vec<(u64, u64)>, LaunchError> {
 
 /// What came from the machine about its tool.
 #[derive(Debug, Default)]
-struct Said {
+struct MachineReport {
     started: bool,
-    end: Option<End>,
+    end: Option<MachineToolExit>,
     fault: Option<String>,
 }
 
 /// Says everything, and listens until the other side has gone.
-async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &Input, said: &mut Said) {
+async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput, said: &mut MachineReport) {
     let (mut reader, mut writer) = socket.into_split();
     let speaking = async {
         writer.write_all(setup).await?;
         writer.write_all(&wire::frame(wire::JOB, job)).await?;
-        if let Input::Bytes(bytes) = input {
+        if let LaunchInput::Bytes(bytes) = input {
             for part in bytes.chunks(wire::CHUNK) {
                 writer.write_all(&wire::frame(wire::INPUT, part)).await?;
             }
@@ -220,7 +229,12 @@ async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &Input, said:
     listening.await;
 }
 
-fn finish(found: &Found, spec: &Spec, outcome: Outcome, said: Said) -> Result<Outcome, LaunchError> {
+fn finish(
+    found: &MachineRuntime,
+    spec: &Spec,
+    outcome: LaunchOutcome,
+    said: MachineReport,
+) -> Result<LaunchOutcome, LaunchError> {
     let limits = spec.plan.limits();
     let obtained = obtained(found, spec, outcome.obtained.clone());
     if let Some(end) = said.end {
@@ -229,7 +243,7 @@ fn finish(found: &Found, spec: &Spec, outcome: Outcome, said: Said) -> Result<Ou
             (false, true) => Some(LimitHit::Processes(limits.max_processes)),
             (false, false) => None,
         };
-        return Ok(Outcome {
+        return Ok(LaunchOutcome {
             exit_code: end.exit_code,
             signal: end.signal,
             limit: felt.or(outcome.limit),
@@ -239,13 +253,13 @@ fn finish(found: &Found, spec: &Spec, outcome: Outcome, said: Said) -> Result<Ou
         });
     }
     match outcome.limit {
-        Some(LimitHit::Time(_) | LimitHit::Disk(_) | LimitHit::Files(_)) => Ok(Outcome {
+        Some(LimitHit::Time(_) | LimitHit::Disk(_) | LimitHit::Files(_)) => Ok(LaunchOutcome {
             exit_code: None,
             obtained,
             ..outcome
         }),
         // What the box around the machine felt: the machine's memory and its files in `/tmp`.
-        Some(LimitHit::Memory(_)) if said.started => Ok(Outcome {
+        Some(LimitHit::Memory(_)) if said.started => Ok(LaunchOutcome {
             exit_code: None,
             limit: Some(LimitHit::Memory(limits.memory_mb)),
             obtained,
@@ -267,7 +281,7 @@ fn finish(found: &Found, spec: &Spec, outcome: Outcome, said: Said) -> Result<Ou
 }
 
 /// What really held the tool: the machine, and the box around it.
-fn obtained(found: &Found, spec: &Spec, around: Obtained) -> Obtained {
+fn obtained(found: &MachineRuntime, spec: &Spec, around: ObtainedEnforcement) -> ObtainedEnforcement {
     let mut mechanisms = vec![
         format!("qemu:{}", found.engine.as_str()),
         format!("kernel:{}", found.version),
@@ -288,16 +302,16 @@ fn obtained(found: &Found, spec: &Spec, around: Obtained) -> Obtained {
         mechanisms.push("file-server:own_files".to_owned());
     }
     mechanisms.extend(around.mechanisms.into_iter().map(|name| format!("box:{name}")));
-    Obtained {
+    ObtainedEnforcement {
         level: Level::Vm,
-        place: Whose::Local,
+        place: CodeOrigin::Local,
         mechanisms,
         missing: around.missing,
     }
 }
 
 /// The box: what level `process` would show and hold, with room for qemu, and the stage as its program.
-fn inner(found: &Found, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs: OwnedFd) -> Spec {
+fn inner(found: &MachineRuntime, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs: OwnedFd) -> Spec {
     let limits = spec.plan.limits();
     let plan = Plan::clone(&spec.plan)
         .at_level(Level::Process)
@@ -317,7 +331,7 @@ fn inner(found: &Found, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs:
     inner
         .read_paths
         .extend([found.program.clone(), found.kernel.clone(), found.initrd.clone()]);
-    inner.stdin = Input::Given(Given::from(theirs));
+    inner.stdin = LaunchInput::Given(InputDescriptor::from(theirs));
     inner.timeout_ms = spec.timeout_ms;
     inner.max_output_bytes = spec.max_output_bytes;
     inner.tee.clone_from(&spec.tee);
@@ -329,7 +343,7 @@ fn machine_mb(limits: &Limits) -> u64 {
     limits.memory_mb.saturating_add(KERNEL_MB)
 }
 
-fn setup(found: &Found, spec: &Spec, aliases: Vec<(u64, u64)>) -> Setup {
+fn setup(found: &MachineRuntime, spec: &Spec, aliases: Vec<(u64, u64)>) -> MachineSetup {
     let memory = machine_mb(spec.plan.limits());
     let engine = match found.engine {
         Engine::Kvm => ["-accel", "kvm", "-cpu", "host"],
@@ -364,14 +378,14 @@ fn setup(found: &Found, spec: &Spec, aliases: Vec<(u64, u64)>) -> Setup {
         "console=ttyS0 quiet panic=-1 audit=0 cryptomgr.notests lsm=capability nokaslr no_timer_check"
             .to_owned(),
     ]);
-    Setup {
+    MachineSetup {
         qemu: found.qemu.clone(),
         args,
-        rules: Rules {
+        rules: FileServerRules {
             filesystem: spec.plan.filesystem().clone(),
             base: spec.anchor(),
             aliases,
-            kept: Kept::of(&spec.plan.filesystem().own),
+            kept: RuntimeFileGuard::of(&spec.plan.filesystem().own),
         },
         boot_ms: found.boot_ms,
     }

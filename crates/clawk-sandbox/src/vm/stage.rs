@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::RecvFlags;
 
-use super::wire::{self, Setup, Who};
+use super::wire::{self, MachineSetup, MachineToolUser};
 use crate::passing;
 
 /// The first argument that leads to this level's programs.
@@ -87,7 +87,7 @@ fn machine(launcher: &UnixStream) -> io::Result<u8> {
 }
 
 /// What to do, and the two ends of the file server's socket, which nothing in a box may make.
-fn order(launcher: &UnixStream) -> io::Result<(Setup, OwnedFd, OwnedFd)> {
+fn order(launcher: &UnixStream) -> io::Result<(MachineSetup, OwnedFd, OwnedFd)> {
     let mut length = [0_u8; 4];
     let (_, fds) = passing::receive(launcher, &mut length, RecvFlags::WAITALL)?;
     let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
@@ -107,7 +107,7 @@ fn order(launcher: &UnixStream) -> io::Result<(Setup, OwnedFd, OwnedFd)> {
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn serve_files(setup: &Setup, listener: OwnedFd) -> io::Result<std::process::Child> {
+fn serve_files(setup: &MachineSetup, listener: OwnedFd) -> io::Result<std::process::Child> {
     let rules = serde_json::to_string(&setup.rules)?;
     Command::new(crate::launch::OWN_PROGRAM)
         .args([MODE, FILES, &rules])
@@ -124,7 +124,7 @@ type Machine = (std::process::Child, std::io::PipeReader);
     clippy::disallowed_methods,
     reason = "clawk-sandbox is the only process spawner"
 )]
-fn start(setup: &Setup, client: &OwnedFd, port: &OwnedFd) -> io::Result<Machine> {
+fn start(setup: &MachineSetup, client: &OwnedFd, port: &OwnedFd) -> io::Result<Machine> {
     let (console, theirs) = io::pipe()?;
     for fd in [client, port] {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
@@ -161,7 +161,7 @@ fn hear(mut console: impl Read, said: &Mutex<VecDeque<u8>>) {
 
 /// Who the tool is, then whatever clawk says.
 fn feed(mut launcher: UnixStream, mut agent: UnixStream) -> io::Result<()> {
-    let who = Who {
+    let who = MachineToolUser {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
@@ -193,7 +193,7 @@ fn relay(launcher: &UnixStream, agent: &UnixStream, boot: Duration) -> io::Resul
             wire::STARTED => wire::send(launcher, kind, &body)?,
             wire::FAULT => return wire::send(launcher, kind, &body).map(|()| 127),
             wire::END => {
-                let end: wire::End = serde_json::from_slice(&body)?;
+                let end: wire::MachineToolExit = serde_json::from_slice(&body)?;
                 let code = end.exit_code.or(end.signal.map(|signal| 128 + (signal & 127)));
                 wire::send(launcher, kind, &body)?;
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));

@@ -2,16 +2,16 @@ use std::sync::Arc;
 
 use super::Settings;
 use crate::launch::{LaunchError, Launcher, LevelSettings, Spec};
-use clawk_plan::level::{Level, Refusal};
-use clawk_plan::plan::{Defaults, Plan};
+use clawk_plan::level::{Level, SandboxRefusal};
+use clawk_plan::plan::{Plan, PlanDefaults};
 
 fn plan() -> Plan {
-    Plan::undeclared(&Defaults::default()).at_level(Level::Vm)
+    Plan::undeclared(&PlanDefaults::default()).at_level(Level::Vm)
 }
 
-fn missing(refusal: Refusal) -> (String, String, String) {
+fn missing(refusal: SandboxRefusal) -> (String, String, String) {
     match refusal {
-        Refusal::Unavailable {
+        SandboxRefusal::Unavailable {
             level,
             mechanism,
             missing,

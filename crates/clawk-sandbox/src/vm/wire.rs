@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Filesystem;
 
 /// Longest frame to the machine, bytes: arguments and environment.
@@ -37,26 +37,26 @@ pub(super) const BROKEN: u8 = b'b';
 
 /// How the stage is to make the machine.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Setup {
+pub(super) struct MachineSetup {
     pub(super) qemu: PathBuf,
     /// Everything but descriptors.
     pub(super) args: Vec<String>,
     /// What the file server judges names by.
-    pub(super) rules: Rules,
+    pub(super) rules: FileServerRules,
     /// How long the machine may take until its agent speaks, milliseconds.
     pub(super) boot_ms: u64,
 }
 
 /// What of the view is denied.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Rules {
+pub(super) struct FileServerRules {
     pub(super) filesystem: Filesystem,
     pub(super) base: PathBuf,
     /// Denied files that have further names, by device and inode.
     pub(super) aliases: Vec<(u64, u64)>,
     /// The agent's own files, as they are on the host.
     #[serde(default)]
-    pub(super) kept: Kept,
+    pub(super) kept: RuntimeFileGuard,
 }
 
 /// What the machine is to run. Its environment may hold secrets: no `Debug`.
@@ -73,14 +73,14 @@ pub(super) struct Job {
 
 /// Who the tool is in the machine: the user of the box, so that files have the same owner on both sides.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Who {
+pub(super) struct MachineToolUser {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
 /// How the tool ended.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct End {
+pub(super) struct MachineToolExit {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
     pub(super) memory: bool,

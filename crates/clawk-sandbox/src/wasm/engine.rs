@@ -25,16 +25,16 @@ const PREVIEW1: &str = "wasi_snapshot_preview1";
 /// Stack of a guest, bytes.
 const STACK_BYTES: usize = 1 << 20;
 
-type Compiled = CommandPre<State>;
+type CompiledGuest = CommandPre<State>;
 
 /// A file as it was when it was compiled.
-type Identity = (u64, u64, u64, i64, i64, i64, i64);
+type GuestFileIdentity = (u64, u64, u64, i64, i64, i64, i64);
 
 pub(crate) struct Engine {
     engine: wasmtime::Engine,
     linker: Linker<State>,
     cache: Option<PathBuf>,
-    known: Mutex<HashMap<(PathBuf, Identity), Compiled>>,
+    known: Mutex<HashMap<(PathBuf, GuestFileIdentity), CompiledGuest>>,
     /// Held by whoever compiles: calls that come together compile a guest once, and several guests take no more memory than one.
     compiles: Mutex<()>,
 }
@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// The file's guest, ready to be instantiated.
-    pub(super) fn guest(&self, path: &Path) -> Result<Compiled, String> {
+    pub(super) fn guest(&self, path: &Path) -> Result<CompiledGuest, String> {
         let at = |error: io::Error| format!("`{}`: {error}", path.display());
         let flags = rustix::fs::OFlags::NONBLOCK.bits();
         let file = fs::OpenOptions::new()
@@ -133,7 +133,7 @@ impl Engine {
         Ok(pre)
     }
 
-    fn known(&self, key: &(PathBuf, Identity)) -> Option<Compiled> {
+    fn known(&self, key: &(PathBuf, GuestFileIdentity)) -> Option<CompiledGuest> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(key).cloned()
     }
@@ -163,8 +163,8 @@ impl Engine {
 
     /// Of the guest, and of everything in this build that its compilation depends on.
     fn digest(&self, bytes: &[u8]) -> String {
-        struct Into(Sha256);
-        impl Hasher for Into {
+        struct DigestHasher(Sha256);
+        impl Hasher for DigestHasher {
             fn finish(&self) -> u64 {
                 0
             }
@@ -172,7 +172,7 @@ impl Engine {
                 self.0.update(bytes);
             }
         }
-        let mut hash = Into(Sha256::new_with_prefix(bytes));
+        let mut hash = DigestHasher(Sha256::new_with_prefix(bytes));
         self.engine.precompile_compatibility_hash().hash(&mut hash);
         hex::encode(hash.0.finalize())
     }

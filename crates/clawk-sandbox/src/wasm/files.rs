@@ -17,8 +17,8 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::{FsError, FsResult};
 
 use super::guest::State;
-use super::names::{self, Wanted};
-use clawk_plan::own::Kept;
+use super::names::{self, HardLinkTarget};
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
 use clawk_plan::preflight::path::lexical;
 
@@ -44,10 +44,10 @@ const MAX_LISTED: usize = 1 << 16;
 
 /// What a guest may not open.
 #[derive(Debug)]
-pub(super) struct Walls {
+pub(super) struct GuestFileAccess {
     denied: Vec<Denied>,
     /// The agent's own files: read, never changed.
-    kept: Kept,
+    kept: RuntimeFileGuard,
     base: PathBuf,
     /// Each root's real place and the name it has in the plan.
     roots: Vec<(PathBuf, PathBuf)>,
@@ -56,7 +56,7 @@ pub(super) struct Walls {
     listings: usize,
 }
 
-impl Walls {
+impl GuestFileAccess {
     pub(super) fn new(
         filesystem: &Filesystem,
         base: PathBuf,
@@ -65,7 +65,7 @@ impl Walls {
     ) -> Self {
         Self {
             denied: filesystem.denied.clone(),
-            kept: Kept::of(&filesystem.own),
+            kept: RuntimeFileGuard::of(&filesystem.own),
             base,
             roots,
             open: 0,
@@ -117,7 +117,7 @@ impl Walls {
         }
         // A second name of a denied file is that file.
         if !self.denied.is_empty() && FileType::from_raw_mode(meta.st_mode).is_file() && meta.st_nlink > 1 {
-            let wanted = Wanted {
+            let wanted = HardLinkTarget {
                 device: meta.st_dev,
                 inode: meta.st_ino,
                 names: meta.st_nlink,
@@ -185,26 +185,26 @@ fn place(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
 }
 
 /// The guard over wasmtime's own files.
-pub(super) struct Guarded<'a> {
+pub(super) struct GuardedFilesystem<'a> {
     pub(super) inner: WasiFilesystemCtxView<'a>,
-    pub(super) walls: &'a mut Walls,
+    pub(super) walls: &'a mut GuestFileAccess,
 }
 
-struct Marker;
+struct GuardedFilesystemMarker;
 
-impl HasData for Marker {
-    type Data<'a> = Guarded<'a>;
+impl HasData for GuardedFilesystemMarker {
+    type Data<'a> = GuardedFilesystem<'a>;
 }
 
 /// Puts the guard in the place of wasmtime's own files.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    types::add_to_linker::<State, Marker>(linker, State::guarded)?;
+    types::add_to_linker::<State, GuardedFilesystemMarker>(linker, State::guarded)?;
     linker.allow_shadowing(false);
     Ok(())
 }
 
-impl Guarded<'_> {
+impl GuardedFilesystem<'_> {
     /// Judges `path` below a folder before anything is done to it.
     fn judge(&self, fd: &Resource<Descriptor>, path: &str, follow: bool) -> FsResult<()> {
         let dir = match self.inner.table.get(fd)? {
@@ -350,7 +350,7 @@ fn follows(flags: PathFlags) -> bool {
     flags.contains(PathFlags::SYMLINK_FOLLOW)
 }
 
-impl types::Host for Guarded<'_> {
+impl types::Host for GuardedFilesystem<'_> {
     fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<ErrorCode> {
         types::Host::convert_error_code(&mut self.inner, error)
     }
@@ -363,7 +363,7 @@ impl types::Host for Guarded<'_> {
     }
 }
 
-impl types::HostDescriptor for Guarded<'_> {
+impl types::HostDescriptor for GuardedFilesystem<'_> {
     async fn advise(
         &mut self,
         fd: Resource<Descriptor>,
@@ -577,7 +577,7 @@ impl types::HostDescriptor for Guarded<'_> {
     }
 }
 
-impl types::HostDirectoryEntryStream for Guarded<'_> {
+impl types::HostDirectoryEntryStream for GuardedFilesystem<'_> {
     async fn read_directory_entry(
         &mut self,
         stream: Resource<types::DirectoryEntryStream>,

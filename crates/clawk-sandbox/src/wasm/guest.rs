@@ -14,13 +14,13 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
-use super::files::{Guarded, Walls};
-use super::http::Requests;
+use super::files::{GuardedFilesystem, GuestFileAccess};
+use super::http::GuestRequests;
 use super::output::Output;
 use super::{Backend, refusal};
-use crate::launch::streams::Budget;
-use crate::launch::{Input, LaunchError, LimitHit, Outcome, Spec};
-use clawk_plan::level::{Level, Obtained, Whose};
+use crate::launch::streams::OutputBudget;
+use crate::launch::{LaunchError, LaunchInput, LaunchOutcome, LimitHit, Spec};
+use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement};
 use clawk_plan::plan::{FsMode, NetworkMode};
 use clawk_plan::preflight::path::lexical;
 
@@ -49,10 +49,10 @@ const MAX_RANDOM_BYTES: u64 = 1 << 20;
 pub(crate) struct State {
     ctx: WasiCtx,
     table: ResourceTable,
-    pub(super) walls: Walls,
+    pub(super) walls: GuestFileAccess,
     http: WasiHttpCtx,
-    requests: Requests,
-    meter: Meter,
+    requests: GuestRequests,
+    meter: GuestMemoryMeter,
 }
 
 impl WasiHttpView for State {
@@ -76,12 +76,12 @@ impl WasiView for State {
 
 impl State {
     /// The guest's files behind their guard.
-    pub(super) fn guarded(&mut self) -> Guarded<'_> {
+    pub(super) fn guarded(&mut self) -> GuardedFilesystem<'_> {
         let inner = WasiFilesystemCtxView {
             ctx: self.ctx.filesystem(),
             table: &mut self.table,
         };
-        Guarded {
+        GuardedFilesystem {
             inner,
             walls: &mut self.walls,
         }
@@ -90,14 +90,14 @@ impl State {
 
 /// Counts linear memory over all of a guest's memories.
 #[derive(Debug)]
-struct Meter {
+struct GuestMemoryMeter {
     bytes: usize,
     limit: usize,
     elements: usize,
     hit: bool,
 }
 
-impl ResourceLimiter for Meter {
+impl ResourceLimiter for GuestMemoryMeter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let wanted = self.bytes.saturating_sub(current).saturating_add(desired);
         let fits = wanted <= self.limit;
@@ -119,7 +119,7 @@ impl ResourceLimiter for Meter {
 }
 
 /// How a guest ended.
-struct Ended {
+struct GuestExit {
     exit_code: Option<i32>,
     timed_out: bool,
     memory_hit: bool,
@@ -127,14 +127,14 @@ struct Ended {
 }
 
 /// Runs a guest to its end. Dropping the future ends it where it computes or waits.
-pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcome, LaunchError> {
+pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
     let started = Instant::now();
-    let work = Work::new(spec)?;
+    let work = GuestJob::new(spec)?;
     let (stdout, stderr) = (work.stdout.clone(), work.stderr.clone());
     let (limit, budget) = (work.timeout_ms, Arc::clone(&work.budget));
     let begun = Arc::<OnceLock<Instant>>::default();
     let (lives, over) = oneshot::channel();
-    let life = Life {
+    let life = GuestLifeline {
         backend: Arc::clone(backend),
         lives: Some(lives),
     };
@@ -158,7 +158,7 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
         None if begun.get().is_none() => {
             return Err(spec.setup(&format!("it was not compiled within {} s", COMPILING.as_secs())));
         }
-        None => Ended {
+        None => GuestExit {
             exit_code: None,
             timed_out: true,
             memory_hit: false,
@@ -172,12 +172,12 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
     let truncated = stdout.1 || stderr.1;
     let failed = ended.exit_code != Some(0);
     let limit = match &ended {
-        Ended { timed_out: true, .. } => Some(LimitHit::Time(limit)),
-        Ended { memory_hit: true, .. } if failed => Some(LimitHit::Memory(spec.plan.limits().memory_mb)),
+        GuestExit { timed_out: true, .. } => Some(LimitHit::Time(limit)),
+        GuestExit { memory_hit: true, .. } if failed => Some(LimitHit::Memory(spec.plan.limits().memory_mb)),
         _ if truncated => Some(LimitHit::Output(budget.limit())),
         _ => None,
     };
-    Ok(Outcome {
+    Ok(LaunchOutcome {
         exit_code: ended.exit_code.filter(|_| !ended.timed_out),
         signal: None,
         stdout: stdout.0,
@@ -191,12 +191,12 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Outcom
 }
 
 /// What a guest's caller holds; without it, the guest ends.
-struct Life {
+struct GuestLifeline {
     backend: Arc<Backend>,
     lives: Option<oneshot::Sender<Infallible>>,
 }
 
-impl Drop for Life {
+impl Drop for GuestLifeline {
     fn drop(&mut self) {
         // First what the guest looks at, then what makes it look.
         drop(self.lives.take());
@@ -220,7 +220,7 @@ async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
     }
 }
 
-fn obtained(spec: &Spec) -> Obtained {
+fn obtained(spec: &Spec) -> ObtainedEnforcement {
     let mut mechanisms = vec![
         "wasmtime",
         "epoch:time",
@@ -239,32 +239,32 @@ fn obtained(spec: &Spec) -> Obtained {
     if !spec.plan.filesystem().denied.is_empty() {
         mechanisms.push("guard:denied_paths");
     }
-    Obtained {
+    ObtainedEnforcement {
         level: Level::Wasm,
-        place: Whose::Local,
+        place: CodeOrigin::Local,
         mechanisms: mechanisms.into_iter().map(str::to_owned).collect(),
         missing,
     }
 }
 
 /// Everything of a run that the other thread needs.
-struct Work {
+struct GuestJob {
     path: PathBuf,
     ctx: WasiCtx,
-    walls: Walls,
+    walls: GuestFileAccess,
     http: WasiHttpCtx,
-    requests: Requests,
+    requests: GuestRequests,
     memory: usize,
     resources: usize,
     timeout_ms: u64,
-    budget: Arc<Budget>,
+    budget: Arc<OutputBudget>,
     stdout: Output,
     stderr: Output,
 }
 
-impl Work {
+impl GuestJob {
     fn new(spec: &Spec) -> Result<Self, LaunchError> {
-        let budget = Arc::new(Budget::new(spec.effective_output_bytes()));
+        let budget = Arc::new(OutputBudget::new(spec.effective_output_bytes()));
         let (stdout, stderr) = (Output::new(&budget), Output::new(&budget));
         let base = spec.anchor();
         let path = lexical(&base, Path::new(&spec.program));
@@ -277,7 +277,7 @@ impl Work {
         ctx.arg(path.file_name().unwrap_or_default().to_string_lossy())
             .args(&spec.args)
             .envs(&spec.env);
-        if let Input::Bytes(bytes) = &spec.stdin {
+        if let LaunchInput::Bytes(bytes) = &spec.stdin {
             ctx.stdin(MemoryInputPipe::new(bytes.clone()));
         }
         ctx.stdout(stdout.clone()).stderr(stderr.clone());
@@ -288,9 +288,9 @@ impl Work {
         Ok(Self {
             path,
             http,
-            requests: Requests::new(spec.gate.clone()),
+            requests: GuestRequests::new(spec.gate.clone()),
             ctx: ctx.build(),
-            walls: Walls::new(spec.plan.filesystem(), base, roots, limits.max_open_files),
+            walls: GuestFileAccess::new(spec.plan.filesystem(), base, roots, limits.max_open_files),
             resources: usize::try_from(limits.max_open_files)
                 .unwrap_or(usize::MAX)
                 .saturating_mul(2)
@@ -303,19 +303,19 @@ impl Work {
         })
     }
 
-    /// On a thread of its own, until it ends or its [`Life`] does.
+    /// On a thread of its own, until it ends or its [`GuestLifeline`] does.
     async fn run(
         self,
         backend: &Backend,
         begun: &OnceLock<Instant>,
         over: oneshot::Receiver<Infallible>,
-    ) -> Result<Ended, LaunchError> {
+    ) -> Result<GuestExit, LaunchError> {
         let engine = backend.engine()?;
         let hint = "bind a WebAssembly file by `[tools.NAME] wasm = \"…\"`, or set the Sandbox's `level` to `process`";
         let guest = engine
             .guest(&self.path)
             .map_err(|missing| refusal(&missing, hint))?;
-        let meter = Meter {
+        let meter = GuestMemoryMeter {
             bytes: 0,
             limit: self.memory,
             elements: 0,
@@ -345,27 +345,27 @@ impl Work {
         };
         let memory_hit = store.data().meter.hit;
         Ok(match result {
-            None => Ended {
+            None => GuestExit {
                 exit_code: None,
                 timed_out: true,
                 memory_hit,
                 refused: None,
             },
-            Some(Ok(exit_code)) => Ended {
+            Some(Ok(exit_code)) => GuestExit {
                 exit_code: Some(exit_code),
                 timed_out: false,
                 memory_hit,
                 refused: None,
             },
-            Some(Err(Failed::Start(reason))) if !memory_hit => Ended {
+            Some(Err(GuestFailure::Start(reason))) if !memory_hit => GuestExit {
                 exit_code: None,
                 timed_out: false,
                 memory_hit,
                 refused: Some(reason),
             },
-            Some(Err(Failed::Start(reason) | Failed::Trap(reason))) => {
+            Some(Err(GuestFailure::Start(reason) | GuestFailure::Trap(reason))) => {
                 self.stderr.push(format!("{reason}\n").as_bytes());
-                Ended {
+                GuestExit {
                     exit_code: Some(TRAP_CODE),
                     timed_out: false,
                     memory_hit,
@@ -376,24 +376,24 @@ impl Work {
     }
 }
 
-enum Failed {
+enum GuestFailure {
     /// Nothing of it ran.
     Start(String),
     /// It ran into something.
     Trap(String),
 }
 
-async fn call(guest: &CommandPre<State>, store: &mut Store<State>) -> Result<i32, Failed> {
+async fn call(guest: &CommandPre<State>, store: &mut Store<State>) -> Result<i32, GuestFailure> {
     let command = guest
         .instantiate_async(&mut *store)
         .await
-        .map_err(|error| Failed::Start(format!("{error:#}")))?;
+        .map_err(|error| GuestFailure::Start(format!("{error:#}")))?;
     match command.wasi_cli_run().call_run(&mut *store).await {
         Ok(Ok(())) => Ok(0),
         Ok(Err(())) => Ok(1),
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(code)) => Ok(*code),
-            None => Err(Failed::Trap(format!("{:#}", error.root_cause()))),
+            None => Err(GuestFailure::Trap(format!("{:#}", error.root_cause()))),
         },
     }
 }

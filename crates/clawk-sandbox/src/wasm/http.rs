@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
-use crate::launch::{Gate, Keep};
+use crate::launch::{EgressGate, EgressServerHandle};
 
 /// What the way out says of a request that it refused; only it can say it.
 const REFUSED: &str = "x-clawk-refused";
@@ -39,13 +39,13 @@ const PIECE_BYTES: usize = 64 << 10;
 const PATIENCE_MS: u64 = 120_000;
 
 /// A guest's requests.
-pub(super) struct Requests {
-    gate: Option<Gate>,
+pub(super) struct GuestRequests {
+    gate: Option<EgressGate>,
     open: Arc<AtomicUsize>,
 }
 
-impl Requests {
-    pub(super) fn new(gate: Option<Gate>) -> Self {
+impl GuestRequests {
+    pub(super) fn new(gate: Option<EgressGate>) -> Self {
         Self {
             gate,
             open: Arc::default(),
@@ -54,9 +54,9 @@ impl Requests {
 }
 
 /// One request of [`MAX_REQUESTS`].
-struct Seat(Arc<AtomicUsize>);
+struct GuestRequestSlot(Arc<AtomicUsize>);
 
-impl Seat {
+impl GuestRequestSlot {
     fn take(open: &Arc<AtomicUsize>) -> Result<Self, Error> {
         let seat = Self(Arc::clone(open));
         match open.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS {
@@ -66,23 +66,23 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for GuestRequestSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-type Ending = Box<dyn Future<Output = Result<(), Error>> + Send>;
-type Answer = Result<(Response<WasiBody>, Ending), Error>;
+type GuestConnectionDriver = Box<dyn Future<Output = Result<(), Error>> + Send>;
+type GuestResponse = Result<(Response<WasiBody>, GuestConnectionDriver), Error>;
 
-impl WasiHttpHooks for Requests {
+impl WasiHttpHooks for GuestRequests {
     fn send_request(
         &mut self,
         request: Request<WasiBody>,
         options: Option<RequestOptions>,
-        _: Ending,
-    ) -> Box<dyn Future<Output = Answer> + Send> {
-        let seat = Seat::take(&self.open);
+        _: GuestConnectionDriver,
+    ) -> Box<dyn Future<Output = GuestResponse> + Send> {
+        let seat = GuestRequestSlot::take(&self.open);
         let gate = self.gate.clone();
         Box::new(async move {
             let gate = gate.ok_or(Error::HttpRequestDenied)?;
@@ -96,20 +96,25 @@ impl WasiHttpHooks for Requests {
 }
 
 /// Sends one request down a lane of its own. The future in the answer moves the bytes; the lane is cut when it is dropped.
-async fn ask(gate: &Gate, seat: Seat, request: Request<WasiBody>, options: RequestOptions) -> Answer {
+async fn ask(
+    gate: &EgressGate,
+    seat: GuestRequestSlot,
+    request: Request<WasiBody>,
+    options: RequestOptions,
+) -> GuestResponse {
     let patience = |given: Option<Duration>| {
         let most = Duration::from_millis(PATIENCE_MS);
         given.map_or(most, |given| given.min(most))
     };
     let until = Instant::now() + patience(options.connect_timeout) + patience(options.first_byte_timeout);
     let (ours, theirs) = tokio::io::duplex(LANE_BYTES);
-    let lane: Keep = gate.serve_lane(theirs).ok_or(Error::HttpRequestDenied)?;
+    let lane: EgressServerHandle = gate.serve_lane(theirs).ok_or(Error::HttpRequestDenied)?;
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .handshake::<_, WasiBody>(TokioIo::new(ours))
         .await
         .map_err(Error::Hyper)?;
-    let mut moving: Pin<Ending> = Box::pin(async move {
+    let mut moving: Pin<GuestConnectionDriver> = Box::pin(async move {
         let _held = (lane, seat);
         connection.await.map_err(Error::Hyper)
     });
@@ -131,8 +136,8 @@ async fn ask(gate: &Gate, seat: Seat, request: Request<WasiBody>, options: Reque
         return Err(refused(code.as_bytes(), answer.status().as_u16()));
     }
     let between = patience(options.between_bytes_timeout);
-    let body = |body| Paced::new(body, between).boxed_unsync();
-    let ending: Ending = match moved {
+    let body = |body| IdleLimitedBody::new(body, between).boxed_unsync();
+    let ending: GuestConnectionDriver = match moved {
         true => Box::new(async { Ok(()) }),
         false => Box::new(moving),
     };
@@ -157,13 +162,13 @@ fn refused(code: &[u8], status: u16) -> Error {
 }
 
 /// An answer's body that may not be silent for longer than the guest waits.
-struct Paced {
+struct IdleLimitedBody {
     body: hyper::body::Incoming,
     between: Duration,
     silence: Pin<Box<Sleep>>,
 }
 
-impl Paced {
+impl IdleLimitedBody {
     fn new(body: hyper::body::Incoming, between: Duration) -> Self {
         Self {
             body,
@@ -173,7 +178,7 @@ impl Paced {
     }
 }
 
-impl Body for Paced {
+impl Body for IdleLimitedBody {
     type Data = Bytes;
     type Error = Error;
 

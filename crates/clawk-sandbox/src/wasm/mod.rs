@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 pub(crate) use guest::launch;
 
-use clawk_plan::level::{Level, Refusal};
+use clawk_plan::level::{Level, SandboxRefusal};
 
 /// The level's state in one agent. Nothing is made, and no memory used, until the first guest.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Backend {
     }
 
     /// The engine, made at the first need.
-    pub(crate) fn engine(&self) -> Result<&engine::Engine, Refusal> {
+    pub(crate) fn engine(&self) -> Result<&engine::Engine, SandboxRefusal> {
         let made = self
             .engine
             .get_or_init(|| engine::Engine::new(self.cache.as_deref()));
@@ -51,8 +51,8 @@ impl Backend {
     }
 }
 
-pub(crate) fn refusal(missing: &str, hint: &str) -> Refusal {
-    Refusal::Unavailable {
+pub(crate) fn refusal(missing: &str, hint: &str) -> SandboxRefusal {
+    SandboxRefusal::Unavailable {
         level: Level::Wasm,
         mechanism: "wasmtime".to_owned(),
         missing: missing.to_owned(),

@@ -3,13 +3,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::files::Walls;
+use super::files::GuestFileAccess;
 
 /// The most files that are looked at for one that is opened; beyond that it is taken as denied.
 const MAX_LOOKED_AT: usize = 200_000;
 
 /// Device and inode, and how many names there are.
-pub(super) struct Wanted {
+pub(super) struct HardLinkTarget {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) names: u64,
@@ -17,7 +17,7 @@ pub(super) struct Wanted {
 
 /// Whether one of a file's names is denied, or lies below something denied; also one beyond what the guest sees. True where that
 /// can't be found out.
-pub(super) fn any_denied(walls: &Walls, wanted: &Wanted) -> bool {
+pub(super) fn any_denied(walls: &GuestFileAccess, wanted: &HardLinkTarget) -> bool {
     let mut left = MAX_LOOKED_AT;
     let mut seen = 0;
     let hidden = walls.denied_places().map(|place| (place, true));
@@ -29,10 +29,10 @@ pub(super) fn any_denied(walls: &Walls, wanted: &Wanted) -> bool {
 }
 
 fn below(
-    walls: &Walls,
+    walls: &GuestFileAccess,
     place: PathBuf,
     denied: bool,
-    wanted: &Wanted,
+    wanted: &HardLinkTarget,
     left: &mut usize,
     seen: &mut u64,
 ) -> bool {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use crate::launch::streams::Budget;
+use crate::launch::streams::OutputBudget;
 
 /// How much a guest may write at once, bytes.
 const AT_ONCE: usize = 64 << 10;
@@ -16,12 +16,12 @@ const AT_ONCE: usize = 64 << 10;
 /// One of the two streams.
 #[derive(Clone)]
 pub(super) struct Output {
-    budget: Arc<Budget>,
+    budget: Arc<OutputBudget>,
     kept: Arc<Mutex<(Vec<u8>, bool)>>,
 }
 
 impl Output {
-    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+    pub(super) fn new(budget: &Arc<OutputBudget>) -> Self {
         Self {
             budget: Arc::clone(budget),
             kept: Arc::default(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_plan::Plan;
-use clawk_sandbox::{Launcher, LevelSettings, Outcome, Spec, container};
+use clawk_sandbox::{LaunchOutcome, Launcher, LevelSettings, Spec, container};
 use serde_json::json;
 
 use super::containers::sandbox;
@@ -92,13 +92,13 @@ fn other_runtime(folder: &Path) -> String {
     other.to_string_lossy().into_owned()
 }
 
-async fn python(launcher: &Launcher, plan: &Arc<Plan>, program: &str) -> Outcome {
+async fn python(launcher: &Launcher, plan: &Arc<Plan>, program: &str) -> LaunchOutcome {
     let mut spec = Spec::new("/usr/bin/python3", Arc::clone(plan));
     spec.args = ["-c", program, "/tmp"].map(str::to_owned).to_vec();
     launcher.launch(&spec).await.expect("it starts")
 }
 
-fn is_passed_on(outcome: &Outcome) -> bool {
+fn is_passed_on(outcome: &LaunchOutcome) -> bool {
     outcome
         .obtained
         .mechanisms
@@ -139,8 +139,9 @@ async fn whichever_way_the_runtime_goes_what_words_say_is_refused() {
 async fn call_by_call_a_container_refuses_what_a_box_refuses() {
     let folder = tempfile::tempdir().expect("a folder");
     let shell = json!({"capabilities": {"shell": {"mode": "restricted"}}});
-    let of =
-        |outcome: &Outcome| -> Vec<String> { text(&outcome.stdout).lines().map(str::to_owned).collect() };
+    let of = |outcome: &LaunchOutcome| -> Vec<String> {
+        text(&outcome.stdout).lines().map(str::to_owned).collect()
+    };
     let boxed = of(&python(&launcher(), &sandbox("process", shell.clone()), EVERY_CALL).await);
     assert!(boxed.len() > 400, "{boxed:?}");
     let plan = sandbox("container", shell);

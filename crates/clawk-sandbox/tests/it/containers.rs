@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model;
-use clawk_plan::{Defaults, Level, Own, Plan};
-use clawk_sandbox::{LimitHit, Outcome, Spec};
+use clawk_plan::{Level, Plan, PlanDefaults, RuntimeFiles};
+use clawk_sandbox::{LaunchOutcome, LimitHit, Spec};
 use serde_json::json;
 
 use super::{bytes, launcher, lives, seconds, text};
@@ -21,7 +21,7 @@ pub(crate) fn sandbox(level: &str, more: serde_json::Value) -> Arc<Plan> {
     let mut spec = json!({"name": "box", "level": level, "capabilities": {"shell": {"mode": "full"}}});
     merge(&mut spec, more);
     let sandbox: model::Sandbox = serde_json::from_value(spec).expect("a sandbox");
-    Arc::new(Plan::compile(Some(&sandbox), &Defaults::default()))
+    Arc::new(Plan::compile(Some(&sandbox), &PlanDefaults::default()))
 }
 
 fn merge(into: &mut serde_json::Value, from: serde_json::Value) {
@@ -41,7 +41,7 @@ fn script(plan: &Arc<Plan>, line: &str) -> Spec {
     spec
 }
 
-async fn run(spec: &Spec) -> Outcome {
+async fn run(spec: &Spec) -> LaunchOutcome {
     tokio::time::timeout(Duration::from_secs(60), launcher().launch(spec))
         .await
         .expect("in time")
@@ -390,7 +390,7 @@ async fn the_way_out_is_a_socket_in_the_containers_own_network() {
         "-c".to_owned(),
         "exec 3<>/dev/tcp/127.0.0.1/3128; echo hello >&3; cat <&3".to_owned(),
     ];
-    spec.gate = Some(clawk_sandbox::launch::Gate::new(|door| {
+    spec.gate = Some(clawk_sandbox::launch::EgressGate::new(|door| {
         door.listener.set_nonblocking(false)?;
         let serving = std::thread::spawn(move || {
             let (mut stream, _) = door.listener.accept().expect("somebody comes");
@@ -434,11 +434,11 @@ async fn what_comes_while_a_call_runs_is_judged() {
         "filesystem": {"mode": "scoped", "mount_paths": [{"path": folder.path(), "permissions": "rw"}],
         "denied_paths": ["**/.env"]}}});
     let sandbox: model::Sandbox = serde_json::from_value(sandbox).expect("a sandbox");
-    let own = Own {
+    let own = RuntimeFiles {
         files: vec![at("own"), at("deep"), at("absent")],
-        ..Own::nothing()
+        ..RuntimeFiles::nothing()
     };
-    let plan = Plan::compile(Some(&sandbox), &Defaults::default()).keeping(&own, folder.path());
+    let plan = Plan::compile(Some(&sandbox), &PlanDefaults::default()).keeping(&own, folder.path());
     let line = "cat .env; touch here; while [ ! -e go ]; do sleep 0.02; done; \
         cat .env; mv .env moved; ln .env second; cat moved second; \
         echo evil >> own; echo evil > own; cp free own; mv free own; ln -sf free own; rm -f own; chmod 777 own; \

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_plan::{Level, Plan, Refusal};
-use clawk_sandbox::{Input, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Spec};
+use clawk_plan::{Level, Plan, SandboxRefusal};
+use clawk_sandbox::{LaunchError, LaunchInput, LaunchOutcome, Launcher, LevelSettings, LimitHit, Spec};
 use serde_json::json;
 
 use super::containers::sandbox;
@@ -153,7 +153,7 @@ impl Rig {
         spec
     }
 
-    async fn run(&self, spec: &Spec) -> Outcome {
+    async fn run(&self, spec: &Spec) -> LaunchOutcome {
         self.launcher.launch(spec).await.expect("runs")
     }
 
@@ -170,7 +170,7 @@ async fn output_exit_code_and_input() {
     let rig = Rig::new(COPY);
     let mut spec = rig.spec(json!({}));
     let long = r#"{"a": 1}"#.repeat(10_000);
-    spec.stdin = Input::Bytes(long.clone().into_bytes());
+    spec.stdin = LaunchInput::Bytes(long.clone().into_bytes());
     let outcome = rig.run(&spec).await;
     assert_eq!(
         (text(&outcome.stdout) == long, outcome.exit_code),
@@ -323,7 +323,7 @@ async fn ask(rig: &Rig, plan: &Arc<Plan>, letter: u8, one: &str, two: &str) -> (
     let mut spec = rig.spec_of(Arc::clone(plan));
     let mut input = vec![letter, u8::try_from(one.len()).expect("short")];
     input.extend(one.bytes().chain(two.bytes()));
-    spec.stdin = Input::Bytes(input);
+    spec.stdin = LaunchInput::Bytes(input);
     let outcome = rig.run(&spec).await;
     (text(&outcome.stdout), outcome.exit_code)
 }
@@ -516,6 +516,6 @@ async fn a_plan_below_wasm_is_not_run_here() {
     assert_eq!(probe.level, Level::Wasm);
     assert!(!matches!(
         launcher.known(Level::Wasm),
-        Err(Refusal::Unavailable { .. })
+        Err(SandboxRefusal::Unavailable { .. })
     ));
 }

@@ -26,8 +26,8 @@ mod warm;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_plan::{Defaults, Limits, Plan};
-use clawk_sandbox::{Input, Launcher, Outcome, Spec};
+use clawk_plan::{Limits, Plan, PlanDefaults};
+use clawk_sandbox::{LaunchInput, LaunchOutcome, Launcher, Spec};
 
 fn launcher() -> Launcher {
     Launcher::new(env!("CARGO_BIN_EXE_clawk-sandbox-launcher"), Vec::new())
@@ -36,9 +36,9 @@ fn launcher() -> Launcher {
 fn plan(limits: Limits) -> Arc<Plan> {
     Arc::new(Plan::compile(
         None,
-        &Defaults {
+        &PlanDefaults {
             limits,
-            ..Defaults::default()
+            ..PlanDefaults::default()
         },
     ))
 }
@@ -49,7 +49,7 @@ fn script(text: &str) -> Spec {
     spec
 }
 
-async fn run(spec: &Spec) -> Outcome {
+async fn run(spec: &Spec) -> LaunchOutcome {
     tokio::time::timeout(Duration::from_secs(20), launcher().launch(spec))
         .await
         .expect("in time")
@@ -85,6 +85,6 @@ fn seconds() -> String {
     )
 }
 
-fn bytes(text: &str) -> Input {
-    Input::Bytes(text.as_bytes().to_vec())
+fn bytes(text: &str) -> LaunchInput {
+    LaunchInput::Bytes(text.as_bytes().to_vec())
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_plan::{Defaults, FsMode, Limits, Plan};
+use clawk_plan::{FsMode, Limits, Plan, PlanDefaults};
 use clawk_sandbox::{Launcher, LimitHit, MinFree, Spec};
 
 use super::{launcher, script};
@@ -40,14 +40,14 @@ fn filling(folder: &std::path::Path) -> Spec {
 }
 
 fn writing(what: &str, folder: &std::path::Path) -> Spec {
-    let defaults = Defaults {
+    let defaults = PlanDefaults {
         filesystem: FsMode::Scoped,
         limits: Limits {
             memory_mb: 8192,
             timeout_ms: 60_000,
             ..Limits::default()
         },
-        ..Defaults::default()
+        ..PlanDefaults::default()
     };
     let mut spec = script(what);
     spec.plan = Arc::new(Plan::compile(None, &defaults));

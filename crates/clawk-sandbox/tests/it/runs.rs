@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use clawk_plan::{Level, Limits, Refusal};
+use clawk_plan::{Level, Limits, SandboxRefusal};
 use clawk_sandbox::{LaunchError, Launcher, LimitHit, Spec};
 
 use super::{bytes, launcher, lives, plan, run, script, seconds, text};
@@ -214,7 +214,7 @@ async fn open_files_and_cores_are_limited() {
 async fn what_cannot_start_is_a_refusal_with_a_cause() {
     let refused = |spec: Spec| async move {
         match launcher().launch(&spec).await {
-            Err(LaunchError::Refused(Refusal::Setup { reason, .. })) => reason,
+            Err(LaunchError::Refused(SandboxRefusal::Setup { reason, .. })) => reason,
             other => panic!("{other:?}"),
         }
     };

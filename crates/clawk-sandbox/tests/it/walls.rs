@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_plan::{Defaults, Plan};
-use clawk_sandbox::{Gate, LimitHit, Outcome, Placed, Spec};
+use clawk_plan::{Plan, PlanDefaults};
+use clawk_sandbox::{EgressGate, InMemoryFile, LaunchOutcome, LimitHit, Spec};
 use serde_json::{Value, json};
 
 use super::{launcher, lives, run, seconds, text};
@@ -25,7 +25,7 @@ fn plan(capabilities: Value) -> Arc<Plan> {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": capabilities});
     Arc::new(Plan::compile(
         Some(&serde_json::from_value(sandbox).expect("a sandbox")),
-        &Defaults::default(),
+        &PlanDefaults::default(),
     ))
 }
 
@@ -33,7 +33,7 @@ fn files(mode: &str, folder: &Path, permissions: &str, denied: Value) -> Value {
     json!({"filesystem": {"mode": mode, "mount_paths": [{"path": folder, "permissions": permissions}], "denied_paths": denied}})
 }
 
-async fn sh(capabilities: Value, folder: &Path, command: &str) -> Outcome {
+async fn sh(capabilities: Value, folder: &Path, command: &str) -> LaunchOutcome {
     let mut spec = Spec::new("/bin/sh", plan(capabilities));
     spec.args = vec!["-c".to_owned(), command.to_owned()];
     spec.workdir = Some(folder.to_path_buf());
@@ -245,7 +245,7 @@ async fn the_network_is_empty_and_only_a_gate_opens_it() {
     );
     let client = "import os, socket\nh, p = os.environ['HTTPS_PROXY'][7:].split(':')\ns = socket.create_connection((h, int(p)), 5)\ns.send(b'hello')\nprint(s.recv(9).decode())";
     spec.args = vec!["-c".to_owned(), client.to_owned()];
-    spec.gate = Some(Gate::new(|door| {
+    spec.gate = Some(EgressGate::new(|door| {
         assert_eq!(door.plan.network().allowed_hosts, ["a.example"]);
         let serving = std::thread::spawn(move || {
             use std::io::{Read, Write};
@@ -272,7 +272,7 @@ async fn the_network_is_empty_and_only_a_gate_opens_it() {
 async fn files_in_memory_are_the_tools_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut spec = Spec::new("/bin/sh", plan(json!({})));
-    spec.files = vec![Placed {
+    spec.files = vec![InMemoryFile {
         name: "token".to_owned(),
         bytes: b"s3cret".to_vec(),
     }];
@@ -423,7 +423,7 @@ async fn memory_on_disk_and_in_processes_is_bounded() {
     let sandbox = json!({"name": "s", "level": "process", "resource_limits": {"memory_mb": 64, "timeout_ms": 20000, "max_processes": 64}, "capabilities": {}});
     let small = Arc::new(Plan::compile(
         Some(&serde_json::from_value(sandbox).expect("a sandbox")),
-        &Defaults::default(),
+        &PlanDefaults::default(),
     ));
     let mut spec = Spec::new("/bin/sh", small.clone());
     spec.workdir = Some(folder.path().to_path_buf());

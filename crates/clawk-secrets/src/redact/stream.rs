@@ -4,9 +4,9 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use super::Redactor;
+use super::SecretRedactor;
 
-impl Redactor {
+impl SecretRedactor {
     /// A stream of bytes to clean, piece by piece.
     #[must_use]
     pub fn stream(&self) -> RedactStream<'_> {
@@ -24,9 +24,9 @@ impl Redactor {
     }
 }
 
-/// Made by [`Redactor::stream`]. It keeps back only what may be the beginning of a secret.
+/// Made by [`SecretRedactor::stream`]. It keeps back only what may be the beginning of a secret.
 pub struct RedactStream<'a> {
-    redactor: &'a Redactor,
+    redactor: &'a SecretRedactor,
     held: Zeroizing<Vec<u8>>,
     found: usize,
 }
@@ -51,7 +51,7 @@ impl RedactStream<'_> {
 
     fn clean(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some(search) = &self.redactor.search else {
-            // As `Redactor::clean`: without a search nothing is shown.
+            // As `SecretRedactor::clean`: without a search nothing is shown.
             self.held.clear();
             return;
         };

@@ -25,11 +25,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::access::Scope;
-use crate::http::auth::{Ending, Principal};
-use crate::http::{ApiError, App, body};
-use crate::telling::Next;
-use tasks::{Phase, State as TaskState, Task, Wanted};
-use wire::Refusal;
+use crate::http::auth::{HttpPrincipal, StreamEndSignal};
+use crate::http::{ApiError, HttpApp, body};
+use crate::telling::TurnTextStep;
+use tasks::{AgentTask, AgentTaskPhase, AgentTaskRequest, State as TaskState};
+use wire::A2aError;
 
 /// The version that is spoken first.
 const VERSION: &str = "1.0";
@@ -47,16 +47,16 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 const MAX_PAGE: usize = 100;
 
 /// The routes.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<HttpApp> {
     Router::new().route(PATH, post(serve)).route(CARD, get(card))
 }
 
-fn kernel(app: &App) -> Result<Kernel, ApiError> {
+fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
     let running = app.host.current().get();
     running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
 }
 
-async fn card(State(app): State<App>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
+async fn card(State(app): State<HttpApp>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
     let kernel = kernel(&app)?;
     // The guard has seen that it is a name of this server.
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
@@ -69,10 +69,10 @@ async fn card(State(app): State<App>, headers: HeaderMap) -> Result<Json<Value>,
 }
 
 /// Who asks, whom, and what.
-struct Asked {
-    app: App,
+struct A2aRequest {
+    app: HttpApp,
     kernel: Kernel,
-    principal: Principal,
+    principal: HttpPrincipal,
     id: Value,
     params: Value,
     /// The client speaks A2A 0.3.
@@ -80,8 +80,8 @@ struct Asked {
 }
 
 async fn serve(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let version = request.headers().get("a2a-version").cloned();
@@ -96,7 +96,7 @@ async fn serve(
                 Some((method, params)) => (true, (method.to_owned(), params)),
                 None => (false, (method, params)),
             };
-            let asked = Asked {
+            let asked = A2aRequest {
                 app,
                 kernel,
                 principal,
@@ -113,10 +113,10 @@ async fn serve(
     Ok(outcome.unwrap_or_else(|refusal| Json(refusal.answer(&id)).into_response()))
 }
 
-impl Asked {
-    async fn answer(self, method: &str) -> Result<Response, Refusal> {
+impl A2aRequest {
+    async fn answer(self, method: &str) -> Result<Response, A2aError> {
         if !self.principal.may(Scope::Message) {
-            return Err(Refusal::invalid("this token lacks the scope `message`"));
+            return Err(A2aError::invalid("this token lacks the scope `message`"));
         }
         let result = match method {
             "SendMessage" => self.send().await?,
@@ -130,7 +130,7 @@ impl Asked {
                 let Some(task) = self.tasks().find(owner, &id) else {
                     // Only the record knows it, or nobody: there is nothing to follow.
                     self.tasks().view(&self.kernel, owner, &id).await?;
-                    return Err(Refusal::unsupported(
+                    return Err(A2aError::unsupported(
                         "the task belongs to an earlier run, and has nothing more to tell",
                     ));
                 };
@@ -155,7 +155,7 @@ impl Asked {
                     Err(_) if self.old => task.receivers.shown().into_iter().next(),
                     Err(refusal) => return Err(refusal),
                 };
-                found.ok_or_else(|| Refusal::invalid("id: the task has no such configuration"))?
+                found.ok_or_else(|| A2aError::invalid("id: the task has no such configuration"))?
             }
             "ListTaskPushNotificationConfigs" => json!({"configs": self.own("taskId")?.receivers.shown()}),
             "DeleteTaskPushNotificationConfig" => {
@@ -167,11 +167,11 @@ impl Asked {
                 Value::Null
             }
             "GetExtendedAgentCard" => {
-                return Err(Refusal::unsupported(
+                return Err(A2aError::unsupported(
                     "there is no other card than the one at the well-known path",
                 ));
             }
-            other => return Err(Refusal::no_method(other)),
+            other => return Err(A2aError::no_method(other)),
         };
         let result = if self.old {
             old::result(method, &result)
@@ -181,23 +181,23 @@ impl Asked {
         Ok(Json(json!({"jsonrpc": "2.0", "id": self.id, "result": result})).into_response())
     }
 
-    fn tasks(&self) -> &tasks::Tasks {
+    fn tasks(&self) -> &tasks::AgentTasks {
         self.app.host.tasks()
     }
 
     /// The caller's task of this run that a parameter names, for push notifications.
-    fn own(&self, name: &str) -> Result<Arc<Task>, Refusal> {
+    fn own(&self, name: &str) -> Result<Arc<AgentTask>, A2aError> {
         if self.app.options.push.is_none() {
-            return Err(Refusal::no_push());
+            return Err(A2aError::no_push());
         }
         let id = wire::text(&self.params, name)?;
         let known = self.tasks().find(&self.principal.name, &id);
-        known.ok_or_else(|| Refusal::unknown(&id))
+        known.ok_or_else(|| A2aError::unknown(&id))
     }
 
     /// From now on, `config` is told of the task; of the states before, too, where it came with the message (`from_first`).
-    async fn push(&self, task: &Arc<Task>, config: &Value, from_first: bool) -> Result<Value, Refusal> {
-        let push = self.app.options.push.clone().ok_or_else(Refusal::no_push)?;
+    async fn push(&self, task: &Arc<AgentTask>, config: &Value, from_first: bool) -> Result<Value, A2aError> {
+        let push = self.app.options.push.clone().ok_or_else(A2aError::no_push)?;
         // A client that sends its message again is told by the same receiver, not by one more.
         let id = push::id_of(config);
         let receiver = push.receiver(&task.id, config, &id, self.old)?;
@@ -218,19 +218,19 @@ impl Asked {
     }
 
     /// The task that a message makes, and whether its end is to be waited for.
-    async fn take(&self) -> Result<(Arc<Task>, bool), Refusal> {
+    async fn take(&self) -> Result<(Arc<AgentTask>, bool), A2aError> {
         let message = wire::message(&self.params)?;
         if let Some(id) = &message.task {
             let known = self.tasks().find(&self.principal.name, id).is_some();
             return Err(if known {
-                Refusal::unsupported(
+                A2aError::unsupported(
                     "a task takes no further message: send it in the same context without a task id",
                 )
             } else {
-                Refusal::unknown(id)
+                A2aError::unknown(id)
             });
         }
-        let wanted = Wanted {
+        let wanted = AgentTaskRequest {
             id: tasks::id_of(&message.id),
             context: message.context,
             text: message.text,
@@ -238,7 +238,7 @@ impl Asked {
         };
         // Before the task is made: a receiver that is refused makes none.
         if let Some(config) = &message.push {
-            let push = self.app.options.push.as_ref().ok_or_else(Refusal::no_push)?;
+            let push = self.app.options.push.as_ref().ok_or_else(A2aError::no_push)?;
             push.receiver(&wanted.id, config, &wanted.id, self.old)?;
         }
         let task = self.tasks().create(
@@ -255,7 +255,7 @@ impl Asked {
         Ok((task, message.waits))
     }
 
-    async fn send(&self) -> Result<Value, Refusal> {
+    async fn send(&self) -> Result<Value, A2aError> {
         let (task, waits) = self.take().await?;
         if waits {
             settled(&task, TURN_LIMIT, true).await;
@@ -263,7 +263,7 @@ impl Asked {
         Ok(json!({"task": wire::task(&task.view())}))
     }
 
-    fn list(&self) -> Result<Value, Refusal> {
+    fn list(&self) -> Result<Value, A2aError> {
         let (context, state) = wire::filter(&self.params)?;
         let size = self.params.get("pageSize").and_then(Value::as_u64).unwrap_or(50);
         let size = usize::try_from(size).unwrap_or(MAX_PAGE).clamp(1, MAX_PAGE);
@@ -271,10 +271,10 @@ impl Asked {
             None | Some("") => 0,
             Some(token) => token
                 .parse()
-                .map_err(|_| Refusal::invalid("pageToken: is none of this server's"))?,
+                .map_err(|_| A2aError::invalid("pageToken: is none of this server's"))?,
         };
         let artifacts = self.params.get("includeArtifacts") == Some(&Value::Bool(true));
-        let mut found: Vec<tasks::View> = self
+        let mut found: Vec<tasks::AgentTaskView> = self
             .tasks()
             .of(&self.principal.name)
             .iter()
@@ -303,29 +303,29 @@ impl Asked {
         Ok(json!({"pageSize": page.len(), "tasks": page, "nextPageToken": next, "totalSize": total}))
     }
 
-    async fn cancel(&self) -> Result<Value, Refusal> {
+    async fn cancel(&self) -> Result<Value, A2aError> {
         let id = wire::text(&self.params, "id")?;
         let Some(task) = self.tasks().find(&self.principal.name, &id) else {
             self.tasks().view(&self.kernel, &self.principal.name, &id).await?;
-            return Err(Refusal::too_late(&id));
+            return Err(A2aError::too_late(&id));
         };
         if !task.cancel(&self.kernel) {
-            return Err(Refusal::too_late(&id));
+            return Err(A2aError::too_late(&id));
         }
         settled(&task, CANCEL_LIMIT, false).await;
         Ok(wire::task(&task.view()))
     }
 
-    fn stream(self, task: Arc<Task>) -> Response {
-        let pieces = Pieces {
+    fn stream(self, task: Arc<AgentTask>) -> Response {
+        let pieces = A2aTaskStream {
             phases: task.follow(),
             id: self.id,
             task,
             at: 0,
-            stage: Stage::Task,
+            stage: A2aStreamStage::Task,
             told: None,
             old: self.old,
-            ending: Ending::of(&self.app),
+            ending: StreamEndSignal::of(&self.app),
         };
         Sse::new(pieces.stream())
             .keep_alive(KeepAlive::default())
@@ -334,37 +334,38 @@ impl Asked {
 }
 
 /// Until the task has ended, or waits for a person where that counts; or for so long.
-async fn settled(task: &Task, limit: Duration, or_asked: bool) {
+async fn settled(task: &AgentTask, limit: Duration, or_asked: bool) {
     let mut phases = task.follow();
-    let there =
-        |phase: &Phase| phase.state.is_final() || (or_asked && phase.state == TaskState::AuthRequired);
+    let there = |phase: &AgentTaskPhase| {
+        phase.state.is_final() || (or_asked && phase.state == TaskState::AuthRequired)
+    };
     // silent-ok: the task is told as it stands
     let _late = tokio::time::timeout(limit, phases.wait_for(there)).await;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum A2aStreamStage {
     Task,
     Updates,
     Done,
 }
 
 /// A task's stream: the task as it stands, then its pieces and states, to its end.
-struct Pieces {
+struct A2aTaskStream {
     id: Value,
-    task: Arc<Task>,
-    phases: watch::Receiver<Phase>,
+    task: Arc<AgentTask>,
+    phases: watch::Receiver<AgentTaskPhase>,
     /// Bytes of the answer that were sent.
     at: usize,
-    stage: Stage,
+    stage: A2aStreamStage,
     /// The last state that was sent.
     told: Option<TaskState>,
     /// In the shapes of A2A 0.3.
     old: bool,
-    ending: Ending,
+    ending: StreamEndSignal,
 }
 
-impl Pieces {
+impl A2aTaskStream {
     fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(self, |mut pieces| async move {
             let update = pieces.next().await?;
@@ -376,30 +377,30 @@ impl Pieces {
 
     async fn next(&mut self) -> Option<Value> {
         match self.stage {
-            Stage::Task => {
+            A2aStreamStage::Task => {
                 self.phases.mark_unchanged();
                 let view = self.task.view();
                 (self.at, self.told) = (view.text.len(), Some(view.phase.state));
                 self.stage = if view.phase.state.is_final() {
-                    Stage::Done
+                    A2aStreamStage::Done
                 } else {
-                    Stage::Updates
+                    A2aStreamStage::Updates
                 };
                 Some(json!({"task": wire::task(&view)}))
             }
-            Stage::Updates => loop {
+            A2aStreamStage::Updates => loop {
                 tokio::select! {
                     biased;
                     next = self.task.telling.next(self.at) => match next {
-                        Next::Text(more) => {
+                        TurnTextStep::Text(more) => {
                             let first = self.at == 0;
                             self.at += more.len();
                             return Some(wire::artifact_update(&self.task, &more, !first));
                         }
                         // Everything was told: the state follows at once.
-                        Next::End(_) => {
+                        TurnTextStep::End(_) => {
                             let _ended = self.phases.wait_for(|phase| phase.state.is_final()).await;
-                            self.stage = Stage::Done;
+                            self.stage = A2aStreamStage::Done;
                             return Some(wire::status_update(&self.task.view()));
                         }
                     },
@@ -410,12 +411,12 @@ impl Pieces {
                         }
                     }
                     () = self.ending.comes() => {
-                        self.stage = Stage::Done;
+                        self.stage = A2aStreamStage::Done;
                         return None;
                     }
                 }
             },
-            Stage::Done => None,
+            A2aStreamStage::Done => None,
         }
     }
 }

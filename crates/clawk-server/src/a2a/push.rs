@@ -11,18 +11,18 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use clawk_egress::{Client, Deadlines, EgressError, Rules, Url};
-use clawk_recall::seal::Vault;
-use clawk_secrets::Env;
+use clawk_egress::{ClientDeadlines, EgressClient, EgressError, HostAllowList, Url};
+use clawk_recall::seal::SealKeyring;
+use clawk_secrets::EnvironmentSource;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{self, Refusal};
+use super::wire::{self, A2aError};
 pub use book::BookError;
-use book::{Book, Key};
+use book::{PushStore, ReceiverKey};
 
 /// Receivers of one task.
 const MAX_RECEIVERS: usize = 8;
@@ -48,40 +48,45 @@ pub enum PushError {
 
 /// Sends push notifications (A2A 1.0, §4.3). Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Push(Arc<Sender>);
+pub struct PushNotifier(Arc<Sender>);
 
 #[derive(Debug)]
 struct Sender {
-    rules: Rules,
-    client: Client,
+    rules: HostAllowList,
+    client: EgressClient,
     posts: Semaphore,
-    book: Book,
+    book: PushStore,
     /// Who posts to a receiver: one at a time, also while a run of the agent gives way to the next one.
-    lanes: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
+    lanes: Mutex<HashMap<ReceiverKey, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-impl Push {
+impl PushNotifier {
     /// Receivers are hosts that `rules` admit. Redirects are not followed. What is owed is kept in `file`, sealed with `vault`.
     ///
     /// # Errors
     /// Root certificates are not usable; the file can't be opened.
-    pub fn new(rules: Rules, env: &Env, file: &Path, vault: Vault) -> Result<Self, PushError> {
-        let rules = Rules {
+    pub fn new(
+        rules: HostAllowList,
+        env: &EnvironmentSource,
+        file: &Path,
+        vault: SealKeyring,
+    ) -> Result<Self, PushError> {
+        let rules = HostAllowList {
             max_redirects: 0,
             max_response_bytes: 1 << 20,
             ..rules
         };
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: ANSWER_MS,
             first_byte_ms: ANSWER_MS,
             idle_ms: ANSWER_MS,
             total_ms: ANSWER_MS,
         };
         Ok(Self(Arc::new(Sender {
-            client: Client::guarded(rules.clone(), env, deadlines)?,
+            client: EgressClient::guarded(rules.clone(), env, deadlines)?,
             rules,
             posts: Semaphore::new(MAX_POSTS),
-            book: Book::open(file, vault)?,
+            book: PushStore::open(file, vault)?,
             lanes: Mutex::default(),
         })))
     }
@@ -94,7 +99,7 @@ impl Push {
         config: &Value,
         id: &str,
         old: bool,
-    ) -> Result<Receiver, Refusal> {
+    ) -> Result<PushReceiver, A2aError> {
         let given = |name: &str| {
             config
                 .get(name)
@@ -112,18 +117,18 @@ impl Push {
             of_secret("scheme"),
         ];
         if texts.iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES) {
-            return Err(Refusal::invalid(format!(
+            return Err(A2aError::invalid(format!(
                 "a text of the configuration is longer than {MAX_TEXT_BYTES} bytes"
             )));
         }
-        let url = Url::parse(&address).map_err(|error| Refusal::invalid(format!("url: {error}")))?;
+        let url = Url::parse(&address).map_err(|error| A2aError::invalid(format!("url: {error}")))?;
         let target = self
             .0
             .rules
             .judge(&url)
-            .map_err(|refusal| Refusal::invalid(format!("url: {refusal}")))?;
+            .map_err(|refusal| A2aError::invalid(format!("url: {refusal}")))?;
         if url.scheme() != "https" && !target.private {
-            return Err(Refusal::invalid("url: must be https"));
+            return Err(A2aError::invalid("url: must be https"));
         }
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -137,7 +142,7 @@ impl Push {
                 sensitive(&format!("{scheme} {credentials}"), "authentication")?,
             );
         }
-        Ok(Receiver {
+        Ok(PushReceiver {
             id: given("id").unwrap_or(id).to_owned(),
             task: task.to_owned(),
             old,
@@ -161,17 +166,17 @@ pub(super) fn id_of(config: &Value) -> String {
     }
 }
 
-fn sensitive(text: &str, name: &str) -> Result<HeaderValue, Refusal> {
+fn sensitive(text: &str, name: &str) -> Result<HeaderValue, A2aError> {
     // silent-ok: the reason would repeat the secret
     let mut value =
-        HeaderValue::from_str(text).map_err(|_| Refusal::invalid(format!("{name}: can't be a header")))?;
+        HeaderValue::from_str(text).map_err(|_| A2aError::invalid(format!("{name}: can't be a header")))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 /// Where a task's states go.
 #[derive(Debug, Clone)]
-pub(super) struct Receiver {
+pub(super) struct PushReceiver {
     pub(super) id: String,
     task: String,
     /// It is told in the shapes of A2A 0.3.
@@ -182,7 +187,7 @@ pub(super) struct Receiver {
     over: CancellationToken,
 }
 
-impl Receiver {
+impl PushReceiver {
     /// As its owner reads it: without token and credentials.
     pub(super) fn shown(&self) -> Value {
         let mut shown = json!({"id": self.id, "taskId": self.task, "url": self.url.as_str()});
@@ -195,15 +200,15 @@ impl Receiver {
 
 /// The receivers of one task.
 #[derive(Debug, Default)]
-pub(crate) struct Receivers(Mutex<Vec<Receiver>>);
+pub(crate) struct PushReceivers(Mutex<Vec<PushReceiver>>);
 
-impl Receivers {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Receiver>> {
+impl PushReceivers {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PushReceiver>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes one; it replaces the one of the same id.
-    pub(super) fn put(&self, receiver: Receiver) -> Result<(), Refusal> {
+    pub(super) fn put(&self, receiver: PushReceiver) -> Result<(), A2aError> {
         let mut all = self.lock();
         if let Some(same) = all.iter_mut().find(|known| known.id == receiver.id) {
             same.over.cancel();
@@ -211,7 +216,7 @@ impl Receivers {
             return Ok(());
         }
         if all.len() >= MAX_RECEIVERS {
-            return Err(Refusal::invalid(format!(
+            return Err(A2aError::invalid(format!(
                 "a task has at most {MAX_RECEIVERS} receivers"
             )));
         }
@@ -220,8 +225,8 @@ impl Receivers {
     }
 
     /// Whether it is told already, in the same way.
-    pub(super) fn has(&self, receiver: &Receiver) -> bool {
-        let same = |known: &Receiver| {
+    pub(super) fn has(&self, receiver: &PushReceiver) -> bool {
+        let same = |known: &PushReceiver| {
             (&known.id, &known.url, &known.headers, known.old)
                 == (&receiver.id, &receiver.url, &receiver.headers, receiver.old)
         };
@@ -230,7 +235,7 @@ impl Receivers {
 
     /// All, as their owner reads them.
     pub(super) fn shown(&self) -> Vec<Value> {
-        self.lock().iter().map(Receiver::shown).collect()
+        self.lock().iter().map(PushReceiver::shown).collect()
     }
 
     /// The one of this id.
@@ -238,7 +243,7 @@ impl Receivers {
         self.lock()
             .iter()
             .find(|known| known.id == id)
-            .map(Receiver::shown)
+            .map(PushReceiver::shown)
     }
 
     /// Takes one away: it is told nothing more.

@@ -5,18 +5,20 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::push::Receivers;
+use super::push::PushReceivers;
 use clawk_kernel::time::Timestamp;
-use clawk_kernel::{Attached, Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
+use clawk_kernel::{
+    AttachedPicture, EntryPoint, Kernel, KernelError, SessionNotice, TalkRequest, TalkStop, TurnResult,
+};
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Rights;
-use crate::host::Host;
-use crate::telling::Telling;
+use crate::access::ClientRights;
+use crate::host::AgentHost;
+use crate::telling::TurnTextBuffer;
 
 /// Tasks that are kept in memory; the oldest that has ended goes first.
 const MAX_TASKS: usize = 1_024;
@@ -98,7 +100,7 @@ impl State {
 
 /// A state, since when, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Phase {
+pub(crate) struct AgentTaskPhase {
     pub(crate) state: State,
     pub(crate) at: Timestamp,
     /// For people.
@@ -107,7 +109,7 @@ pub(crate) struct Phase {
     pub(crate) interrupted: bool,
 }
 
-impl Phase {
+impl AgentTaskPhase {
     const fn new(state: State, at: Timestamp) -> Self {
         Self {
             state,
@@ -120,14 +122,14 @@ impl Phase {
 
 /// The states of a task in order.
 #[derive(Debug, Default)]
-struct History {
+struct AgentTaskHistory {
     /// How many were dropped at the front.
     dropped: u64,
-    phases: VecDeque<Phase>,
+    phases: VecDeque<AgentTaskPhase>,
 }
 
-impl History {
-    fn push(&mut self, phase: Phase) {
+impl AgentTaskHistory {
+    fn push(&mut self, phase: AgentTaskPhase) {
         if self.phases.len() == MAX_PHASES {
             self.phases.pop_front();
             self.dropped += 1;
@@ -138,7 +140,7 @@ impl History {
 
 /// A task of this process.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct AgentTask {
     pub(crate) id: String,
     /// Its conversation.
     pub(crate) context: String,
@@ -146,10 +148,10 @@ pub(crate) struct Task {
     /// Of what it asks for: the same id with another one is another task's.
     pub(super) content: Digest,
     session: SessionId,
-    pub(super) receivers: Receivers,
-    pub(crate) telling: Telling,
-    phase: watch::Sender<Phase>,
-    history: Mutex<History>,
+    pub(super) receivers: PushReceivers,
+    pub(crate) telling: TurnTextBuffer,
+    phase: watch::Sender<AgentTaskPhase>,
+    history: Mutex<AgentTaskHistory>,
     /// Is cancelled when the message is durable, or refused.
     taken: CancellationToken,
     /// Somebody wants its end.
@@ -158,11 +160,11 @@ pub(crate) struct Task {
 
 /// What is told of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct AgentTaskView {
     pub(crate) id: String,
     /// Its conversation; none where only the record knows the task.
     pub(crate) context: Option<String>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: AgentTaskPhase,
     /// What the agent has said so far.
     pub(crate) text: String,
     /// What its turn did by the record, once it has ended and where the record has something to say.
@@ -171,15 +173,15 @@ pub(crate) struct View {
 
 /// What a task asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct AgentTaskRequest {
     pub(crate) id: String,
     pub(crate) context: Option<String>,
     pub(crate) text: String,
     /// Pictures that come with it.
-    pub(crate) images: Vec<Attached>,
+    pub(crate) images: Vec<AttachedPicture>,
 }
 
-impl Wanted {
+impl AgentTaskRequest {
     /// Of its conversation, its words and its pictures.
     fn content(&self, context: &str) -> Digest {
         let mut hash = Sha256::new();
@@ -197,7 +199,7 @@ impl Wanted {
 
 /// Why there is no task.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum AgentTaskError {
     /// No such task of this caller.
     #[error("there is no task `{0}`")]
     Unknown(String),
@@ -217,7 +219,7 @@ pub(crate) enum Fault {
 
 /// By what a task is known, and what it asks for.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct AgentTaskIdentity {
     pub(super) id: String,
     pub(super) owner: Arc<str>,
     pub(super) context: String,
@@ -226,7 +228,7 @@ pub(super) struct Named {
 
 /// The tasks of a host.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks(Mutex<VecDeque<Arc<Task>>>);
+pub(crate) struct AgentTasks(Mutex<VecDeque<Arc<AgentTask>>>);
 
 /// Whose door it is: tasks of one owner are the same by either protocol.
 fn client(owner: &str) -> String {
@@ -249,13 +251,13 @@ pub(crate) fn id_of(message: &str) -> String {
     uuid::Builder::from_custom_bytes(half).into_uuid().to_string()
 }
 
-impl Tasks {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Task>>> {
+impl AgentTasks {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<AgentTask>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The caller's task of this id, if this process knows it.
-    pub(crate) fn find(&self, owner: &str, id: &str) -> Option<Arc<Task>> {
+    pub(crate) fn find(&self, owner: &str, id: &str) -> Option<Arc<AgentTask>> {
         let tasks = self.lock();
         tasks
             .iter()
@@ -264,7 +266,7 @@ impl Tasks {
     }
 
     /// The caller's tasks, the latest first.
-    pub(crate) fn of(&self, owner: &str) -> Vec<Arc<Task>> {
+    pub(crate) fn of(&self, owner: &str) -> Vec<Arc<AgentTask>> {
         self.lock()
             .iter()
             .rev()
@@ -279,21 +281,21 @@ impl Tasks {
     /// The id is another content's, or not an id; too many are under way.
     pub(crate) fn create(
         &self,
-        host: &Host,
+        host: &AgentHost,
         kernel: Kernel,
-        rights: &Rights,
-        wanted: Wanted,
-    ) -> Result<Arc<Task>, Fault> {
+        rights: &ClientRights,
+        wanted: AgentTaskRequest,
+    ) -> Result<Arc<AgentTask>, AgentTaskError> {
         if wanted.id.is_empty() || wanted.id.len() > MAX_ID || wanted.id.chars().any(char::is_control) {
-            return Err(Fault::Invalid(format!(
+            return Err(AgentTaskError::Invalid(format!(
                 "a task's id has 1 to {MAX_ID} characters, none of them a control character"
             )));
         }
         let context = wanted.context.clone().unwrap_or_else(|| wanted.id.clone());
         let content = wanted.content(&context);
-        let talk = Talk {
+        let talk = TalkRequest {
             images: wanted.images.clone(),
-            ..Talk::new(
+            ..TalkRequest::new(
                 rights.name(),
                 Some(context.clone()),
                 wanted.text.clone(),
@@ -301,8 +303,8 @@ impl Tasks {
             )
         };
         let (session, _) = talk.address()?;
-        let phase = Phase::new(State::Submitted, host.options().clock.now());
-        let named = Named {
+        let phase = AgentTaskPhase::new(State::Submitted, host.options().clock.now());
+        let named = AgentTaskIdentity {
             id: wanted.id,
             owner: rights.shared_name(),
             context,
@@ -312,17 +314,17 @@ impl Tasks {
         if !is_new {
             return Ok(task);
         }
-        let talk = Talk {
+        let talk = TalkRequest {
             taken: Some(task.taken.clone()),
             ..talk
         };
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: client(rights.name()),
             role: rights.role(),
         };
         let (running, clock) = (Arc::clone(&task), Arc::clone(&host.options().clock));
         host.outlive(async move {
-            let tell = |_: MessageId, notice: &Notice| running.hear(&kernel, notice, clock.now());
+            let tell = |_: MessageId, notice: &SessionNotice| running.hear(&kernel, notice, clock.now());
             let outcome = kernel.talk(door, talk, &tell).await;
             running.end(outcome, clock.now());
         });
@@ -335,20 +337,20 @@ impl Tasks {
     /// Too many are under way.
     pub(super) fn resume(
         &self,
-        host: &Host,
+        host: &AgentHost,
         kernel: &Kernel,
-        named: Named,
+        named: AgentTaskIdentity,
         last: State,
-    ) -> Result<Arc<Task>, Fault> {
+    ) -> Result<Arc<AgentTask>, AgentTaskError> {
         let (owner, id) = (Arc::clone(&named.owner), named.id.clone());
-        let talk = Talk::new(
+        let talk = TalkRequest::new(
             &owner,
             Some(named.context.clone()),
             String::new(),
             request_id(&id),
         );
         let (session, message) = talk.address()?;
-        let phase = Phase::new(last, host.options().clock.now());
+        let phase = AgentTaskPhase::new(last, host.options().clock.now());
         let (task, is_new) = self.enter(named, session, phase)?;
         if !is_new {
             return Ok(task);
@@ -360,7 +362,7 @@ impl Tasks {
         );
         host.outlive(async move {
             running.taken.cancel();
-            let tell = |_: MessageId, notice: &Notice| running.hear(&kernel, notice, clock.now());
+            let tell = |_: MessageId, notice: &SessionNotice| running.hear(&kernel, notice, clock.now());
             let begun = last != State::Submitted;
             let outcome = kernel.rejoin((message, begun), &client(&owner), &tell).await;
             match outcome.transpose() {
@@ -378,14 +380,19 @@ impl Tasks {
     }
 
     /// The task of this name, or a new one in this state; whether it is new. One whose run ended makes room for it.
-    fn enter(&self, named: Named, session: SessionId, phase: Phase) -> Result<(Arc<Task>, bool), Fault> {
+    fn enter(
+        &self,
+        named: AgentTaskIdentity,
+        session: SessionId,
+        phase: AgentTaskPhase,
+    ) -> Result<(Arc<AgentTask>, bool), AgentTaskError> {
         let mut tasks = self.lock();
         let known = tasks
             .iter()
             .position(|task| task.owner == named.owner && task.id == named.id);
         if let Some((at, task)) = known.and_then(|at| Some((at, Arc::clone(tasks.get(at)?)))) {
             if task.content != named.content {
-                return Err(Fault::Reused(named.id));
+                return Err(AgentTaskError::Reused(named.id));
             }
             if !task.phase.borrow().interrupted {
                 return Ok((task, false));
@@ -394,18 +401,18 @@ impl Tasks {
         }
         if tasks.len() >= MAX_TASKS {
             let ended = tasks.iter().position(|task| task.phase.borrow().state.is_final());
-            tasks.remove(ended.ok_or(Fault::Full)?);
+            tasks.remove(ended.ok_or(AgentTaskError::Full)?);
         }
-        let mut history = History::default();
+        let mut history = AgentTaskHistory::default();
         history.push(phase.clone());
-        let task = Arc::new(Task {
+        let task = Arc::new(AgentTask {
             id: named.id,
             context: named.context,
             owner: named.owner,
             content: named.content,
             session,
-            receivers: Receivers::default(),
-            telling: Telling::default(),
+            receivers: PushReceivers::default(),
+            telling: TurnTextBuffer::default(),
             phase: watch::Sender::new(phase),
             history: Mutex::new(history),
             taken: CancellationToken::new(),
@@ -419,13 +426,18 @@ impl Tasks {
     ///
     /// # Errors
     /// There is none; the journal can't be read.
-    pub(crate) async fn view(&self, kernel: &Kernel, owner: &str, id: &str) -> Result<View, Fault> {
+    pub(crate) async fn view(
+        &self,
+        kernel: &Kernel,
+        owner: &str,
+        id: &str,
+    ) -> Result<AgentTaskView, AgentTaskError> {
         if let Some(task) = self.find(owner, id) {
             return Ok(task.view());
         }
-        let unknown = || Fault::Unknown(id.chars().take(MAX_ID).collect());
+        let unknown = || AgentTaskError::Unknown(id.chars().take(MAX_ID).collect());
         // The turn's id does not hang on the conversation's name.
-        let talk = Talk::new(owner, None, String::new(), request_id(id));
+        let talk = TalkRequest::new(owner, None, String::new(), request_id(id));
         let (_, turn) = talk.address()?;
         let standing = kernel.standing(turn, &client(owner)).await?;
         let standing = standing.ok_or_else(unknown)?;
@@ -438,12 +450,12 @@ impl Tasks {
             None => (State::Submitted, None, String::new()),
         };
         let at = standing.at;
-        Ok(View {
+        Ok(AgentTaskView {
             id: id.to_owned(),
             context: None,
-            phase: Phase {
+            phase: AgentTaskPhase {
                 reason,
-                ..Phase::new(state, at)
+                ..AgentTaskPhase::new(state, at)
             },
             text,
             record,
@@ -451,7 +463,7 @@ impl Tasks {
     }
 }
 
-fn ended(told: Told) -> (State, Option<String>, String) {
+fn ended(told: TurnResult) -> (State, Option<String>, String) {
     let state = match told.stop {
         TalkStop::Answered | TalkStop::Refused => State::Completed,
         TalkStop::Cancelled => State::Canceled,
@@ -460,7 +472,7 @@ fn ended(told: Told) -> (State, Option<String>, String) {
     (state, told.reason, told.text)
 }
 
-impl Task {
+impl AgentTask {
     /// Waits until the task outlives this process, or is refused; for so long at most.
     pub(crate) async fn durable(&self) {
         // silent-ok: then the journal is slow, and the client is told the state that there is
@@ -468,18 +480,18 @@ impl Task {
     }
 
     /// Its state, and every change of it.
-    pub(crate) fn follow(&self) -> watch::Receiver<Phase> {
+    pub(crate) fn follow(&self) -> watch::Receiver<AgentTaskPhase> {
         self.phase.subscribe()
     }
 
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> AgentTaskView {
         let phase = self.phase.borrow().clone();
         self.view_in(phase)
     }
 
     /// As it stood, or stands, in this state.
-    pub(super) fn view_in(&self, phase: Phase) -> View {
-        View {
+    pub(super) fn view_in(&self, phase: AgentTaskPhase) -> AgentTaskView {
+        AgentTaskView {
             id: self.id.clone(),
             context: Some(self.context.clone()),
             phase,
@@ -504,7 +516,7 @@ impl Task {
     }
 
     /// The states from this place on, and the place behind them.
-    pub(super) fn since(&self, at: u64) -> (Vec<Phase>, u64) {
+    pub(super) fn since(&self, at: u64) -> (Vec<AgentTaskPhase>, u64) {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = usize::try_from(at.saturating_sub(history.dropped)).unwrap_or(usize::MAX);
         let fresh = history.phases.iter().skip(skip).cloned().collect();
@@ -513,13 +525,13 @@ impl Task {
     }
 
     fn moves_to(&self, state: State, reason: Option<String>, at: Timestamp) {
-        self.enters(Phase {
+        self.enters(AgentTaskPhase {
             reason,
-            ..Phase::new(state, at)
+            ..AgentTaskPhase::new(state, at)
         });
     }
 
-    fn enters(&self, next: Phase) {
+    fn enters(&self, next: AgentTaskPhase) {
         self.phase.send_if_modified(|phase| {
             let moves = phase.state != next.state && !phase.state.is_final();
             if moves {
@@ -539,25 +551,25 @@ impl Task {
         self.moves_to(State::Failed, Some(reason.to_owned()), now);
     }
 
-    fn hear(&self, kernel: &Kernel, notice: &Notice, now: Timestamp) {
+    fn hear(&self, kernel: &Kernel, notice: &SessionNotice, now: Timestamp) {
         self.telling.tell(notice);
         match notice {
-            Notice::TurnStarted { .. } => {
+            SessionNotice::TurnStarted { .. } => {
                 self.moves_to(State::Working, None, now);
                 if self.cancelled.load(std::sync::atomic::Ordering::SeqCst) {
                     kernel.cancel_turn(self.session);
                 }
             }
-            Notice::Asking(question) => {
+            SessionNotice::Asking(question) => {
                 self.moves_to(State::AuthRequired, Some(question.reason.clone()), now)
             }
-            Notice::Planned(_) => self.moves_to(State::AuthRequired, None, now),
-            Notice::CallDecided { .. } => self.moves_to(State::Working, None, now),
+            SessionNotice::Planned(_) => self.moves_to(State::AuthRequired, None, now),
+            SessionNotice::CallDecided { .. } => self.moves_to(State::Working, None, now),
             _ => {}
         }
     }
 
-    fn end(&self, outcome: Result<Told, KernelError>, now: Timestamp) {
+    fn end(&self, outcome: Result<TurnResult, KernelError>, now: Timestamp) {
         let (state, reason) = match &outcome {
             Ok(told) => {
                 let (state, reason, _) = ended(told.clone());
@@ -570,10 +582,10 @@ impl Task {
         let interrupted = matches!(&outcome, Err(KernelError::NotReady(_)));
         self.taken.cancel();
         self.telling.end(outcome);
-        self.enters(Phase {
+        self.enters(AgentTaskPhase {
             reason,
             interrupted,
-            ..Phase::new(state, now)
+            ..AgentTaskPhase::new(state, now)
         });
     }
 }

@@ -1,12 +1,12 @@
 //! A2A's shapes: what is read, what is written, and the errors.
 
-use clawk_kernel::Attached;
-use clawk_proto::message::Part;
+use clawk_kernel::AttachedPicture;
+use clawk_proto::message::MessagePart;
 use http::HeaderValue;
 use serde_json::{Value, json};
 
 use super::push::BookError;
-use super::tasks::{Fault, Task, View};
+use super::tasks::{AgentTask, AgentTaskError, AgentTaskView};
 use crate::telling::RECORD;
 
 /// Parts of one message.
@@ -16,12 +16,12 @@ const ANSWER: &str = "answer";
 
 /// A JSON-RPC error of the protocol's.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct A2aError {
     code: i64,
     message: String,
 }
 
-impl Refusal {
+impl A2aError {
     fn new(code: i64, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -64,13 +64,13 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for A2aError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl From<BookError> for Refusal {
+impl From<BookError> for A2aError {
     fn from(error: BookError) -> Self {
         match error {
             BookError::Full => Self::invalid(error.to_string()),
@@ -82,22 +82,22 @@ impl From<BookError> for Refusal {
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<AgentTaskError> for A2aError {
+    fn from(fault: AgentTaskError) -> Self {
         let text = fault.to_string();
         match fault {
-            Fault::Unknown(_) => Self::new(-32001, text),
-            Fault::Reused(_) | Fault::Invalid(_) => Self::invalid(text),
-            Fault::Full => Self::new(-32603, text),
-            Fault::Kernel(error) => Self::new(crate::error::ckp::from_kernel(&error).code, text),
+            AgentTaskError::Unknown(_) => Self::new(-32001, text),
+            AgentTaskError::Reused(_) | AgentTaskError::Invalid(_) => Self::invalid(text),
+            AgentTaskError::Full => Self::new(-32603, text),
+            AgentTaskError::Kernel(error) => Self::new(crate::error::ckp::from_kernel(&error).code, text),
         }
     }
 }
 
 /// A request's id, method and params.
-pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), Refusal> {
+pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), A2aError> {
     let parsed: Value =
-        serde_json::from_slice(bytes).map_err(|error| Refusal::new(-32700, format!("no JSON: {error}")))?;
+        serde_json::from_slice(bytes).map_err(|error| A2aError::new(-32700, format!("no JSON: {error}")))?;
     let id = parsed.get("id").cloned().unwrap_or_default();
     let method = parsed.get("method").and_then(Value::as_str);
     let fits =
@@ -107,7 +107,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), Refusal> {
             let params = parsed.get("params").cloned().unwrap_or_else(|| json!({}));
             Ok((id, method.to_owned(), params))
         }
-        Some(_) | None => Err(Refusal::new(
+        Some(_) | None => Err(A2aError::new(
             -32600,
             "one JSON-RPC 2.0 request with an id is wanted",
         )),
@@ -115,7 +115,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), Refusal> {
 }
 
 /// The caller's version, where it says one: 1.x for methods of 1.0, 0.3 for those of 0.3 (`old`).
-pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), Refusal> {
+pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), A2aError> {
     let Some(version) = version else { return Ok(()) };
     let version = version.to_str().unwrap_or_default(); // silent-ok: an unreadable version is none of ours
     let mut numbers = version.split('.');
@@ -128,47 +128,47 @@ pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), Ref
         return Ok(());
     }
     let shown: String = version.chars().take(32).collect();
-    Err(Refusal::new(
+    Err(A2aError::new(
         -32009,
         format!("version `{shown}` has no such method here; 1.0 is spoken, and 0.3 with its own methods"),
     ))
 }
 
 /// A text that must be there.
-pub(super) fn text(params: &Value, name: &str) -> Result<String, Refusal> {
+pub(super) fn text(params: &Value, name: &str) -> Result<String, A2aError> {
     let text = params
         .get(name)
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty());
     text.map(str::to_owned)
-        .ok_or_else(|| Refusal::invalid(format!("{name}: is missing")))
+        .ok_or_else(|| A2aError::invalid(format!("{name}: is missing")))
 }
 
 /// A message as it is taken.
 #[derive(Debug, PartialEq)]
-pub(super) struct Taken {
+pub(super) struct A2aMessage {
     pub(super) id: String,
     pub(super) context: Option<String>,
     pub(super) task: Option<String>,
     pub(super) text: String,
     /// Pictures that come with it.
-    pub(super) images: Vec<Attached>,
+    pub(super) images: Vec<AttachedPicture>,
     /// Who is told of the task.
     pub(super) push: Option<Value>,
     /// The answer is waited for.
     pub(super) waits: bool,
 }
 
-pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
+pub(super) fn message(params: &Value) -> Result<A2aMessage, A2aError> {
     let message = params
         .get("message")
-        .ok_or_else(|| Refusal::invalid("message: is missing"))?;
+        .ok_or_else(|| A2aError::invalid("message: is missing"))?;
     let optional = |name: &str| {
         let text = message.get(name).and_then(Value::as_str);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     if optional("role").as_deref() != Some("ROLE_USER") {
-        return Err(Refusal::invalid("message.role: must be ROLE_USER"));
+        return Err(A2aError::invalid("message.role: must be ROLE_USER"));
     }
     let parts = message
         .get("parts")
@@ -176,7 +176,7 @@ pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
         .map(Vec::as_slice)
         .unwrap_or_default();
     if parts.is_empty() || parts.len() > MAX_PARTS {
-        return Err(Refusal::invalid(format!("message.parts: 1 to {MAX_PARTS}")));
+        return Err(A2aError::invalid(format!("message.parts: 1 to {MAX_PARTS}")));
     }
     let (mut texts, mut images) = (Vec::new(), Vec::new());
     for part in parts {
@@ -187,7 +187,7 @@ pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
     }
     let configuration = params.get("configuration");
     let wants = |name: &str| configuration.and_then(|all| all.get(name));
-    Ok(Taken {
+    Ok(A2aMessage {
         id: text(message, "messageId")?,
         context: optional("contextId"),
         task: optional("taskId"),
@@ -201,23 +201,23 @@ pub(super) fn message(params: &Value) -> Result<Taken, Refusal> {
 }
 
 /// A part that is a picture of a type that models take, with its bytes.
-fn picture(part: &Value) -> Result<Option<Attached>, Refusal> {
+fn picture(part: &Value) -> Result<Option<AttachedPicture>, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str);
     let (Some(mime_type), Some(data), None) = (at("mediaType"), at("raw"), at("text")) else {
         return Ok(None);
     };
-    let read = Attached::read(mime_type, at("filename"), data);
-    read.map_err(|reason| Refusal::invalid(format!("message.parts: {reason}")))
+    let read = AttachedPicture::read(mime_type, at("filename"), data);
+    read.map_err(|reason| A2aError::invalid(format!("message.parts: {reason}")))
 }
 
 /// A part in words.
-fn words(part: &Value) -> Result<String, Refusal> {
+fn words(part: &Value) -> Result<String, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
     if let Some(text) = at("text") {
         return Ok(text);
     }
     if let Some(data) = at("raw") {
-        let file = Part::File {
+        let file = MessagePart::File {
             mime_type: at("mediaType").unwrap_or_else(|| "application/octet-stream".to_owned()),
             data,
             name: at("filename"),
@@ -229,27 +229,27 @@ fn words(part: &Value) -> Result<String, Refusal> {
     }
     match part.get("data") {
         Some(data) => Ok(data.to_string()),
-        None => Err(Refusal::invalid(
+        None => Err(A2aError::invalid(
             "message.parts: a part has none of `text`, `raw`, `url`, `data`",
         )),
     }
 }
 
 /// Of which context and in which state tasks are listed.
-pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>), Refusal> {
+pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>), A2aError> {
     let optional = |name: &str| {
         let text = params.get(name).and_then(Value::as_str);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
     if params.get("statusTimestampAfter").is_some() {
-        return Err(Refusal::invalid("statusTimestampAfter: is not served"));
+        return Err(A2aError::invalid("statusTimestampAfter: is not served"));
     }
     let state = optional("status").filter(|state| state != "TASK_STATE_UNSPECIFIED");
     Ok((optional("contextId"), state))
 }
 
 /// A task as it stands.
-pub(super) fn task(view: &View) -> Value {
+pub(super) fn task(view: &AgentTaskView) -> Value {
     let mut task = json!({"id": view.id, "status": status(view)});
     if let Some(facts) = task.as_object_mut() {
         if let Some(context) = &view.context {
@@ -269,7 +269,7 @@ fn artifact(text: &str) -> Value {
     json!({"artifactId": ANSWER, "name": ANSWER, "parts": [{"text": text, "mediaType": "text/plain"}]})
 }
 
-fn status(view: &View) -> Value {
+fn status(view: &AgentTaskView) -> Value {
     let phase = &view.phase;
     let mut status = json!({"state": phase.state.a2a(), "timestamp": phase.at.to_string()});
     if let (Some(reason), Some(facts)) = (&phase.reason, status.as_object_mut()) {
@@ -282,7 +282,7 @@ fn status(view: &View) -> Value {
 }
 
 /// A piece of the answer.
-pub(super) fn artifact_update(task: &Task, piece: &str, append: bool) -> Value {
+pub(super) fn artifact_update(task: &AgentTask, piece: &str, append: bool) -> Value {
     json!({"artifactUpdate": {
         "taskId": task.id,
         "contextId": task.context,
@@ -292,7 +292,7 @@ pub(super) fn artifact_update(task: &Task, piece: &str, append: bool) -> Value {
 }
 
 /// A change of state.
-pub(super) fn status_update(view: &View) -> Value {
+pub(super) fn status_update(view: &AgentTaskView) -> Value {
     let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(view)});
     if let (Some(record), Some(update)) = (&view.record, update.as_object_mut()) {
         update.insert("metadata".into(), json!({RECORD: record}));

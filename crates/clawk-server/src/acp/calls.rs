@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clawk_kernel::Question;
+use clawk_kernel::ApprovalQuestion;
 use serde_json::{Map, Value, json};
 
 /// Characters of a title.
@@ -29,7 +29,7 @@ pub(super) fn started(
 }
 
 /// What a person is asked about: the whole text of the question, and the change as a diff.
-pub(super) fn asked(question: &Question, workdir: &Path) -> Value {
+pub(super) fn asked(question: &ApprovalQuestion, workdir: &Path) -> Value {
     let mut content = changes(&question.tool, &question.arguments, workdir);
     let text = format!("{}\n\n{}", question.reason, question.sheet.whole());
     content.insert(0, words(&text));

@@ -8,19 +8,19 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::Fault;
+use super::AcpError;
 use crate::transport::outbox::Outbox;
 
 /// The editor, as the agent sees it.
 #[derive(Debug, Default)]
-pub(super) struct Client {
+pub(super) struct EditorClient {
     outbox: Outbox,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Option<Value>>>>,
     over: CancellationToken,
 }
 
-impl Client {
+impl EditorClient {
     pub(super) const fn outbox(&self) -> &Outbox {
         &self.outbox
     }
@@ -41,7 +41,7 @@ impl Client {
         self.outbox.take(&mut line);
     }
 
-    pub(super) fn reply(&self, id: &Value, outcome: Result<Value, Fault>) {
+    pub(super) fn reply(&self, id: &Value, outcome: Result<Value, AcpError>) {
         match outcome {
             Ok(result) => self.put(&json!({"jsonrpc": "2.0", "id": id, "result": result})),
             Err(fault) => self.refuse(id, fault.code, &fault.message),

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::Door;
+use clawk_kernel::EntryPoint;
 use futures::FutureExt as _;
 use futures::future::FusedFuture as _;
 use serde::Deserialize;
@@ -22,10 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::Rights;
-use crate::host::Host;
-use crate::transport::frames::{Frames, Line};
-use client::Client;
+use crate::access::ClientRights;
+use crate::host::AgentHost;
+use crate::transport::frames::{InputLine, LineSplitter};
+use client::EditorClient;
 use prompt::Conversation;
 
 /// The version of the protocol that is spoken.
@@ -37,12 +37,12 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A refusal on its way to the editor.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct AcpError {
     code: i64,
     message: String,
 }
 
-impl Fault {
+impl AcpError {
     fn invalid(message: impl Into<String>) -> Self {
         Self {
             code: -32602,
@@ -62,18 +62,18 @@ impl Fault {
 pub async fn serve_acp<R, W>(
     reader: R,
     writer: W,
-    host: Host,
-    rights: Rights,
+    host: AgentHost,
+    rights: ClientRights,
     workdir: PathBuf,
     cancel: CancellationToken,
 ) where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    let mut frames = Frames::new(reader, host.options().max_message_bytes);
-    let client = Arc::<Client>::default();
+    let mut frames = LineSplitter::new(reader, host.options().max_message_bytes);
+    let client = Arc::<EditorClient>::default();
     let mut writing = pin!(client.outbox().write_to(writer).fuse());
-    let mut editor = Editor {
+    let mut editor = EditorConnection {
         host,
         rights,
         workdir: workdir.into(),
@@ -99,12 +99,12 @@ pub async fn serve_acp<R, W>(
     }
 }
 
-async fn read<R: AsyncRead + Unpin>(frames: &mut Frames<R>, editor: &mut Editor) {
+async fn read<R: AsyncRead + Unpin>(frames: &mut LineSplitter<R>, editor: &mut EditorConnection) {
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {
-                Line::Whole(line) => editor.take(line).await,
-                Line::TooLong => editor
+                InputLine::Whole(line) => editor.take(line).await,
+                InputLine::TooLong => editor
                     .client
                     .refuse(&Value::Null, -32600, "the message is too long"),
             }
@@ -121,12 +121,12 @@ async fn read<R: AsyncRead + Unpin>(frames: &mut Frames<R>, editor: &mut Editor)
 
 /// The editor's connection.
 #[derive(Debug)]
-struct Editor {
-    host: Host,
-    rights: Rights,
+struct EditorConnection {
+    host: AgentHost,
+    rights: ClientRights,
     /// Where tools start and relative paths begin.
     workdir: Arc<Path>,
-    client: Arc<Client>,
+    client: Arc<EditorClient>,
     /// Who it is; none before `initialize`.
     name: Option<String>,
     sessions: HashMap<String, Arc<Conversation>>,
@@ -135,13 +135,13 @@ struct Editor {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Initialize {
+struct AcpInitialize {
     #[serde(default)]
-    client_info: Option<Info>,
+    client_info: Option<AcpClientInfo>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Info {
+struct AcpClientInfo {
     name: String,
 }
 
@@ -162,11 +162,11 @@ struct Prompt {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Cancel {
+struct AcpCancel {
     session_id: String,
 }
 
-impl Editor {
+impl EditorConnection {
     /// Takes one message: a request, a notification, or the answer to a request of ours.
     async fn take(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
@@ -197,7 +197,7 @@ impl Editor {
                 Ok(()) => return,
                 Err(fault) => Err(fault),
             },
-            _ => Err(Fault {
+            _ => Err(AcpError {
                 code: -32601,
                 message: format!("`{}` is not served", method.chars().take(64).collect::<String>()),
             }),
@@ -205,13 +205,13 @@ impl Editor {
         self.client.reply(&id, outcome);
     }
 
-    fn initialize(&mut self, params: Value) -> Result<Value, Fault> {
-        let wanted: Initialize = decode(params)?;
+    fn initialize(&mut self, params: Value) -> Result<Value, AcpError> {
+        let wanted: AcpInitialize = decode(params)?;
         let kernel = self
             .host
             .current()
             .get()
-            .ok_or_else(|| Fault::failed("no agent runs"))?;
+            .ok_or_else(|| AcpError::failed("no agent runs"))?;
         let name = wanted
             .client_info
             .map_or_else(|| "editor".to_owned(), |info| info.name);
@@ -229,31 +229,31 @@ impl Editor {
         }))
     }
 
-    async fn new_session(&mut self, params: Value) -> Result<Value, Fault> {
+    async fn new_session(&mut self, params: Value) -> Result<Value, AcpError> {
         let wanted: NewSession = decode(params)?;
         let name = self
             .name
             .clone()
-            .ok_or_else(|| Fault::invalid("`initialize` comes first"))?;
+            .ok_or_else(|| AcpError::invalid("`initialize` comes first"))?;
         if !wanted.cwd.is_absolute() {
-            return Err(Fault::invalid("cwd: must be an absolute path"));
+            return Err(AcpError::invalid("cwd: must be an absolute path"));
         }
         if self.sessions.len() >= MAX_SESSIONS {
-            return Err(Fault::invalid(format!("{MAX_SESSIONS} sessions are open")));
+            return Err(AcpError::invalid(format!("{MAX_SESSIONS} sessions are open")));
         }
         let kernel = self
             .host
             .current()
             .get()
-            .ok_or_else(|| Fault::failed("no agent runs"))?;
-        let door = Door::Rpc {
+            .ok_or_else(|| AcpError::failed("no agent runs"))?;
+        let door = EntryPoint::Rpc {
             client: format!("acp:{name}"),
             role: self.rights.role(),
         };
         let session = kernel
             .open(door)
             .await
-            .map_err(|error| Fault::failed(error.to_string()))?;
+            .map_err(|error| AcpError::failed(error.to_string()))?;
         let id = session.id.to_string();
         let conversation = Conversation::new(kernel, session, name, Arc::clone(&self.workdir), wanted.cwd);
         self.sessions.insert(id.clone(), Arc::new(conversation));
@@ -270,15 +270,15 @@ impl Editor {
     }
 
     /// Starts a turn; it answers by itself.
-    fn prompt(&mut self, id: &Value, params: Value) -> Result<(), Fault> {
+    fn prompt(&mut self, id: &Value, params: Value) -> Result<(), AcpError> {
         let wanted: Prompt = decode(params)?;
         let conversation = self.sessions.get(&wanted.session_id);
         let conversation =
-            Arc::clone(conversation.ok_or_else(|| Fault::invalid("there is no such session"))?);
-        let text = words::text(&wanted.prompt).map_err(Fault::invalid)?;
+            Arc::clone(conversation.ok_or_else(|| AcpError::invalid("there is no such session"))?);
+        let text = words::text(&wanted.prompt).map_err(AcpError::invalid)?;
         let turn = conversation
             .begin()
-            .ok_or_else(|| Fault::invalid("a prompt of this session is still running"))?;
+            .ok_or_else(|| AcpError::invalid("a prompt of this session is still running"))?;
         let (client, id) = (Arc::clone(&self.client), id.clone());
         let tasks = self.tasks.clone();
         self.tasks.spawn(async move {
@@ -291,7 +291,7 @@ impl Editor {
 
     /// A cancel of an unknown request has no answer.
     fn cancel(&self, params: Value) {
-        let wanted: Result<Cancel, Fault> = decode(params);
+        let wanted: Result<AcpCancel, AcpError> = decode(params);
         if let Ok(wanted) = wanted
             && let Some(conversation) = self.sessions.get(&wanted.session_id)
         {
@@ -300,6 +300,7 @@ impl Editor {
     }
 }
 
-fn decode<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Fault> {
-    serde_json::from_value(params).map_err(|error| Fault::invalid(format!("the params are wrong: {error}")))
+fn decode<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, AcpError> {
+    serde_json::from_value(params)
+        .map_err(|error| AcpError::invalid(format!("the params are wrong: {error}")))
 }

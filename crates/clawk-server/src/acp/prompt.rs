@@ -5,33 +5,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_kernel::sheet::Seen;
-use clawk_kernel::{Answer, Breadth, Kernel, Notice, Person, Question, Reply, Session, TurnEnd};
+use clawk_kernel::sheet::PreviewReceipt;
+use clawk_kernel::{
+    ApprovalAnswer, ApprovalQuestion, ApprovalReply, GrantScope, Kernel, KnownPerson, SessionHandle,
+    SessionNotice, TurnEnd,
+};
 use clawk_proto::{MessageId, RequestId};
 use serde_json::{Value, json};
 use tokio_util::task::TaskTracker;
 
-use super::client::Client;
-use super::{Fault, calls};
-use crate::telling::{RECORD, Telling};
+use super::client::EditorClient;
+use super::{AcpError, calls};
+use crate::telling::{RECORD, TurnTextBuffer};
 
 /// What the editor may answer to a permission, and what each means: exactly this call, no other.
-const OPTIONS: [(&str, &str, &str, Answer); 3] = [
-    ("allow", "Allow this call", "allow_once", Answer::Approve),
+const OPTIONS: [(&str, &str, &str, ApprovalAnswer); 3] = [
+    ("allow", "Allow this call", "allow_once", ApprovalAnswer::Approve),
     (
         "allow-session",
         "Allow exactly this call for the rest of the session",
         "allow_always",
-        Answer::ApproveForSession,
+        ApprovalAnswer::ApproveForSession,
     ),
-    ("deny", "Deny", "reject_once", Answer::Deny),
+    ("deny", "Deny", "reject_once", ApprovalAnswer::Deny),
 ];
 
 /// A session.
 #[derive(Debug)]
 pub(super) struct Conversation {
     kernel: Kernel,
-    session: Session,
+    session: SessionHandle,
     /// The session's id, as the editor names it.
     id: String,
     /// The editor's name: who answers.
@@ -46,9 +49,9 @@ pub(super) struct Conversation {
 
 /// The right to run the one turn of a session.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Conversation>);
+pub(super) struct PromptTurnGuard(Arc<Conversation>);
 
-impl Drop for Running {
+impl Drop for PromptTurnGuard {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::SeqCst);
     }
@@ -56,8 +59,8 @@ impl Drop for Running {
 
 /// What the editor has heard of a turn.
 #[derive(Debug, Default)]
-struct Heard {
-    telling: Telling,
+struct PromptProgress {
+    telling: TurnTextBuffer,
     /// Bytes of the text that it has.
     told: usize,
     calls: HashSet<RequestId>,
@@ -68,7 +71,7 @@ struct Heard {
 impl Conversation {
     pub(super) fn new(
         kernel: Kernel,
-        session: Session,
+        session: SessionHandle,
         editor: String,
         workdir: Arc<Path>,
         cwd: PathBuf,
@@ -87,12 +90,12 @@ impl Conversation {
     }
 
     /// Takes the session's one turn; none while another runs.
-    pub(super) fn begin(self: &Arc<Self>) -> Option<Running> {
+    pub(super) fn begin(self: &Arc<Self>) -> Option<PromptTurnGuard> {
         if self.busy.swap(true, Ordering::SeqCst) {
             return None;
         }
         self.cancelled.store(false, Ordering::SeqCst);
-        Some(Running(Arc::clone(self)))
+        Some(PromptTurnGuard(Arc::clone(self)))
     }
 
     /// Cancels the turn that runs, or is about to.
@@ -106,10 +109,10 @@ impl Conversation {
     /// Says it to the agent, tells the editor what happens, and returns how the turn ended.
     pub(super) async fn turn(
         self: &Arc<Self>,
-        client: &Arc<Client>,
+        client: &Arc<EditorClient>,
         tasks: &TaskTracker,
         mut text: String,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, AcpError> {
         if !self.told_cwd.swap(true, Ordering::SeqCst) {
             text = format!("[The editor's folder is {}.]\n\n{text}", self.cwd.display());
         }
@@ -117,21 +120,21 @@ impl Conversation {
             .session
             .send(text)
             .await
-            .map_err(|error| Fault::invalid(error.to_string()))?;
-        let (mut heard, mut mine) = (Heard::default(), false);
+            .map_err(|error| AcpError::invalid(error.to_string()))?;
+        let (mut heard, mut mine) = (PromptProgress::default(), false);
         loop {
             let Some(notice) = self.session.next_notice().await else {
-                return Err(Fault::failed(
+                return Err(AcpError::failed(
                     "the agent has ended; the message is answered after its next start",
                 ));
             };
-            if let Notice::TurnStarted { message: started } = &notice {
+            if let SessionNotice::TurnStarted { message: started } = &notice {
                 mine = *started == message;
                 if mine && self.cancelled.load(Ordering::SeqCst) {
                     self.session.cancel_turn();
                 }
             }
-            if mine || matches!(notice, Notice::Missed(_)) {
+            if mine || matches!(notice, SessionNotice::Missed(_)) {
                 self.tell(client, tasks, &mut heard, &notice);
                 client.outbox().room().await;
             }
@@ -146,7 +149,13 @@ impl Conversation {
         }
     }
 
-    fn tell(self: &Arc<Self>, client: &Arc<Client>, tasks: &TaskTracker, heard: &mut Heard, notice: &Notice) {
+    fn tell(
+        self: &Arc<Self>,
+        client: &Arc<EditorClient>,
+        tasks: &TaskTracker,
+        heard: &mut PromptProgress,
+        notice: &SessionNotice,
+    ) {
         heard.telling.tell(notice);
         let text = heard.telling.text();
         if let Some(more) = text.get(heard.told..).filter(|more| !more.is_empty()) {
@@ -154,12 +163,12 @@ impl Conversation {
             heard.told = text.len();
         }
         match notice {
-            Notice::Asking(question) => self.ask(client, tasks, heard, question),
-            Notice::Planned(plan) => plan
+            SessionNotice::Asking(question) => self.ask(client, tasks, heard, question),
+            SessionNotice::Planned(plan) => plan
                 .steps
                 .iter()
                 .for_each(|step| self.ask(client, tasks, heard, step)),
-            Notice::CallDecided {
+            SessionNotice::CallDecided {
                 request_id,
                 tool,
                 arguments,
@@ -178,7 +187,7 @@ impl Conversation {
                 };
                 client.update(&self.id, &update);
             }
-            Notice::CallFinished {
+            SessionNotice::CallFinished {
                 request_id,
                 is_error,
                 summary,
@@ -192,7 +201,7 @@ impl Conversation {
                 );
             }
             // Apart from the answer: an editor that shows no thoughts still has it in the result of the prompt.
-            Notice::Shown(shown, line) => {
+            SessionNotice::Shown(shown, line) => {
                 heard.record = shown.facts();
                 client.update(
                     &self.id,
@@ -200,29 +209,29 @@ impl Conversation {
                         "_meta": {RECORD: heard.record}}),
                 );
             }
-            Notice::Warned(text) | Notice::Unreachable(text) => client.update(
+            SessionNotice::Warned(text) | SessionNotice::Unreachable(text) => client.update(
                 &self.id,
                 &json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}),
             ),
-            Notice::TurnStarted { .. }
-            | Notice::Delta(_)
-            | Notice::Said(_)
-            | Notice::Missed(_)
-            | Notice::Retrying { .. }
-            | Notice::Screened { .. }
+            SessionNotice::TurnStarted { .. }
+            | SessionNotice::Delta(_)
+            | SessionNotice::Said(_)
+            | SessionNotice::Missed(_)
+            | SessionNotice::Retrying { .. }
+            | SessionNotice::Screened { .. }
             // An editor brings no tools of its own.
-            | Notice::Handed(_)
-            | Notice::TurnEnded { .. } => {}
+            | SessionNotice::Handed(_)
+            | SessionNotice::TurnEnded { .. } => {}
         }
     }
 
     /// Puts a question to the editor's person beside the turn, which may be answered elsewhere.
     fn ask(
         self: &Arc<Self>,
-        client: &Arc<Client>,
+        client: &Arc<EditorClient>,
         tasks: &TaskTracker,
-        heard: &mut Heard,
-        question: &Question,
+        heard: &mut PromptProgress,
+        question: &ApprovalQuestion,
     ) {
         if heard.calls.insert(question.request_id.clone()) {
             let id = question.request_id.as_str();
@@ -248,12 +257,12 @@ impl Conversation {
             let option = OPTIONS.iter().find(|(id, ..)| Some(*id) == chosen);
             // Closed without a choice, or an editor that is gone: the question waits for somebody else, or lapses.
             let Some((.., answer)) = option else { return };
-            let reply = Reply {
+            let reply = ApprovalReply {
                 answer: *answer,
-                breadth: Breadth::Exact,
-                person: Person::admin("acp", &conversation.editor),
+                breadth: GrantScope::Exact,
+                person: KnownPerson::admin("acp", &conversation.editor),
                 reason: None,
-                seen: Seen::Sent,
+                seen: PreviewReceipt::Sent,
             };
             conversation.kernel.reply(&id, reply).await;
         });
@@ -261,8 +270,8 @@ impl Conversation {
 }
 
 /// How the turn ended, if this says so.
-fn ended(message: MessageId, notice: &Notice) -> Option<Result<Value, Fault>> {
-    let Notice::TurnEnded {
+fn ended(message: MessageId, notice: &SessionNotice) -> Option<Result<Value, AcpError>> {
+    let SessionNotice::TurnEnded {
         message: ended, end, ..
     } = notice
     else {
@@ -274,6 +283,6 @@ fn ended(message: MessageId, notice: &Notice) -> Option<Result<Value, Fault>> {
     Some(match end {
         TurnEnd::Answered => Ok(json!({"stopReason": "end_turn"})),
         TurnEnd::Cancelled => Ok(json!({"stopReason": "cancelled"})),
-        TurnEnd::Failed(reason) => Err(Fault::failed(reason.clone())),
+        TurnEnd::Failed(reason) => Err(AcpError::failed(reason.clone())),
     })
 }

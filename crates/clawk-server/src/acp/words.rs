@@ -1,6 +1,6 @@
 //! A prompt's parts as one message. What the editor attaches is data, and marked as such.
 
-use clawk_proto::message::Part;
+use clawk_proto::message::MessagePart;
 use serde_json::{Value, json};
 
 /// Parts of one prompt.
@@ -32,7 +32,7 @@ fn part(part: &Value) -> Result<String, String> {
         "resource_link" => at("/uri").map(|uri| format!("[the editor refers to {uri}]")),
         "resource" => resource(part),
         "image" => Some(
-            Part::Image {
+            MessagePart::Image {
                 mime_type: media(),
                 data: data(),
                 name: None,
@@ -40,7 +40,7 @@ fn part(part: &Value) -> Result<String, String> {
             .as_text(),
         ),
         "audio" => Some(
-            Part::Audio {
+            MessagePart::Audio {
                 mime_type: media(),
                 data: data(),
                 name: None,

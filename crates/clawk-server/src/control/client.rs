@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use super::{SOCKET, address};
-use crate::transport::frames::{Frames, Line};
+use crate::transport::frames::{InputLine, LineSplitter};
 
 /// Longest answer, bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -45,14 +45,14 @@ pub enum ControlError {
 
 /// A connection to the running agent.
 #[derive(Debug)]
-pub struct Client {
-    frames: Frames<tokio::net::unix::OwnedReadHalf>,
+pub struct ControlClient {
+    frames: LineSplitter<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
     next_id: u64,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct ControlMessage {
     #[serde(default)]
     id: Value,
     /// Of a notification.
@@ -66,7 +66,7 @@ struct Answer {
     error: Option<RpcError>,
 }
 
-impl Client {
+impl ControlClient {
     /// Connects to the agent that runs with this state directory.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Client {
             Ok(stream) => {
                 let (reader, writer) = stream.into_split();
                 Ok(Self {
-                    frames: Frames::new(reader, MAX_ANSWER_BYTES),
+                    frames: LineSplitter::new(reader, MAX_ANSWER_BYTES),
                     writer,
                     next_id: 1,
                 })
@@ -140,10 +140,10 @@ impl Client {
     async fn answer(&mut self, id: u64, hear: &mut impl FnMut(&str, &Value)) -> Result<Value, ControlError> {
         loop {
             if let Some(line) = self.frames.next_buffered() {
-                let Line::Whole(line) = line else {
+                let InputLine::Whole(line) = line else {
                     return Err(ControlError::Malformed("it is too long".into()));
                 };
-                let answer: Answer =
+                let answer: ControlMessage =
                     serde_json::from_slice(line).map_err(|e| ControlError::Malformed(e.to_string()))?;
                 if let (Some(method), Some(params)) = (&answer.method, &answer.params) {
                     hear(method, params);

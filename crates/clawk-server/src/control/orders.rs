@@ -1,9 +1,10 @@
 //! The orders of the control socket: answers, revocations, the emergency stop.
 
-use clawk_kernel::effect::Outcome;
-use clawk_kernel::sheet::Seen;
+use clawk_kernel::effect::EffectSettlement;
+use clawk_kernel::sheet::PreviewReceipt;
 use clawk_kernel::{
-    Answer, Breadth, Door, Held, Kernel, Lasting, Person, Question, Reception, Reply, Step, stop,
+    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, ApprovalReply, EntryPoint, GrantLifetime, GrantScope,
+    Kernel, KnownPerson, ReplyOutcome, StandingGrant, stop,
 };
 use clawk_proto::{Digest, ErrorCode, MessageId, RequestId, RpcError, SessionId};
 use serde::Deserialize;
@@ -11,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::channels::Channels;
 use crate::error::ckp as error;
-use crate::host::Host;
-use crate::rpc::questions::{self, Text};
+use crate::host::AgentHost;
+use crate::rpc::questions::{self, QuestionDetail};
 
 #[derive(Deserialize)]
 struct AnswerParams {
@@ -71,7 +72,7 @@ struct LiftParams {
 #[derive(Deserialize)]
 struct ResolveParams {
     request_id: RequestId,
-    outcome: Outcome,
+    outcome: EffectSettlement,
     #[serde(default)]
     reason: Option<String>,
 }
@@ -95,7 +96,7 @@ pub(crate) const CHANNELS: &str = "clawk.channels.";
 pub(crate) const RESTART: &str = "clawk.restart";
 
 /// Obeys an order about the host: `clawk.restart`, and `clawk.restart.status`, which says which run it is.
-pub(crate) fn of_host(method: &str, host: &Host) -> Result<Value, RpcError> {
+pub(crate) fn of_host(method: &str, host: &AgentHost) -> Result<Value, RpcError> {
     match method {
         RESTART => host
             .restart()
@@ -150,7 +151,7 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
         }
         "clawk.stop" => {
             let asked: StopParams = error::decode(method, params)?;
-            let person = Person::admin("control", by);
+            let person = KnownPerson::admin("control", by);
             let stopped = kernel
                 .stop(asked.session, asked.level, &person, asked.reason)
                 .await;
@@ -159,7 +160,9 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
         }
         "clawk.stop.lift" => {
             let asked: LiftParams = error::decode(method, params)?;
-            let lifted = kernel.lift(asked.session, &Person::admin("control", by)).await;
+            let lifted = kernel
+                .lift(asked.session, &KnownPerson::admin("control", by))
+                .await;
             let lifted = lifted.map_err(|error| error::from_kernel(&error))?;
             Ok(json!({"lifted": lifted, "stops": kernel.stops()}))
         }
@@ -171,23 +174,25 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
 /// Orders about questions and grants.
 async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
-        "clawk.approvals.list" => Ok(json!({"approvals": questions::listed(kernel.pending(), Text::Short)})),
+        "clawk.approvals.list" => {
+            Ok(json!({"approvals": questions::listed(kernel.pending(), QuestionDetail::Short)}))
+        }
         "clawk.approvals.show" => {
             let asked: ShowParams = error::decode(method, params)?;
-            let meant = |question: &Question| {
+            let meant = |question: &ApprovalQuestion| {
                 let plan = question.step.as_ref().map(|step| &step.plan);
                 question.request_id == asked.request_id || plan == Some(&asked.request_id)
             };
             let mut waiting = kernel.pending();
             waiting.retain(meant);
-            Ok(json!({"approvals": questions::listed(waiting, Text::Whole)}))
+            Ok(json!({"approvals": questions::listed(waiting, QuestionDetail::Whole)}))
         }
         "clawk.approve" => {
             let asked: AnswerParams = error::decode(method, params)?;
             let answer = match (asked.always, asked.for_session) {
-                (true, _) => Answer::Always,
-                (false, true) => Answer::ApproveForSession,
-                (false, false) => Answer::Approve,
+                (true, _) => ApprovalAnswer::Always,
+                (false, true) => ApprovalAnswer::ApproveForSession,
+                (false, false) => ApprovalAnswer::Approve,
             };
             Ok(settle(kernel, asked, answer, by).await)
         }
@@ -197,7 +202,7 @@ async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Res
         }
         "clawk.approvals.revoke" => {
             let asked: RevokeParams = error::decode(method, params)?;
-            let person = Person::admin("control", by);
+            let person = KnownPerson::admin("control", by);
             let revoked = kernel.revoke(&asked.grant, &person).await;
             let revoked = revoked.map_err(|error| error::from_kernel(&error))?;
             Ok(json!({"revoked": revoked}))
@@ -216,12 +221,12 @@ async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Res
                 .collect();
             Ok(json!({"answered": past}))
         }
-        "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, Answer::Deny, by).await),
+        "clawk.deny" => Ok(settle(kernel, error::decode(method, params)?, ApprovalAnswer::Deny, by).await),
         _ => Err(unknown()),
     }
 }
 
-fn session(id: SessionId, door: &Door) -> Value {
+fn session(id: SessionId, door: &EntryPoint) -> Value {
     json!({"session": id, "door": door.name(), "who": door.sender()})
 }
 
@@ -244,18 +249,18 @@ fn unknown() -> RpcError {
     RpcError::new(ErrorCode::MethodNotFound, "the control socket has no such method")
 }
 
-async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) -> Value {
-    let reply = Reply {
+async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by: &str) -> Value {
+    let reply = ApprovalReply {
         answer,
         breadth: if asked.folder {
-            Breadth::Folder
+            GrantScope::Folder
         } else {
-            Breadth::Exact
+            GrantScope::Exact
         },
         // The socket is the owner's alone.
-        person: Person::admin("control", by),
+        person: KnownPerson::admin("control", by),
         reason: asked.reason.clone(),
-        seen: Seen::Whole(asked.seen.clone()),
+        seen: PreviewReceipt::Whole(asked.seen.clone()),
     };
     let Some(plan) = plan_of(kernel, &asked) else {
         // Steps of nothing: no answer to anything.
@@ -263,22 +268,22 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: Answer, by: &str) 
             return json!({"acknowledged": false});
         }
         let reception = kernel.reply(&asked.request_id, reply).await;
-        let unseen: Vec<&RequestId> = (reception == Reception::Unseen)
+        let unseen: Vec<&RequestId> = (reception == ReplyOutcome::Unseen)
             .then_some(&asked.request_id)
             .into_iter()
             .collect();
-        return told(reception == Reception::Taken, &unseen).into();
+        return told(reception == ReplyOutcome::Taken, &unseen).into();
     };
     let answered = kernel.reply_plan(&plan, asked.steps.as_deref(), &reply).await;
     let taken: Vec<u32> = answered
         .iter()
-        .filter(|(_, reception)| *reception == Reception::Taken)
+        .filter(|(_, reception)| *reception == ReplyOutcome::Taken)
         .map(|(number, _)| *number)
         .collect();
     let waiting: Vec<u32> = of_plan(kernel, &plan).map(|step| step.number).collect();
     let unseen = answered
         .iter()
-        .filter(|(_, reception)| *reception == Reception::Unseen);
+        .filter(|(_, reception)| *reception == ReplyOutcome::Unseen);
     let unseen: Vec<u32> = unseen.map(|(number, _)| *number).collect();
     let asked_for = asked.steps.map_or(taken.len(), |steps| steps.len());
     let mut told = told(!taken.is_empty() && taken.len() == asked_for, &unseen);
@@ -311,20 +316,20 @@ fn plan_of(kernel: &Kernel, asked: &AnswerParams) -> Option<RequestId> {
     found.map(|(_, step)| step.plan.clone())
 }
 
-fn of_plan(kernel: &Kernel, plan: &RequestId) -> impl Iterator<Item = Step> {
+fn of_plan(kernel: &Kernel, plan: &RequestId) -> impl Iterator<Item = ApprovalPlanStep> {
     let pending = kernel.pending().into_iter();
     let steps = pending.filter_map(|question| question.step);
     steps.filter(move |step| step.plan == *plan)
 }
 
-fn held(grant: &Held) -> Value {
+fn held(grant: &StandingGrant) -> Value {
     json!({
         "grant": grant.id,
         "tool": grant.tool,
         "lasting": grant.lasting.name(),
         "session": match grant.lasting {
-            Lasting::Session(session) => Some(session),
-            Lasting::Always => None,
+            GrantLifetime::Session(session) => Some(session),
+            GrantLifetime::Always => None,
         },
         "folder": grant.folder,
         "shown": grant.shown,

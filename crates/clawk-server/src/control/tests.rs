@@ -9,36 +9,36 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use clawk_kernel::Kernel;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{Client, Control, ControlError, SOCKET};
+use super::{ControlClient, ControlError, ControlSocket, SOCKET};
 use crate::agent::{AgentFactory, InitFailure};
-use crate::host::{Host, Options};
+use crate::host::{AgentHost, Options};
 
 /// A host without an agent.
-fn nobody() -> Host {
+fn nobody() -> AgentHost {
     #[derive(Debug)]
     struct Nobody;
     impl AgentFactory for Nobody {
-        fn check<'a>(&'a self, _wire: &'a serde_json::Value) -> Later<'a, Result<(), InitFailure>> {
+        fn check<'a>(&'a self, _wire: &'a serde_json::Value) -> BoxFuture<'a, Result<(), InitFailure>> {
             Box::pin(std::future::ready(Ok(())))
         }
 
         fn start<'a>(
             &'a self,
             _wire: Option<&'a serde_json::Value>,
-        ) -> Later<'a, Result<Kernel, InitFailure>> {
+        ) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
             Box::pin(std::future::ready(Err(InitFailure::Manifest(Vec::new()))))
         }
     }
-    Host::new(Arc::new(Nobody), Options::default())
+    AgentHost::new(Arc::new(Nobody), Options::default())
 }
 
 #[tokio::test]
 async fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
     let dir = tempfile::tempdir().expect("a directory");
-    let control = Control::bind(dir.path(), nobody()).expect("bound");
+    let control = ControlSocket::bind(dir.path(), nobody()).expect("bound");
     let mode = std::fs::metadata(dir.path().join(SOCKET))
         .expect("there")
         .permissions()
@@ -57,8 +57,8 @@ async fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
 async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).expect("bound"));
-    let live = Control::bind(dir.path(), nobody()).expect("the stale file is replaced");
-    let second = Control::bind(dir.path(), nobody()).expect_err("refused");
+    let live = ControlSocket::bind(dir.path(), nobody()).expect("the stale file is replaced");
+    let second = ControlSocket::bind(dir.path(), nobody()).expect_err("refused");
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     drop(live);
 }
@@ -68,10 +68,10 @@ async fn a_state_directory_with_a_long_path_works() {
     let dir = tempfile::tempdir().expect("a directory");
     let deep = dir.path().join("d".repeat(120));
     std::fs::create_dir(&deep).expect("made");
-    let control = Control::bind(&deep, nobody()).expect("bound");
+    let control = ControlSocket::bind(&deep, nobody()).expect("bound");
     let over = CancellationToken::new();
     let serving = tokio::spawn(control.serve(over.clone()));
-    let mut client = Client::connect(&deep).await.expect("connected");
+    let mut client = ControlClient::connect(&deep).await.expect("connected");
     let refused = client
         .ask("clawk.status", &serde_json::json!({}))
         .await
@@ -84,15 +84,15 @@ async fn a_state_directory_with_a_long_path_works() {
 #[tokio::test]
 async fn nobody_running_is_said_plainly() {
     let dir = tempfile::tempdir().expect("a directory");
-    let missing = Client::connect(&dir.path().join("nowhere"))
+    let missing = ControlClient::connect(&dir.path().join("nowhere"))
         .await
         .expect_err("refused");
     assert!(matches!(missing, ControlError::NotRunning { .. }));
-    let unused = Client::connect(dir.path()).await.expect_err("refused");
+    let unused = ControlClient::connect(dir.path()).await.expect_err("refused");
     assert!(unused.to_string().starts_with("no agent is running"), "{unused}");
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).expect("bound"));
     assert!(matches!(
-        Client::connect(dir.path()).await.expect_err("refused"),
+        ControlClient::connect(dir.path()).await.expect_err("refused"),
         ControlError::NotRunning { .. }
     ));
 }

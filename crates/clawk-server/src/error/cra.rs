@@ -7,8 +7,8 @@ use serde_json::json;
 use super::layer;
 use crate::http::ApiError;
 
-impl From<clawk_carp::Faults> for ApiError {
-    fn from(faults: clawk_carp::Faults) -> Self {
+impl From<clawk_carp::InputFaults> for ApiError {
+    fn from(faults: clawk_carp::InputFaults) -> Self {
         let errors = json!(faults.errors);
         Self::invalid("invalid_request", clip(&faults.to_string())).with("errors", errors)
     }

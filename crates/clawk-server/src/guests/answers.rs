@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::time::Timestamp;
-use clawk_recall::seal::{Vault, is_sealed_text};
+use clawk_recall::seal::{SealKeyring, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
@@ -31,11 +31,11 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Whose request it is: the client, the method and the request id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key([u8; 16]);
+pub(crate) struct GuestRequestKey([u8; 16]);
 
 /// A request that does something.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Act {
+pub(crate) struct GuestRequest {
     /// The message's id as JSON text.
     pub(crate) id: String,
     method: String,
@@ -44,7 +44,7 @@ pub(crate) struct Act {
     digest: [u8; 32],
 }
 
-impl Act {
+impl GuestRequest {
     /// Of a message whose params are this JSON text.
     pub(crate) fn new(id: String, method: &str, params: &str) -> Self {
         // silent-ok: params that are no JSON are refused where they are read, and are not kept
@@ -72,22 +72,22 @@ impl Act {
     }
 
     /// Under which its answer is kept; none where it has no request id.
-    pub(crate) fn key(&self, client: &str) -> Option<Key> {
+    pub(crate) fn key(&self, client: &str) -> Option<GuestRequestKey> {
         let id = self.request_id.as_deref()?;
         let digest = Sha256::digest(format!("{}:{client} {} {id}", client.len(), self.method).as_bytes());
-        digest.first_chunk::<16>().map(|half| Key(*half))
+        digest.first_chunk::<16>().map(|half| GuestRequestKey(*half))
     }
 }
 
 /// A line as it is written, without its end.
-fn written(line: &Line, vault: Option<&Vault>) -> io::Result<Vec<u8>> {
+fn written(line: &AnswerLogLine, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_string(line)?;
     let sealed = vault.map(|vault| vault.seal_text(PLACE, &text)).transpose();
     Ok(sealed.map_err(io::Error::other)?.unwrap_or(text).into_bytes())
 }
 
 /// A line as it was.
-fn read_line(bytes: &[u8], vault: Option<&Vault>) -> Result<Line, String> {
+fn read_line(bytes: &[u8], vault: Option<&SealKeyring>) -> Result<AnswerLogLine, String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| error.to_string())?
         .trim_end();
@@ -101,30 +101,30 @@ fn read_line(bytes: &[u8], vault: Option<&Vault>) -> Result<Line, String> {
 
 /// What is known of a request.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Known {
+pub(crate) enum GuestRequestLookup {
     /// Its answer: a result or an error, as JSON members.
-    Answer(Answer),
+    Answer(GuestAnswer),
     /// The same request id had other arguments.
     Reused,
 }
 
 /// An answer without its id.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct GuestAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Box<RawValue>>,
 }
 
-impl PartialEq for Answer {
+impl PartialEq for GuestAnswer {
     fn eq(&self, other: &Self) -> bool {
         let text = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().to_owned());
         text(&self.result) == text(&other.result) && text(&self.error) == text(&other.error)
     }
 }
 
-impl Answer {
+impl GuestAnswer {
     /// The line that answers a message of this id.
     pub(crate) fn line(&self, id: &str) -> Vec<u8> {
         let member = |name: &str, raw: &Option<Box<RawValue>>| {
@@ -138,14 +138,14 @@ impl Answer {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct AnswerLogLine {
     key: String,
     request: String,
-    answer: Answer,
+    answer: GuestAnswer,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct AnswerLogPosition {
     day: i64,
     at: u64,
     length: u32,
@@ -153,15 +153,15 @@ struct Place {
 
 /// The kept answers of one door.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct AnswerLog {
     folder: PathBuf,
-    vault: Option<Vault>,
-    inner: Mutex<Inner>,
+    vault: Option<SealKeyring>,
+    inner: Mutex<AnswerLogInner>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    known: HashMap<Key, Place>,
+struct AnswerLogInner {
+    known: HashMap<GuestRequestKey, AnswerLogPosition>,
     /// The files, by day, with their lengths.
     days: std::collections::BTreeMap<i64, (File, u64)>,
 }
@@ -176,22 +176,22 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Key> {
+fn unhex(text: &str) -> Option<GuestRequestKey> {
     let number = u128::from_str_radix(text, 16).ok()?; // silent-ok: a line that is not ours
-    (text.len() == 32).then(|| Key(number.to_be_bytes()))
+    (text.len() == 32).then(|| GuestRequestKey(number.to_be_bytes()))
 }
 
-impl Answers {
+impl AnswerLog {
     /// Reads what is kept in this folder; it is made.
     ///
     /// # Errors
     /// It can't be made or read.
-    pub(super) fn open(folder: PathBuf, now: Timestamp, vault: Option<Vault>) -> io::Result<Self> {
+    pub(super) fn open(folder: PathBuf, now: Timestamp, vault: Option<SealKeyring>) -> io::Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        let mut inner = Inner::default();
+        let mut inner = AnswerLogInner::default();
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
             let day = path
@@ -215,12 +215,17 @@ impl Answers {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, AnswerLogInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of this request.
-    pub(super) fn find(&self, client: &str, act: &Act, now: Timestamp) -> Option<Known> {
+    pub(super) fn find(
+        &self,
+        client: &str,
+        act: &GuestRequest,
+        now: Timestamp,
+    ) -> Option<GuestRequestLookup> {
         let key = act.key(client)?;
         let mut inner = self.lock();
         inner.expire(&self.folder, day_of(now));
@@ -232,8 +237,8 @@ impl Answers {
             .map_err(|error| error.to_string());
         let line = read.and_then(|()| read_line(&bytes, self.vault.as_ref()));
         match line {
-            Ok(line) if line.request == hex(&act.digest) => Some(Known::Answer(line.answer)),
-            Ok(_) => Some(Known::Reused),
+            Ok(line) if line.request == hex(&act.digest) => Some(GuestRequestLookup::Answer(line.answer)),
+            Ok(_) => Some(GuestRequestLookup::Reused),
             Err(error) => {
                 tracing::warn!(%error, "a kept answer can't be read");
                 None
@@ -242,18 +247,18 @@ impl Answers {
     }
 
     /// Keeps an answer. The first one of a request stays.
-    pub(super) fn keep(&self, client: &str, act: &Act, line: &[u8], now: Timestamp) {
+    pub(super) fn keep(&self, client: &str, act: &GuestRequest, line: &[u8], now: Timestamp) {
         let Some(key) = act.key(client).filter(|_| line.len() <= MAX_ANSWER_BYTES) else {
             return;
         };
-        let answer: Answer = match serde_json::from_slice(line) {
+        let answer: GuestAnswer = match serde_json::from_slice(line) {
             Ok(answer) => answer,
             Err(error) => return tracing::warn!(%error, "an answer can't be kept"),
         };
         if !is_kept(&answer) {
             return;
         }
-        let line = Line {
+        let line = AnswerLogLine {
             key: hex(&key.0),
             request: hex(&act.digest),
             answer,
@@ -270,24 +275,24 @@ impl Answers {
 
 /// Answers that say what became of a request: results, and refusals after it was judged. What was refused before that (not
 /// initialized, no such method) may be asked again.
-fn is_kept(answer: &Answer) -> bool {
+fn is_kept(answer: &GuestAnswer) -> bool {
     #[derive(Deserialize)]
-    struct Code {
+    struct ErrorCodeField {
         code: i64,
     }
     let code = answer
         .error
         .as_ref()
-        .and_then(|error| serde_json::from_str::<Code>(error.get()).ok()); // silent-ok: no code
-    answer.result.is_some() || code.is_some_and(|Code { code }| (-32021..=-32010).contains(&code))
+        .and_then(|error| serde_json::from_str::<ErrorCodeField>(error.get()).ok()); // silent-ok: no code
+    answer.result.is_some() || code.is_some_and(|ErrorCodeField { code }| (-32021..=-32010).contains(&code))
 }
 
 fn day_of(now: Timestamp) -> i64 {
     now.as_millis().div_euclid(DAY_MS)
 }
 
-impl Inner {
-    fn read(&mut self, path: &Path, day: i64, vault: Option<&Vault>) -> io::Result<()> {
+impl AnswerLogInner {
+    fn read(&mut self, path: &Path, day: i64, vault: Option<&SealKeyring>) -> io::Result<()> {
         let file = OpenOptions::new().read(true).append(true).open(path)?;
         let mut reader = BufReader::new(&file);
         let (mut at, mut line) = (0, Vec::new());
@@ -300,7 +305,9 @@ impl Inner {
             }
             let key = read_line(&line, vault).ok().and_then(|line| unhex(&line.key)); // silent-ok: not ours, or of an earlier key
             if let (Some(key), Ok(length)) = (key, u32::try_from(read)) {
-                self.known.entry(key).or_insert(Place { day, at, length });
+                self.known
+                    .entry(key)
+                    .or_insert(AnswerLogPosition { day, at, length });
             }
             at += u64::try_from(read).unwrap_or(0);
         }
@@ -312,10 +319,10 @@ impl Inner {
 
     fn append(
         &mut self,
-        (folder, vault): (&Path, Option<&Vault>),
+        (folder, vault): (&Path, Option<&SealKeyring>),
         day: i64,
-        key: Key,
-        line: &Line,
+        key: GuestRequestKey,
+        line: &AnswerLogLine,
     ) -> io::Result<()> {
         self.expire(folder, day);
         let mut bytes = written(line, vault)?;
@@ -338,7 +345,7 @@ impl Inner {
         file.write_all(&bytes)?;
         *length += u64::try_from(bytes.len()).unwrap_or(0);
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        self.known.insert(key, Place { day, at, length });
+        self.known.insert(key, AnswerLogPosition { day, at, length });
         Ok(())
     }
 
@@ -366,7 +373,7 @@ impl Inner {
 mod tests {
     use clawk_kernel::time::Timestamp;
 
-    use super::{Act, Answers, DAY_MS, Known};
+    use super::{AnswerLog, DAY_MS, GuestRequest, GuestRequestLookup};
 
     const RESULT: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#;
 
@@ -374,16 +381,16 @@ mod tests {
         Timestamp(1_700_000_000_000_000).plus_millis(days * DAY_MS)
     }
 
-    fn act(id: &str, request: &str, more: &str) -> Act {
+    fn act(id: &str, request: &str, more: &str) -> GuestRequest {
         let params =
             format!(r#"{{"name":"t","context":{{"request_id":"{request}"}},"arguments":{{"n":{more}}}}}"#);
-        Act::new(id.to_owned(), "claw.tool.call", &params)
+        GuestRequest::new(id.to_owned(), "claw.tool.call", &params)
     }
 
     #[test]
     fn an_answer_is_found_for_seven_days_over_a_restart_and_only_by_who_asked_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let answers = Answers::open(folder.path().join("a"), at(0), None).unwrap();
+        let answers = AnswerLog::open(folder.path().join("a"), at(0), None).unwrap();
         let asked = act("1", "r", "1");
         assert_eq!(answers.find("ann", &asked, at(0)), None);
         answers.keep("ann", &asked, RESULT, at(0));
@@ -405,16 +412,16 @@ mod tests {
         bytes.extend_from_slice(br#"{"key":"00"#);
         std::fs::write(&file, bytes).unwrap();
 
-        let answers = Answers::open(folder.path().join("a"), at(6), None).unwrap();
+        let answers = AnswerLog::open(folder.path().join("a"), at(6), None).unwrap();
         let again = act("\"again\"", "r", "1");
-        let Some(Known::Answer(found)) = answers.find("ann", &again, at(6)) else {
+        let Some(GuestRequestLookup::Answer(found)) = answers.find("ann", &again, at(6)) else {
             panic!()
         };
         let line = String::from_utf8(found.line(&again.id)).unwrap();
         assert_eq!(line, r#"{"jsonrpc":"2.0","id":"again","result":{"content":[]}}"#);
         assert_eq!(
             answers.find("ann", &act("1", "r", "2"), at(6)),
-            Some(Known::Reused)
+            Some(GuestRequestLookup::Reused)
         );
         assert_eq!(answers.find("bob", &again, at(6)), None, "another client's");
         assert_eq!(answers.find("ann", &act("1", "s", "1"), at(6)), None);
@@ -427,7 +434,7 @@ mod tests {
     #[test]
     fn what_was_refused_before_it_was_judged_is_not_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let answers = Answers::open(folder.path().join("a"), at(0), None).unwrap();
+        let answers = AnswerLog::open(folder.path().join("a"), at(0), None).unwrap();
         let error =
             |code: i64| format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m"}}}}"#);
         for (request, code, kept) in [
@@ -440,7 +447,7 @@ mod tests {
             answers.keep("ann", &asked, error(code).as_bytes(), at(0));
             assert_eq!(answers.find("ann", &asked, at(0)).is_some(), kept, "{code}");
         }
-        let nameless = Act::new("1".to_owned(), "claw.tool.call", r#"{"name":"t"}"#);
+        let nameless = GuestRequest::new("1".to_owned(), "claw.tool.call", r#"{"name":"t"}"#);
         answers.keep("ann", &nameless, RESULT, at(0));
         assert_eq!(answers.find("ann", &nameless, at(0)), None);
     }

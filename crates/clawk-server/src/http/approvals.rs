@@ -2,25 +2,25 @@
 
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
-use clawk_kernel::sheet::Seen;
+use clawk_kernel::sheet::PreviewReceipt;
 use http::StatusCode;
 use uuid::Uuid;
 
-use super::App;
-use super::auth::Principal;
+use super::HttpApp;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
-use super::model::{AnswerApproval, Approval, ApprovalDecision, Approvals};
+use super::model::{AnswerApproval, Approval, ApprovalDecision, ApprovalList};
 use crate::access::Scope;
 
 /// What waits for a person, oldest first: of the caller's sessions; who may answer sees all.
 #[utoipa::path(
     get, path = "/v1/approvals", tag = "approvals",
-    responses((status = 200, description = "Open questions, and answers that were not used yet.", body = Approvals)),
+    responses((status = 200, description = "Open questions, and answers that were not used yet.", body = ApprovalList)),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
-) -> Result<Json<Approvals>, ApiError> {
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
+) -> Result<Json<ApprovalList>, ApiError> {
     let all = principal.may(Scope::Approve);
     if !all {
         principal.needs(Scope::Read)?;
@@ -32,7 +32,7 @@ pub(crate) async fn list(
     };
     let mut views = cra.approvals();
     views.retain(|view| all || seen(view.session));
-    Ok(Json(Approvals {
+    Ok(Json(ApprovalList {
         approvals: views.into_iter().map(Approval::from).collect(),
     }))
 }
@@ -44,8 +44,8 @@ pub(crate) async fn list(
     responses((status = 200, description = "The question.", body = Approval)),
 )]
 pub(crate) async fn show(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Json<Approval>, ApiError> {
     let all = principal.may(Scope::Approve);
@@ -82,8 +82,8 @@ fn nothing() -> ApiError {
     responses((status = 200, description = "Answered.", body = Approval)),
 )]
 pub(crate) async fn answer(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Approval>, ApiError> {
@@ -102,7 +102,7 @@ pub(crate) async fn answer(
         ));
     }
     let id = parsed(&id)?;
-    let seen = Seen::Whole(wanted.seen.into_iter().collect());
+    let seen = PreviewReceipt::Whole(wanted.seen.into_iter().collect());
     let approve = wanted.decision == ApprovalDecision::Approve;
     Ok(Json(
         cra.answer(id, approve, &principal.name, wanted.reason, &seen)

@@ -8,25 +8,25 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, LOCATION};
 use serde_json::Value;
 
-use super::App;
-use super::auth::Principal;
+use super::HttpApp;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
-use super::model::{AtlasSummary, Atlases, LoadAtlas};
+use super::model::{AtlasList, AtlasSummary, LoadAtlas};
 use crate::access::Scope;
 
 /// The Atlases in force, by id.
 #[utoipa::path(
     get, path = "/v1/atlases", tag = "atlases",
-    responses((status = 200, description = "All of them.", body = Atlases)),
+    responses((status = 200, description = "All of them.", body = AtlasList)),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
-) -> Result<Json<Atlases>, ApiError> {
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
+) -> Result<Json<AtlasList>, ApiError> {
     principal.needs(Scope::Read)?;
     let items: Vec<_> = app.cra()?.atlases().iter().map(summary).collect();
     let total = items.len();
-    Ok(Json(Atlases { items, total }))
+    Ok(Json(AtlasList { items, total }))
 }
 
 /// Loads an Atlas: it governs everybody from now on, and after a restart.
@@ -38,8 +38,8 @@ pub(crate) async fn list(
     ),
 )]
 pub(crate) async fn load(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     principal.needs(Scope::Admin)?;
@@ -66,8 +66,8 @@ pub(crate) async fn load(
     responses((status = 200, description = "Its `atlas.json`.", content((Object = "application/json")))),
 )]
 pub(crate) async fn show(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     principal.needs(Scope::Read)?;
@@ -93,8 +93,8 @@ pub(crate) async fn show(
     ),
 )]
 pub(crate) async fn remove(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     principal.needs(Scope::Admin)?;

@@ -8,11 +8,11 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::App;
+use super::HttpApp;
 use super::error::ApiError;
-use super::limit::Limiter;
-use crate::access::{Rights, Scope, Token, Tokens};
-use crate::oauth::Fault;
+use super::limit::RequestLimiter;
+use crate::access::{ClientRights, Scope, Token, Tokens};
+use crate::oauth::TokenRefusal;
 
 /// The header beside `Authorization: Bearer`.
 const API_KEY: &str = "x-api-key";
@@ -21,17 +21,17 @@ pub(crate) const LOCAL: &str = "local";
 
 /// The tokens in force and how often each was used lately. A reload replaces all of it at once.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct ActiveTokens {
     pub(crate) tokens: Tokens,
-    pub(crate) limiter: Limiter,
+    pub(crate) limiter: RequestLimiter,
     replaced: CancellationToken,
 }
 
-impl Access {
+impl ActiveTokens {
     pub(crate) fn new(tokens: Vec<Token>, requests_per_second: u32) -> Self {
         let tokens = Tokens::new(tokens);
         Self {
-            limiter: Limiter::new(requests_per_second, tokens.len()),
+            limiter: RequestLimiter::new(requests_per_second, tokens.len()),
             tokens,
             replaced: CancellationToken::new(),
         }
@@ -50,14 +50,14 @@ impl Access {
 
 /// When a stream must end, whatever it has still to tell: the server ends, or the token that opened it may be gone.
 #[derive(Debug, Clone)]
-pub(crate) struct Ending {
+pub(crate) struct StreamEndSignal {
     over: CancellationToken,
-    access: Arc<Access>,
+    access: Arc<ActiveTokens>,
 }
 
-impl Ending {
+impl StreamEndSignal {
     /// Of a stream that opens now.
-    pub(crate) fn of(app: &App) -> Self {
+    pub(crate) fn of(app: &HttpApp) -> Self {
         Self {
             over: app.over.clone(),
             access: app.access(),
@@ -75,17 +75,17 @@ impl Ending {
 
 /// Who asks.
 #[derive(Debug, Clone)]
-pub(crate) struct Principal {
+pub(crate) struct HttpPrincipal {
     pub(crate) name: Arc<str>,
     /// Its place among the tokens.
     pub(crate) index: usize,
-    rights: Rights,
+    rights: ClientRights,
     /// When its token is over, seconds since 1970; none: when the operator says so.
     pub(crate) until_s: Option<i64>,
 }
 
-impl Principal {
-    fn new(rights: Rights, index: usize) -> Self {
+impl HttpPrincipal {
+    fn new(rights: ClientRights, index: usize) -> Self {
         Self {
             name: rights.shared_name(),
             index,
@@ -95,7 +95,7 @@ impl Principal {
     }
 
     /// What it may do.
-    pub(crate) fn rights(&self) -> Rights {
+    pub(crate) fn rights(&self) -> ClientRights {
         self.rights.clone()
     }
 
@@ -131,12 +131,12 @@ impl Principal {
 /// # Errors
 /// 401: no token, two different ones, or an unknown one; it doesn't say which. 503: the issuer of tokens can't be asked.
 pub(crate) async fn principal(
-    app: &App,
-    access: &Access,
+    app: &HttpApp,
+    access: &ActiveTokens,
     headers: &HeaderMap,
-) -> Result<Principal, ApiError> {
+) -> Result<HttpPrincipal, ApiError> {
     if access.tokens.len() == 0 && app.options.oauth.is_none() {
-        return Ok(Principal::new(Rights::admin(LOCAL), 0));
+        return Ok(HttpPrincipal::new(ClientRights::admin(LOCAL), 0));
     }
     let presented = presented(headers).ok_or_else(ApiError::unauthorized)?;
     holder(app, access, presented).await
@@ -146,9 +146,13 @@ pub(crate) async fn principal(
 ///
 /// # Errors
 /// As [`principal`].
-pub(crate) async fn holder(app: &App, access: &Access, presented: &[u8]) -> Result<Principal, ApiError> {
+pub(crate) async fn holder(
+    app: &HttpApp,
+    access: &ActiveTokens,
+    presented: &[u8],
+) -> Result<HttpPrincipal, ApiError> {
     if let Some((index, token)) = access.tokens.find(presented) {
-        return Ok(Principal::new(token.rights(), index));
+        return Ok(HttpPrincipal::new(token.rights(), index));
     }
     let oauth = app.options.oauth.as_ref().ok_or_else(ApiError::unauthorized)?;
     let token = std::str::from_utf8(presented).map_err(|_| ApiError::unauthorized())?; // silent-ok: it is none
@@ -156,16 +160,16 @@ pub(crate) async fn holder(app: &App, access: &Access, presented: &[u8]) -> Resu
         Ok(bearer) => {
             let index = access.limiter.shared(bearer.rights.name());
             let until_s = Some(bearer.until_s);
-            Ok(Principal {
+            Ok(HttpPrincipal {
                 until_s,
-                ..Principal::new(bearer.rights, index)
+                ..HttpPrincipal::new(bearer.rights, index)
             })
         }
-        Err(fault @ Fault::Token(_)) => {
+        Err(fault @ TokenRefusal::Token(_)) => {
             tracing::debug!(%fault, "a token of the authorization server was refused");
             Err(ApiError::unauthorized())
         }
-        Err(fault @ Fault::Issuer(_)) => {
+        Err(fault @ TokenRefusal::Issuer(_)) => {
             tracing::warn!(%fault, "a token could not be looked at");
             Err(ApiError::unavailable("the authorization server does not answer"))
         }
@@ -198,7 +202,7 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// When a principal's token is over, by the runtime's clock.
-pub(crate) fn until(app: &App, principal: &Principal) -> Option<Instant> {
+pub(crate) fn until(app: &HttpApp, principal: &HttpPrincipal) -> Option<Instant> {
     let left = principal.until_s?.saturating_mul(1000) - app.clock.now().as_millis();
     Some(Instant::now() + Duration::from_millis(u64::try_from(left).unwrap_or(0)))
 }

@@ -6,7 +6,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
 
-use super::App;
+use super::HttpApp;
 use super::error::ApiError;
 use crate::error::shape;
 
@@ -14,7 +14,7 @@ use crate::error::shape;
 ///
 /// # Errors
 /// 415, 413, or 400 when the body breaks off.
-pub(crate) async fn json_bytes(app: &App, request: Request) -> Result<Bytes, ApiError> {
+pub(crate) async fn json_bytes(app: &HttpApp, request: Request) -> Result<Bytes, ApiError> {
     json_within(request, app.options.max_body_bytes).await
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn json_within(request: Request, limit: usize) -> Result<Bytes,
 ///
 /// # Errors
 /// As [`json_bytes`]; 400 with what is wrong and where.
-pub(crate) async fn json<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, ApiError> {
+pub(crate) async fn json<T: DeserializeOwned>(app: &HttpApp, request: Request) -> Result<T, ApiError> {
     let bytes = json_bytes(app, request).await?;
     shape::read(&bytes)
         .map_err(|what| ApiError::invalid("invalid_request", format!("the body is wrong: {what}")))

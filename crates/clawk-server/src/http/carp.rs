@@ -2,27 +2,27 @@
 
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
-use clawk_carp::message::{self, Shape};
-use clawk_kernel::Cra;
-use clawk_proto::carp::{self, ExecuteResponse, Operation, Resolution, ValidateResponse};
+use clawk_carp::message::{self, RequestShape};
+use clawk_kernel::CraHandle;
+use clawk_proto::carp::{self, CarpOperation, CarpResolution, ExecuteResponse, ValidateResponse};
 
-use super::App;
-use super::auth::Principal;
+use super::HttpApp;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
 use super::sessions::visible;
 use crate::access::Scope;
 
 /// A CARP request of one operation, in a session that the caller sees.
 async fn read(
-    app: &App,
-    principal: &Principal,
+    app: &HttpApp,
+    principal: &HttpPrincipal,
     request: Request,
-    operation: Operation,
-) -> Result<(Cra, carp::Request), ApiError> {
+    operation: CarpOperation,
+) -> Result<(CraHandle, carp::Request), ApiError> {
     let cra = app.cra()?;
     let bytes = super::body::json_bytes(app, request).await?;
-    let request = message::parse(&bytes, Shape::Wire)?;
-    if request.operation != operation && operation != Operation::Validate {
+    let request = message::parse(&bytes, RequestShape::Wire)?;
+    if request.operation != operation && operation != CarpOperation::Validate {
         let message = format!("/operation: `{}` is wanted here", operation.name());
         return Err(ApiError::invalid("wrong_operation", message).to(request.request_id));
     }
@@ -34,15 +34,15 @@ async fn read(
 /// What the agent may see and do for its goal.
 #[utoipa::path(
     post, path = "/v1/resolve", tag = "carp", request_body = carp::Request,
-    responses((status = 200, description = "The resolution, whatever it decides.", body = Resolution)),
+    responses((status = 200, description = "The resolution, whatever it decides.", body = CarpResolution)),
 )]
 pub(crate) async fn resolve(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
-) -> Result<Json<Resolution>, ApiError> {
+) -> Result<Json<CarpResolution>, ApiError> {
     principal.needs(Scope::Resolve)?;
-    let (cra, request) = read(&app, &principal, request, Operation::Resolve).await?;
+    let (cra, request) = read(&app, &principal, request, CarpOperation::Resolve).await?;
     let resolution = cra
         .resolve(&request)
         .await
@@ -56,12 +56,12 @@ pub(crate) async fn resolve(
     responses((status = 200, description = "It ran, or waits for a person.", body = ExecuteResponse)),
 )]
 pub(crate) async fn execute(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Json<ExecuteResponse>, ApiError> {
     principal.needs(Scope::Execute)?;
-    let (cra, request) = read(&app, &principal, request, Operation::Execute).await?;
+    let (cra, request) = read(&app, &principal, request, CarpOperation::Execute).await?;
     let id = request.request_id;
     let response = cra
         .execute(request)
@@ -76,11 +76,11 @@ pub(crate) async fn execute(
     responses((status = 200, description = "What is wrong with it.", body = ValidateResponse)),
 )]
 pub(crate) async fn validate(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Json<ValidateResponse>, ApiError> {
     principal.needs(Scope::Resolve)?;
-    let (cra, request) = read(&app, &principal, request, Operation::Validate).await?;
+    let (cra, request) = read(&app, &principal, request, CarpOperation::Validate).await?;
     Ok(Json(cra.validate(&request)))
 }

@@ -4,12 +4,12 @@ use axum::Router;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 
-use super::{App, approvals, atlases, carp, claw, health, openapi, sessions, stream, traces};
+use super::{HttpApp, approvals, atlases, carp, claw, health, openapi, sessions, stream, traces};
 
 /// A group of paths that the listener serves (R42).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Door {
+pub enum HttpDoor {
     /// `/claw` and `/claw/ws`: CKP.
     Claw,
     /// `/v1/…`: the CRA API.
@@ -24,7 +24,7 @@ pub enum Door {
     A2a,
 }
 
-impl Door {
+impl HttpDoor {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Claw,
@@ -51,7 +51,7 @@ impl Door {
     }
 
     /// Its routes. The guard of the listener lies before them: Host, Origin, token, rate, deadline.
-    pub(super) fn routes(self) -> Router<App> {
+    pub(super) fn routes(self) -> Router<HttpApp> {
         match self {
             Self::Claw => claw::routes(),
             Self::Cra => cra(),
@@ -88,7 +88,7 @@ impl Door {
 }
 
 /// The CRA API.
-fn cra() -> Router<App> {
+fn cra() -> Router<HttpApp> {
     Router::new()
         .route("/v1/health", get(health::health))
         .route("/v1/sessions", get(sessions::list).post(sessions::create))

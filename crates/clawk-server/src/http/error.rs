@@ -30,14 +30,14 @@ pub(crate) struct ApiError {
 
 /// In whose words a refusal is written: by the path that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ErrorDialect {
     /// The CRA API's, and everybody's who has none.
     Cra,
     /// `/openai/v1`.
     OpenAi,
 }
 
-impl Dialect {
+impl ErrorDialect {
     pub(crate) fn of(path: &str) -> Self {
         if path.starts_with(crate::openai::PREFIX) {
             Self::OpenAi
@@ -158,10 +158,15 @@ impl ApiError {
     }
 
     /// The whole answer.
-    pub(crate) fn render(self, request_id: Uuid, dialect: Dialect, asked: &Challenged<'_>) -> Response {
+    pub(crate) fn render(
+        self,
+        request_id: Uuid,
+        dialect: ErrorDialect,
+        asked: &ChallengedRequest<'_>,
+    ) -> Response {
         let body = match dialect {
-            Dialect::OpenAi => axum::Json(self.openai()).into_response(),
-            Dialect::Cra => axum::Json(model::Error {
+            ErrorDialect::OpenAi => axum::Json(self.openai()).into_response(),
+            ErrorDialect::Cra => axum::Json(model::Error {
                 error: model::ErrorBody {
                     code: self.code.to_owned(),
                     message: self.message,
@@ -206,7 +211,7 @@ impl IntoResponse for ApiError {
 
 /// The request behind a refusal, for its challenge.
 #[derive(Debug)]
-pub(crate) struct Challenged<'a> {
+pub(crate) struct ChallengedRequest<'a> {
     /// Whose tokens are taken.
     pub(crate) oauth: Option<&'a OAuth>,
     pub(crate) path: &'a str,
@@ -218,8 +223,8 @@ pub(crate) struct Challenged<'a> {
 pub(crate) fn finish(
     mut response: Response,
     request_id: Uuid,
-    dialect: Dialect,
-    asked: &Challenged<'_>,
+    dialect: ErrorDialect,
+    asked: &ChallengedRequest<'_>,
 ) -> Response {
     let Some(error) = response.extensions_mut().remove::<ApiError>() else {
         return response;

@@ -10,22 +10,22 @@ use futures::StreamExt as _;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
-use super::auth::Principal;
-use super::error::{ApiError, Challenged, Dialect, finish};
-use super::{App, Inner, auth, hooks};
+use super::auth::HttpPrincipal;
+use super::error::{ApiError, ChallengedRequest, ErrorDialect, finish};
+use super::{HttpApp, HttpAppInner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Host, Origin, token, rate; then the handler, within its time.
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(app): State<HttpApp>, mut request: Request, next: Next) -> Response {
     let id = app.clock.uuid();
-    let dialect = Dialect::of(request.uri().path());
+    let dialect = ErrorDialect::of(request.uri().path());
     let path = request.uri().path().to_owned();
     let presented = request.headers().contains_key(AUTHORIZATION);
     let admitted = admit(&app, &mut request).await;
     let over = request
         .extensions()
-        .get::<Principal>()
+        .get::<HttpPrincipal>()
         .and_then(|principal| auth::until(&app, principal));
     let response = match admitted {
         Err(refusal) => refusal.into_response(),
@@ -44,7 +44,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
             }
         }
     };
-    let asked = Challenged {
+    let asked = ChallengedRequest {
         oauth: app.options.oauth.as_ref(),
         path: &path,
         presented,
@@ -64,13 +64,13 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 }
 
 /// Its handler waits for a turn, within a limit of its own.
-fn is_patient(app: &App, request: &Request) -> bool {
+fn is_patient(app: &HttpApp, request: &Request) -> bool {
     let path = request.uri().path();
     let mut doors = app.options.doors.iter();
     doors.any(|door| door.patient_paths().contains(&path))
 }
 
-async fn admit(app: &App, request: &mut Request) -> Result<(), ApiError> {
+async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
     let access = app.access();
@@ -115,7 +115,7 @@ fn limited(wait_ms: u64) -> ApiError {
 }
 
 /// The `Host` names this server: else a page of somebody else's may have been pointed at us by its DNS.
-fn check_host(app: &Inner, headers: &HeaderMap, uri: &Uri) -> Result<String, ApiError> {
+fn check_host(app: &HttpAppInner, headers: &HeaderMap, uri: &Uri) -> Result<String, ApiError> {
     let refused = |shown: &str| {
         let shown: String = shown.chars().take(100).collect();
         ApiError::forbidden(
@@ -171,7 +171,7 @@ fn is_loopback_name(name: &str) -> bool {
 }
 
 /// A browser says where its page is from: from here, or from an origin that is configured.
-fn check_origin(app: &Inner, headers: &HeaderMap, host: &str) -> Result<(), ApiError> {
+fn check_origin(app: &HttpAppInner, headers: &HeaderMap, host: &str) -> Result<(), ApiError> {
     for origin in headers.get_all(ORIGIN) {
         let origin = origin.to_str().unwrap_or("(unreadable)"); // silent-ok: such an origin fits nothing
         let own = origin

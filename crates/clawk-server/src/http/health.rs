@@ -6,15 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 
-use super::App;
-use super::model::{Check, CheckStatus, Health, HealthStatus};
+use super::HttpApp;
+use super::model::{CheckStatus, Health, HealthCheck, HealthStatus};
 
 /// Whether it takes requests, and what it speaks.
 #[utoipa::path(
     get, path = "/v1/health", tag = "health", security(()),
     responses((status = 200, description = "It answers.", body = Health))
 )]
-pub(crate) async fn health(State(app): State<App>) -> Json<Health> {
+pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
     let kernel = app.host.current().get();
     let state = kernel.as_ref().map(|kernel| kernel.status());
     let agent = match &state {
@@ -61,7 +61,7 @@ pub(crate) async fn alive() -> StatusCode {
 }
 
 /// The agent is READY.
-pub(crate) async fn ready(State(app): State<App>) -> StatusCode {
+pub(crate) async fn ready(State(app): State<HttpApp>) -> StatusCode {
     let status = app.host.current().get().map(|kernel| kernel.status());
     if status.is_some_and(|status| status.state.name() == "READY") {
         StatusCode::OK
@@ -70,6 +70,6 @@ pub(crate) async fn ready(State(app): State<App>) -> StatusCode {
     }
 }
 
-const fn check(status: CheckStatus, message: String) -> Check {
-    Check { status, message }
+const fn check(status: CheckStatus, message: String) -> HealthCheck {
+    HealthCheck { status, message }
 }

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts as _, Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
-use clawk_kernel::ports::Frame;
+use clawk_kernel::ports::SocketFrame;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
@@ -14,7 +14,7 @@ use http::header::UPGRADE;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::App;
+use super::HttpApp;
 use super::error::ApiError;
 use crate::channels::{HookBody, HookSocket};
 
@@ -35,7 +35,11 @@ const PROTOCOL_ERROR: u16 = 1002;
 const TOO_LONG: u16 = 1009;
 
 /// Hands the request to its channel.
-pub(super) async fn receive(State(app): State<App>, Path(name): Path<String>, request: Request) -> Response {
+pub(super) async fn receive(
+    State(app): State<HttpApp>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response {
     let Some(channels) = app.host.channels() else {
         return ApiError::not_found("no channel is served").into_response();
     };
@@ -80,7 +84,7 @@ pub(super) async fn receive(State(app): State<App>, Path(name): Path<String>, re
     Response::from_parts(head, body)
 }
 
-fn opened(app: &App, upgrade: WebSocketUpgrade, ends: HookSocket) -> Response {
+fn opened(app: &HttpApp, upgrade: WebSocketUpgrade, ends: HookSocket) -> Response {
     let most = ends.max_frame_bytes;
     let upgrade = upgrade
         .protocols([ends.protocol])
@@ -119,7 +123,7 @@ async fn carry(socket: WebSocket, ends: HookSocket) {
     let _said = timeout(WRITE, farewell).await;
 }
 
-async fn read(frames: &mut SplitStream<WebSocket>, heard: &mpsc::Sender<Frame>, most: usize) -> u16 {
+async fn read(frames: &mut SplitStream<WebSocket>, heard: &mpsc::Sender<SocketFrame>, most: usize) -> u16 {
     loop {
         let frame = match timeout(SILENT, frames.next()).await {
             Err(_) => return AWAY, // silent-ok: it answers no ping
@@ -132,8 +136,8 @@ async fn read(frames: &mut SplitStream<WebSocket>, heard: &mpsc::Sender<Frame>, 
             Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => continue,
             Ok(Some(Ok(Message::Text(text)))) if text.len() > most => return TOO_LONG,
             Ok(Some(Ok(Message::Binary(bytes)))) if bytes.len() > most => return TOO_LONG,
-            Ok(Some(Ok(Message::Text(text)))) => Frame::Text(text.as_str().to_owned()),
-            Ok(Some(Ok(Message::Binary(bytes)))) => Frame::Bytes(bytes.to_vec()),
+            Ok(Some(Ok(Message::Text(text)))) => SocketFrame::Text(text.as_str().to_owned()),
+            Ok(Some(Ok(Message::Binary(bytes)))) => SocketFrame::Bytes(bytes.to_vec()),
         };
         if heard.send(frame).await.is_err() {
             // The channel has ended the talk; why is what it said last.
@@ -144,7 +148,7 @@ async fn read(frames: &mut SplitStream<WebSocket>, heard: &mpsc::Sender<Frame>, 
 
 async fn write(
     sink: &mut SplitSink<WebSocket, Message>,
-    said: &mut mpsc::Receiver<Frame>,
+    said: &mut mpsc::Receiver<SocketFrame>,
 ) -> (u16, &'static str) {
     let mut pings = tokio::time::interval(PING);
     pings.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -153,9 +157,9 @@ async fn write(
         let frame = tokio::select! {
             biased;
             frame = said.recv() => match frame {
-                Some(Frame::Text(text)) => Message::Text(text.into()),
-                Some(Frame::Bytes(bytes)) => Message::Binary(bytes.into()),
-                Some(Frame::Close(code, reason)) => return (code, reason),
+                Some(SocketFrame::Text(text)) => Message::Text(text.into()),
+                Some(SocketFrame::Bytes(bytes)) => Message::Binary(bytes.into()),
+                Some(SocketFrame::Close(code, reason)) => return (code, reason),
                 None => return (AWAY, "the channel has ended"),
             },
             _ = pings.tick() => Message::Ping(axum::body::Bytes::new()),

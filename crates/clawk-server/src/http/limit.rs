@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
-struct Bucket {
+struct RequestBucket {
     /// Millionths of a request.
     left: u64,
     at: Instant,
@@ -18,16 +18,16 @@ const SHARED: usize = 64;
 
 /// All buckets: one for each token, then the shared ones; the last one is for those whose token is not known.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub(crate) struct RequestLimiter {
     per_second: u64,
-    buckets: Mutex<Vec<Bucket>>,
+    buckets: Mutex<Vec<RequestBucket>>,
 }
 
-impl Limiter {
+impl RequestLimiter {
     /// For so many tokens. 0 per second: no limit.
     pub(crate) fn new(per_second: u32, tokens: usize) -> Self {
         let per_second = u64::from(per_second);
-        let full = Bucket {
+        let full = RequestBucket {
             left: per_second * 2 * WHOLE,
             at: Instant::now(),
         };

@@ -16,10 +16,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::auth::Access;
-use super::{App, HttpOptions, Inner, Tls, Token, Traces, router};
-use crate::host::Host;
-use crate::transport::stalling::Stalling;
+use super::auth::ActiveTokens;
+use super::{HttpApp, HttpAppInner, HttpOptions, ListenerTls, Token, TraceReader, router};
+use crate::host::AgentHost;
+use crate::transport::stalling::StallTimeout;
 
 /// How long the lines before a body may take, milliseconds; also how long a connection may be idle.
 const HEAD_MS: u64 = 15_000;
@@ -62,13 +62,13 @@ pub enum HttpError {
 
 /// The API, bound to its address and not yet serving.
 #[derive(Debug)]
-pub struct Http {
+pub struct HttpListener {
     listener: TcpListener,
     address: SocketAddr,
-    app: App,
+    app: HttpApp,
 }
 
-impl Http {
+impl HttpListener {
     /// Binds the address.
     ///
     /// # Errors
@@ -76,8 +76,8 @@ impl Http {
     pub async fn bind(
         address: SocketAddr,
         options: HttpOptions,
-        host: Host,
-        traces: Arc<dyn Traces>,
+        host: AgentHost,
+        traces: Arc<dyn TraceReader>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, HttpError> {
         let loopback = address.ip().is_loopback();
@@ -90,11 +90,11 @@ impl Http {
         let failed = |cause| HttpError::Io { address, cause };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        if options.doors.contains(&super::Door::A2a) {
+        if options.doors.contains(&super::HttpDoor::A2a) {
             host.serve_tasks();
         }
-        let access = Access::new(options.tokens.clone(), options.requests_per_second);
-        let inner = Inner {
+        let access = ActiveTokens::new(options.tokens.clone(), options.requests_per_second);
+        let inner = HttpAppInner {
             host,
             traces,
             clock,
@@ -102,14 +102,14 @@ impl Http {
             streams: super::shares::PlaceShares::new(options.max_streams),
             over: CancellationToken::new(),
             work: TaskTracker::new(),
-            claw: super::claw::Sessions::new(options.max_sessions),
+            claw: super::claw::CkpHttpSessions::new(options.max_sessions),
             loopback,
             options,
         };
         Ok(Self {
             listener,
             address,
-            app: App(Arc::new(inner)),
+            app: HttpApp(Arc::new(inner)),
         })
     }
 
@@ -161,7 +161,7 @@ impl Http {
         if let Some(push) = options
             .push
             .clone()
-            .filter(|_| options.doors.contains(&super::Door::A2a))
+            .filter(|_| options.doors.contains(&super::HttpDoor::A2a))
         {
             tracker.spawn(push.carry_on(self.app.host.clone(), cancel.clone()));
         }
@@ -185,7 +185,7 @@ impl Http {
                 let _fast = stream.set_nodelay(true);
                 match tls {
                     None => connection(stream, stall, service, ending, cut).await,
-                    Some(Tls(config)) => {
+                    Some(ListenerTls(config)) => {
                         let handshake = TlsAcceptor::from(config).accept(stream);
                         match tokio::time::timeout(Duration::from_millis(HEAD_MS), handshake).await {
                             Ok(Ok(stream)) => connection(stream, stall, service, ending, cut).await,
@@ -211,7 +211,7 @@ impl Http {
 
 /// Replaces the tokens of a listener that serves.
 #[derive(Debug, Clone)]
-pub struct Keys(App);
+pub struct Keys(HttpApp);
 
 impl Keys {
     /// From now on, these tokens alone. Streams that were opened before end, so that nobody reads on with a token that is gone.
@@ -223,7 +223,7 @@ impl Keys {
         if tokens.is_empty() && access.tokens.len() > 0 && self.0.options.oauth.is_none() {
             return Err(HttpError::Emptied);
         }
-        let fresh = Arc::new(Access::new(tokens, self.0.options.requests_per_second));
+        let fresh = Arc::new(ActiveTokens::new(tokens, self.0.options.requests_per_second));
         std::mem::replace(&mut *access, fresh).retire();
         Ok(())
     }
@@ -241,7 +241,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(HEAD_MS))
         .max_buf_size(HEAD_BYTES);
-    let io = TokioIo::new(Stalling::new(stream, stall));
+    let io = TokioIo::new(StallTimeout::new(stream, stall));
     let connection = builder.serve_connection(io, service).with_upgrades();
     tokio::pin!(connection);
     let mut ended = false;

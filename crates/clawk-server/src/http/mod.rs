@@ -32,26 +32,26 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
-use clawk_kernel::Cra;
-use clawk_kernel::ports::Later;
+use clawk_kernel::CraHandle;
+use clawk_kernel::ports::BoxFuture;
 use clawk_kernel::time::Clock;
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
-use clawk_trace::Report;
+use clawk_trace::VerificationReport;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use crate::access::{Scope, Token};
-pub use doors::Door;
-pub use listen::{Http, HttpError, Keys};
+pub use doors::HttpDoor;
+pub use listen::{HttpError, HttpListener, Keys};
 pub use openapi::document;
-pub use tls::{Tls, TlsError};
+pub use tls::{ListenerTls, TlsError};
 
-use crate::a2a::push::Push;
-use crate::host::Host;
+use crate::a2a::push::PushNotifier;
+use crate::host::AgentHost;
 use crate::oauth::OAuth;
-use auth::Access;
+use auth::ActiveTokens;
 pub(crate) use error::ApiError;
 
 /// Which events of a session are wanted.
@@ -68,18 +68,18 @@ pub struct Page {
 }
 
 /// Reads whole events with their hashes, beside the running agent.
-pub trait Traces: Send + Sync + fmt::Debug {
+pub trait TraceReader: Send + Sync + fmt::Debug {
     /// Events in chain order; empty when there are none, also of a session that nobody knows.
-    fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>>;
+    fn page(&self, page: Page) -> BoxFuture<'_, Result<Vec<SealedEvent>, String>>;
 
     /// Wakes readers: it changes after each commit that holds events.
     fn watch(&self) -> watch::Receiver<u64>;
 
     /// How many events a chain has; only of these types, if any are given.
-    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>>;
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> BoxFuture<'_, Result<u64, String>>;
 
     /// Verifies a session's chain from its first event to the head that was recorded.
-    fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>>;
+    fn verify(&self, session: SessionId) -> BoxFuture<'_, Result<VerificationReport, String>>;
 }
 
 /// Limits and tokens of the listener.
@@ -90,14 +90,14 @@ pub struct HttpOptions {
     /// An authorization server whose tokens are taken, too.
     pub oauth: Option<OAuth>,
     /// Sends push notifications of `/a2a`; none: it has none.
-    pub push: Option<Push>,
+    pub push: Option<PushNotifier>,
     /// What is served.
-    pub doors: Vec<Door>,
+    pub doors: Vec<HttpDoor>,
     /// TLS; without it the listener speaks plain HTTP.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTls>,
     /// Addresses beyond loopback may be listened on.
     pub public: bool,
-    /// Names that a `Host` header may have, besides loopback's and the address's own.
+    /// Names that a `AgentHost` header may have, besides loopback's and the address's own.
     pub hosts: Vec<String>,
     /// Origins of browsers that may call, such as `https://console.example.com`.
     pub origins: Vec<String>,
@@ -126,7 +126,7 @@ impl Default for HttpOptions {
             oauth: None,
             push: None,
             tls: None,
-            doors: Door::DEFAULT.to_vec(),
+            doors: HttpDoor::DEFAULT.to_vec(),
             public: false,
             hosts: Vec::new(),
             origins: Vec::new(),
@@ -144,35 +144,35 @@ impl Default for HttpOptions {
 
 /// What every handler has at hand.
 #[derive(Debug, Clone)]
-pub(crate) struct App(Arc<Inner>);
+pub(crate) struct HttpApp(Arc<HttpAppInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) host: Host,
-    pub(crate) traces: Arc<dyn Traces>,
+pub(crate) struct HttpAppInner {
+    pub(crate) host: AgentHost,
+    pub(crate) traces: Arc<dyn TraceReader>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: HttpOptions,
-    access: RwLock<Arc<Access>>,
+    access: RwLock<Arc<ActiveTokens>>,
     pub(crate) streams: shares::PlaceShares,
     pub(crate) over: CancellationToken,
     /// Sessions and sockets that outlive the request that began them.
     pub(crate) work: TaskTracker,
-    claw: claw::Sessions,
+    claw: claw::CkpHttpSessions,
     /// Listening on loopback only.
     pub(crate) loopback: bool,
 }
 
-impl std::ops::Deref for App {
-    type Target = Inner;
+impl std::ops::Deref for HttpApp {
+    type Target = HttpAppInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &HttpAppInner {
         &self.0
     }
 }
 
-impl App {
+impl HttpApp {
     /// The tokens in force.
-    pub(crate) fn access(&self) -> Arc<Access> {
+    pub(crate) fn access(&self) -> Arc<ActiveTokens> {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -181,7 +181,7 @@ impl App {
         self.access().tokens.len() > 0 || self.options.oauth.is_some()
     }
 
-    pub(crate) fn cra(&self) -> Result<Cra, ApiError> {
+    pub(crate) fn cra(&self) -> Result<CraHandle, ApiError> {
         let kernel = self.host.current().get();
         kernel
             .map(|kernel| kernel.cra())
@@ -190,7 +190,7 @@ impl App {
 }
 
 /// One listener, by path (R42): the doors that are on, guarded.
-fn router(app: App) -> Router {
+fn router(app: HttpApp) -> Router {
     let doors = app.options.doors.iter();
     let paths = doors.fold(Router::new(), |paths, door| paths.merge(door.routes()));
     paths

@@ -43,7 +43,8 @@ pub(crate) enum CheckStatus {
 
 /// One part of the server.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Check {
+#[schema(as = Check)]
+pub(crate) struct HealthCheck {
     /// How it is.
     pub(crate) status: CheckStatus,
     /// For people.
@@ -70,7 +71,7 @@ pub(crate) struct Health {
     /// Since the agent started, whole seconds; 0 before.
     pub(crate) uptime_seconds: u64,
     /// By name: `agent` (its state), `stop` (emergency stops).
-    pub(crate) checks: BTreeMap<&'static str, Check>,
+    pub(crate) checks: BTreeMap<&'static str, HealthCheck>,
     /// Of clawk.
     pub(crate) version: String,
     /// The CARP that is spoken.
@@ -104,7 +105,8 @@ pub(crate) struct CreateSession {
 
 /// A session.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Session {
+#[schema(as = Session)]
+pub(crate) struct ApiSession {
     /// Its id.
     pub(crate) session_id: Uuid,
     /// Its trace's id: the same.
@@ -146,7 +148,7 @@ pub(crate) enum SessionStatus {
     Ended,
 }
 
-impl From<SessionView> for Session {
+impl From<SessionView> for ApiSession {
     fn from(view: SessionView) -> Self {
         Self {
             session_id: view.id.0,
@@ -171,9 +173,10 @@ impl From<SessionView> for Session {
 
 /// Sessions.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Sessions {
+#[schema(as = Sessions)]
+pub(crate) struct ApiSessionList {
     /// The latest first.
-    pub(crate) items: Vec<Session>,
+    pub(crate) items: Vec<ApiSession>,
     /// How many there are, whatever `limit` and `offset` say.
     pub(crate) total: usize,
     /// As it was taken.
@@ -185,7 +188,7 @@ pub(crate) struct Sessions {
 /// Which sessions a list shows.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Wanted {
+pub(crate) enum SessionFilter {
     /// Those that take requests.
     #[default]
     Active,
@@ -202,7 +205,7 @@ pub(crate) enum Wanted {
 pub(crate) struct ListQuery {
     /// `active` when absent.
     #[param(inline)]
-    pub(crate) status: Option<Wanted>,
+    pub(crate) status: Option<SessionFilter>,
     /// 1 to 100; 20 when absent.
     #[param(minimum = 1, maximum = 100)]
     pub(crate) limit: Option<u32>,
@@ -279,7 +282,8 @@ pub(crate) struct ChainFault {
 
 /// Whether a chain holds.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Verified {
+#[schema(as = Verified)]
+pub(crate) struct ChainVerification {
     /// The session.
     pub(crate) session_id: Uuid,
     /// Every event holds.
@@ -335,7 +339,8 @@ pub(crate) struct AtlasSummary {
 
 /// Atlases.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Atlases {
+#[schema(as = Atlases)]
+pub(crate) struct AtlasList {
     /// By id.
     pub(crate) items: Vec<AtlasSummary>,
     /// How many.
@@ -414,7 +419,8 @@ impl From<ApprovalView> for Approval {
 
 /// Questions.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Approvals {
+#[schema(as = Approvals)]
+pub(crate) struct ApprovalList {
     /// The oldest first.
     pub(crate) approvals: Vec<Approval>,
 }

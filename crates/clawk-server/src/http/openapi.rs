@@ -8,7 +8,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::auth::Principal;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
 use super::{approvals, atlases, carp, health, model, sessions, stream, traces};
 use crate::access::Scope;
@@ -27,18 +27,18 @@ use crate::access::Scope;
     ),
     components(schemas(model::Error)),
     security(("bearer" = []), ("api_key" = [])),
-    modifiers(&Everywhere),
+    modifiers(&CommonResponses),
 )]
-struct Api;
+struct OpenApiDocument;
 
 /// The document.
 #[must_use]
 pub fn document() -> Document {
-    Api::openapi()
+    OpenApiDocument::openapi()
 }
 
 /// `GET /v1/openapi.json`.
-pub(crate) async fn serve(Extension(principal): Extension<Principal>) -> Result<Response, ApiError> {
+pub(crate) async fn serve(Extension(principal): Extension<HttpPrincipal>) -> Result<Response, ApiError> {
     principal.needs(Scope::Read)?;
     let text = document()
         .to_json()
@@ -47,9 +47,9 @@ pub(crate) async fn serve(Extension(principal): Extension<Principal>) -> Result<
 }
 
 /// What every operation may answer, because of what stands before all of them.
-struct Everywhere;
+struct CommonResponses;
 
-impl Modify for Everywhere {
+impl Modify for CommonResponses {
     fn modify(&self, document: &mut Document) {
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));

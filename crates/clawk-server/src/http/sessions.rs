@@ -4,23 +4,23 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
-use clawk_kernel::Cra;
+use clawk_kernel::CraHandle;
 use clawk_kernel::carp::{NewSession, SessionView};
 use clawk_proto::SessionId;
 use http::StatusCode;
 use http::header::LOCATION;
 
-use super::App;
-use super::auth::Principal;
+use super::HttpApp;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
-use super::model::{CreateSession, ListQuery, Session, Sessions, Wanted};
+use super::model::{ApiSession, ApiSessionList, CreateSession, ListQuery, SessionFilter};
 use crate::access::Scope;
 
 /// A session that the caller sees.
 ///
 /// # Errors
 /// 404: the session does not exist or belongs to another token. The answer does not say which.
-pub(crate) fn visible(cra: &Cra, principal: &Principal, id: &str) -> Result<SessionView, ApiError> {
+pub(crate) fn visible(cra: &CraHandle, principal: &HttpPrincipal, id: &str) -> Result<SessionView, ApiError> {
     let parsed: Option<SessionId> = id.parse().ok(); // silent-ok: what is no id is no session
     parsed
         .and_then(|id| cra.session(id))
@@ -47,11 +47,11 @@ pub(crate) fn bad_query(error: &QueryRejection) -> ApiError {
 /// Opens a session. It belongs to the token that opens it.
 #[utoipa::path(
     post, path = "/v1/sessions", tag = "sessions", request_body = CreateSession,
-    responses((status = 201, description = "It is open.", body = Session, headers(("Location" = String, description = "Its path.")))),
+    responses((status = 201, description = "It is open.", body = ApiSession, headers(("Location" = String, description = "Its path.")))),
 )]
 pub(crate) async fn create(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     principal.needs(Scope::Resolve)?;
@@ -75,7 +75,7 @@ pub(crate) async fn create(
     Ok((
         StatusCode::CREATED,
         [(LOCATION, location)],
-        Json(Session::from(view)),
+        Json(ApiSession::from(view)),
     )
         .into_response())
 }
@@ -83,26 +83,26 @@ pub(crate) async fn create(
 /// The sessions of the caller, the latest first; an admin sees everybody's.
 #[utoipa::path(
     get, path = "/v1/sessions", tag = "sessions", params(ListQuery),
-    responses((status = 200, description = "The latest first.", body = Sessions)),
+    responses((status = 200, description = "The latest first.", body = ApiSessionList)),
 )]
 pub(crate) async fn list(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Json<Sessions>, ApiError> {
+) -> Result<Json<ApiSessionList>, ApiError> {
     principal.needs(Scope::Read)?;
     let Query(query) = query.map_err(|error| bad_query(&error))?;
     let owner = (!principal.is_admin()).then_some(&*principal.name);
     let live = match query.status.unwrap_or_default() {
-        Wanted::Active => Some(true),
-        Wanted::Ended => Some(false),
-        Wanted::All => None,
+        SessionFilter::Active => Some(true),
+        SessionFilter::Ended => Some(false),
+        SessionFilter::All => None,
     };
     let (limit, offset) = (limit(query.limit, 20, 100)?, query.offset.unwrap_or(0));
     let from = usize::try_from(offset).unwrap_or(usize::MAX);
     let (views, total) = app.cra()?.sessions(owner, live, (from, limit));
-    Ok(Json(Sessions {
-        items: views.into_iter().map(Session::from).collect(),
+    Ok(Json(ApiSessionList {
+        items: views.into_iter().map(ApiSession::from).collect(),
         total,
         limit,
         offset,
@@ -112,13 +112,13 @@ pub(crate) async fn list(
 /// One session.
 #[utoipa::path(
     get, path = "/v1/sessions/{id}", tag = "sessions", params(("id" = uuid::Uuid, Path, description = "The session.")),
-    responses((status = 200, description = "It.", body = Session)),
+    responses((status = 200, description = "It.", body = ApiSession)),
 )]
 pub(crate) async fn show(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
-) -> Result<Json<Session>, ApiError> {
+) -> Result<Json<ApiSession>, ApiError> {
     principal.needs(Scope::Read)?;
     Ok(Json(visible(&app.cra()?, &principal, &id)?.into()))
 }
@@ -129,8 +129,8 @@ pub(crate) async fn show(
     responses((status = 204, description = "It has ended.")),
 )]
 pub(crate) async fn end(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     principal.needs(Scope::Resolve)?;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::auth::Principal;
+use super::auth::HttpPrincipal;
 
 /// Below so many places there is nothing to share out: whoever comes first has them.
 const UNSHARED: usize = 8;
@@ -61,8 +61,8 @@ impl PlaceShares {
     ///
     /// # Errors
     /// There is none now.
-    pub(crate) fn take(&self, principal: Option<&Principal>) -> Result<PlaceGuard, NoPlace> {
-        let is_admin = principal.is_some_and(Principal::is_admin);
+    pub(crate) fn take(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, NoPlace> {
+        let is_admin = principal.is_some_and(HttpPrincipal::is_admin);
         let name = principal.map_or_else(|| UNKNOWN.into(), |principal| Arc::clone(&principal.name));
         self.take_as((!is_admin).then_some(name))
     }

@@ -15,13 +15,13 @@ use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::auth::{self, Access, Principal};
+use super::auth::{self, ActiveTokens, HttpPrincipal};
 use super::error::ApiError;
 use super::model::StreamQuery;
 use super::sessions::bad_query;
 use super::shares::{NoPlace, PlaceGuard};
 use super::traces::{behind, readable};
-use super::{App, Page};
+use super::{HttpApp, Page};
 
 /// How long more is let come before the chain is read again: a busy journal is not read for each commit.
 const GATHER: Duration = Duration::from_millis(10);
@@ -43,9 +43,9 @@ const MAX_BEHIND: usize = 1 << 20;
     ),
 )]
 pub(crate) async fn stream(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Arc<Access>>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
+    Extension(access): Extension<Arc<ActiveTokens>>,
     query: Result<Query<StreamQuery>, QueryRejection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
@@ -77,8 +77,8 @@ pub(crate) async fn stream(
 
 /// Sends until the client goes, does not read, or the server ends.
 async fn follow(
-    app: App,
-    (access, until): (Arc<Access>, Option<tokio::time::Instant>),
+    app: HttpApp,
+    (access, until): (Arc<ActiveTokens>, Option<tokio::time::Instant>),
     mut socket: WebSocket,
     session: SessionId,
     since: u64,
@@ -86,14 +86,14 @@ async fn follow(
 ) {
     let end = tokio::select! {
         biased;
-        () = auth::over(until) => End::Over,
+        () = auth::over(until) => TraceStreamEnd::Over,
         end = send_all(&app, &access, &mut socket, session, since) => end,
     };
     let code = match end {
-        End::Gone => return,
-        End::Stalled => close_code::POLICY,
-        End::Over => close_code::AWAY,
-        End::Failed => close_code::ERROR,
+        TraceStreamEnd::Gone => return,
+        TraceStreamEnd::Stalled => close_code::POLICY,
+        TraceStreamEnd::Over => close_code::AWAY,
+        TraceStreamEnd::Failed => close_code::ERROR,
     };
     let frame = CloseFrame {
         code,
@@ -108,7 +108,7 @@ async fn follow(
     drop(place);
 }
 
-enum End {
+enum TraceStreamEnd {
     Gone,
     Stalled,
     Over,
@@ -116,12 +116,12 @@ enum End {
 }
 
 async fn send_all(
-    app: &App,
-    access: &Access,
+    app: &HttpApp,
+    access: &ActiveTokens,
     socket: &mut WebSocket,
     session: SessionId,
     mut since: u64,
-) -> End {
+) -> TraceStreamEnd {
     let stall = Duration::from_millis(app.options.stall_ms);
     let mut commits = app.traces.watch();
     loop {
@@ -137,17 +137,17 @@ async fn send_all(
             Ok(events) => events,
             Err(cause) => {
                 tracing::error!(cause, "a stream could not be read");
-                return End::Failed;
+                return TraceStreamEnd::Failed;
             }
         };
         for event in &events {
             let Ok(text) = serde_json::to_string(event) else {
-                return End::Failed;
+                return TraceStreamEnd::Failed;
             };
             match timeout(stall, socket.send(Message::Text(text.into()))).await {
                 Ok(Ok(())) => since = event.sequence + 1,
-                Ok(Err(_)) => return End::Gone, // silent-ok: the client went
-                Err(_) => return End::Stalled,
+                Ok(Err(_)) => return TraceStreamEnd::Gone, // silent-ok: the client went
+                Err(_) => return TraceStreamEnd::Stalled,
             }
         }
         if events.len() == PAGE {
@@ -161,28 +161,28 @@ async fn send_all(
 
 /// Until something was written. What the client says meanwhile is read and counts for nothing.
 async fn wait(
-    app: &App,
+    app: &HttpApp,
     socket: &mut WebSocket,
     commits: &mut watch::Receiver<u64>,
-    access: &Access,
-) -> Result<(), End> {
+    access: &ActiveTokens,
+) -> Result<(), TraceStreamEnd> {
     let stall = Duration::from_millis(app.options.stall_ms);
     loop {
         tokio::select! {
-            () = app.over.cancelled() => return Err(End::Over),
+            () = app.over.cancelled() => return Err(TraceStreamEnd::Over),
             // The tokens are others now: whoever may still read connects again.
-            () = access.replaced() => return Err(End::Over),
+            () = access.replaced() => return Err(TraceStreamEnd::Over),
             Ok(()) = commits.changed() => {
                 tokio::time::sleep(GATHER).await;
                 return Ok(());
             }
             () = tokio::time::sleep(PING) => match timeout(stall, socket.send(Message::Ping(Bytes::new()))).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(End::Gone), // silent-ok: the client went
-                Err(_) => return Err(End::Stalled),
+                Ok(Err(_)) => return Err(TraceStreamEnd::Gone), // silent-ok: the client went
+                Err(_) => return Err(TraceStreamEnd::Stalled),
             },
             message = socket.recv() => match message {
-                None | Some(Err(_) | Ok(Message::Close(_))) => return Err(End::Gone),
+                None | Some(Err(_) | Ok(Message::Close(_))) => return Err(TraceStreamEnd::Gone),
                 Some(Ok(_)) => {}
             },
         }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_carp::Atlas;
-use clawk_kernel::ports::{Journal as _, Later};
+use clawk_kernel::ports::{BoxFuture, Journal as _};
 use clawk_kernel::testing::{MemJournal, Rig, manifest};
-use clawk_kernel::{Atlases, Kernel};
+use clawk_kernel::{AtlasSettings, Kernel};
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
-use clawk_trace::Report;
+use clawk_trace::VerificationReport;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -25,15 +25,15 @@ mod oauth;
 mod rights;
 mod shapes;
 
-use super::{Http, HttpError, HttpOptions, Page, Scope, Token, Traces, document};
+use super::{HttpError, HttpListener, HttpOptions, Page, Scope, Token, TraceReader, document};
 use crate::agent::{AgentFactory, InitFailure};
-use crate::host::{Host, Options};
+use crate::host::{AgentHost, Options};
 
 #[derive(Debug)]
 struct Mem(Arc<MemJournal>);
 
-impl Traces for Mem {
-    fn page(&self, page: Page) -> Later<'_, Result<Vec<SealedEvent>, String>> {
+impl TraceReader for Mem {
+    fn page(&self, page: Page) -> BoxFuture<'_, Result<Vec<SealedEvent>, String>> {
         let events = self.0.trace().into_iter().filter(move |event| {
             event.session_id == page.session
                 && event.sequence >= page.since
@@ -61,7 +61,7 @@ impl Traces for Mem {
         self.0.watch()
     }
 
-    fn count(&self, session: SessionId, kinds: Vec<String>) -> Later<'_, Result<u64, String>> {
+    fn count(&self, session: SessionId, kinds: Vec<String>) -> BoxFuture<'_, Result<u64, String>> {
         let events = self.0.trace().into_iter();
         let counted = events.filter(|event| {
             event.session_id == session && (kinds.is_empty() || kinds.contains(&event.event_type))
@@ -69,7 +69,7 @@ impl Traces for Mem {
         Box::pin(std::future::ready(Ok(counted.count() as u64)))
     }
 
-    fn verify(&self, session: SessionId) -> Later<'_, Result<Report, String>> {
+    fn verify(&self, session: SessionId) -> BoxFuture<'_, Result<VerificationReport, String>> {
         let events = self
             .0
             .trace()
@@ -85,29 +85,29 @@ impl Traces for Mem {
 struct Given(Kernel);
 
 impl AgentFactory for Given {
-    fn check<'a>(&'a self, _wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+    fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
 }
 
 /// A host without an agent.
-fn nobody() -> Host {
+fn nobody() -> AgentHost {
     #[derive(Debug)]
     struct Nobody;
     impl AgentFactory for Nobody {
-        fn check<'a>(&'a self, _wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+        fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
             Box::pin(std::future::ready(Ok(())))
         }
 
-        fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+        fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
             Box::pin(std::future::ready(Err(InitFailure::Manifest(Vec::new()))))
         }
     }
-    Host::new(Arc::new(Nobody), Options::default())
+    AgentHost::new(Arc::new(Nobody), Options::default())
 }
 
 struct Server {
@@ -149,17 +149,17 @@ async fn start(options: HttpOptions) -> Server {
     });
     let mut rig = Rig::new(manifest(spec));
     let atlas = Atlas::in_memory(&serde_json::to_vec(&atlas()).unwrap(), &Default::default()).unwrap();
-    rig.atlases = Atlases {
+    rig.atlases = AtlasSettings {
         loaded: vec![Arc::new(atlas)],
         clock_skew_ms: None,
         served: true,
-        ..Atlases::default()
+        ..AtlasSettings::default()
     };
-    let host = Host::new(Arc::new(Given(rig.start().await)), Options::default());
+    let host = AgentHost::new(Arc::new(Given(rig.start().await)), Options::default());
     host.start(None).await.unwrap();
     let traces = Arc::new(Mem(Arc::clone(&rig.journal)));
     let at = "127.0.0.1:0".parse().unwrap();
-    let http = Http::bind(at, options, host, traces, rig.clock.clone())
+    let http = HttpListener::bind(at, options, host, traces, rig.clock.clone())
         .await
         .unwrap();
     let (address, end, keys) = (http.address(), CancellationToken::new(), http.keys());

@@ -25,9 +25,9 @@ pub enum TlsError {
 
 /// The TLS settings of the listener: its certificate, and the authorities of client certificates.
 #[derive(Debug, Clone)]
-pub struct Tls(pub(super) Arc<ServerConfig>);
+pub struct ListenerTls(pub(super) Arc<ServerConfig>);
 
-impl Tls {
+impl ListenerTls {
     /// From PEM text: the certificate and those that it rests on, its key, and, where clients must show a certificate, the
     /// authorities that sign them.
     ///

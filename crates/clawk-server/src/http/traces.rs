@@ -9,17 +9,21 @@ use clawk_proto::trace::SealedEvent;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::auth::Principal;
+use super::auth::HttpPrincipal;
 use super::error::ApiError;
-use super::model::{ChainFault, Trace, TracePage, TraceQuery, Verified};
+use super::model::{ChainFault, ChainVerification, Trace, TracePage, TraceQuery};
 use super::sessions::{bad_query, limit, visible};
-use super::{App, Page};
+use super::{HttpApp, Page};
 use crate::access::Scope;
 
 const NDJSON: &str = "application/x-ndjson";
 
 /// A session whose trace the caller may read. An admin reads every chain that there is.
-pub(crate) async fn readable(app: &App, principal: &Principal, id: &str) -> Result<SessionId, ApiError> {
+pub(crate) async fn readable(
+    app: &HttpApp,
+    principal: &HttpPrincipal,
+    id: &str,
+) -> Result<SessionId, ApiError> {
     principal.needs(Scope::Read)?;
     let refusal = match visible(&app.cra()?, principal, id) {
         Ok(view) => return Ok(view.id),
@@ -62,8 +66,8 @@ pub(crate) fn behind(since: Option<u64>) -> u64 {
     ))),
 )]
 pub(crate) async fn show(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
     query: Result<Query<TraceQuery>, QueryRejection>,
     headers: HeaderMap,
@@ -120,13 +124,13 @@ fn lines(events: &[SealedEvent]) -> Result<Response, ApiError> {
 #[utoipa::path(
     post, path = "/v1/traces/{session_id}/verify", tag = "traces",
     params(("session_id" = uuid::Uuid, Path, description = "The session.")),
-    responses((status = 200, description = "Whether it holds.", body = Verified)),
+    responses((status = 200, description = "Whether it holds.", body = ChainVerification)),
 )]
 pub(crate) async fn verify(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     Path(id): Path<String>,
-) -> Result<Json<Verified>, ApiError> {
+) -> Result<Json<ChainVerification>, ApiError> {
     let session = readable(&app, &principal, &id).await?;
     let report = app
         .traces
@@ -138,7 +142,7 @@ pub(crate) async fn verify(
         .iter()
         .find(|one| one.session_id == session)
         .map(|one| one.head.to_hex());
-    Ok(Json(Verified {
+    Ok(Json(ChainVerification {
         session_id: session.0,
         valid: report.valid,
         event_count: report.event_count,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_kernel::{Notice, Question, Talk, TalkStop};
+use clawk_kernel::{ApprovalQuestion, SessionNotice, TalkRequest, TalkStop};
 use clawk_proto::{MessageId, RequestId};
 use rmcp::model::{CallToolResult, JsonObject, ProgressNotificationParam};
 use rmcp::service::RequestContext;
@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::questions::Elicitor;
-use super::serve::{Asking, Served, shaped};
+use super::questions::McpElicitor;
+use super::serve::{McpRequestContext, McpServerSession, shaped};
 use crate::access::Scope;
-use crate::telling::{Next, Telling};
+use crate::telling::{TurnTextBuffer, TurnTextStep};
 
 /// Its name; a declared tool of the same name is not offered here.
 pub(super) const NAME: &str = "ask";
@@ -66,8 +66,8 @@ pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
 
 /// Asks. The turn goes on when the client goes away; a client that cancels its request cancels the turn.
 pub(super) async fn ask(
-    served: &Served,
-    asking: &Asking,
+    served: &McpServerSession,
+    asking: &McpRequestContext,
     arguments: JsonObject,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ErrorData> {
@@ -76,7 +76,7 @@ pub(super) async fn ask(
         ErrorData::invalid_params(format!("the arguments of `{NAME}` are wrong: {error}"), None)
     })?;
     let request_id = RequestId::from(served.host().options().clock.uuid());
-    let talk = Talk::new(
+    let talk = TalkRequest::new(
         asking.rights.name(),
         arguments.conversation,
         arguments.message,
@@ -85,20 +85,20 @@ pub(super) async fn ask(
     let (session, turn) = talk
         .address()
         .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-    let telling = Arc::<Telling>::default();
-    let (questions, mut asked) = mpsc::channel::<Question>(MAX_QUESTIONS);
+    let telling = Arc::<TurnTextBuffer>::default();
+    let (questions, mut asked) = mpsc::channel::<ApprovalQuestion>(MAX_QUESTIONS);
     let (heard, kernel, door) = (Arc::clone(&telling), asking.kernel.clone(), asking.door());
     let (cancel, runs) = (context.ct.clone(), Arc::<AtomicBool>::default());
     let begun = Arc::clone(&runs);
     served.host().outlive(async move {
-        let tell = |_: MessageId, notice: &Notice| {
+        let tell = |_: MessageId, notice: &SessionNotice| {
             heard.tell(notice);
-            if matches!(notice, Notice::TurnStarted { .. }) {
+            if matches!(notice, SessionNotice::TurnStarted { .. }) {
                 begun.store(true, Ordering::SeqCst);
             }
             let steps = match notice {
-                Notice::Asking(question) => std::slice::from_ref(&**question),
-                Notice::Planned(plan) => &plan.steps,
+                SessionNotice::Asking(question) => std::slice::from_ref(&**question),
+                SessionNotice::Planned(plan) => &plan.steps,
                 _ => return,
             };
             for question in steps {
@@ -108,7 +108,7 @@ pub(super) async fn ask(
         };
         heard.end(kernel.talk(door, talk, &tell).await);
     });
-    let elicitor = Elicitor::of(asking, &context.peer);
+    let elicitor = McpElicitor::of(asking, &context.peer);
     let putting = async {
         while let Some(question) = asked.recv().await {
             if let Some(elicitor) = &elicitor {
@@ -136,15 +136,15 @@ pub(super) async fn ask(
 
 /// Until the end; what is said meanwhile is told as progress where the client wants that.
 async fn follow(
-    telling: &Telling,
+    telling: &TurnTextBuffer,
     context: &RequestContext<RoleServer>,
-) -> Arc<Result<clawk_kernel::Told, clawk_kernel::KernelError>> {
+) -> Arc<Result<clawk_kernel::TurnResult, clawk_kernel::KernelError>> {
     let token = context.meta.get_progress_token();
     let mut told = 0_usize;
     loop {
         match telling.next(told).await {
-            Next::End(outcome) => return outcome,
-            Next::Text(more) => {
+            TurnTextStep::End(outcome) => return outcome,
+            TurnTextStep::Text(more) => {
                 told += more.len();
                 if let Some(token) = &token {
                     let bytes = u32::try_from(told).unwrap_or(u32::MAX);
@@ -158,7 +158,7 @@ async fn follow(
     }
 }
 
-fn result(told: &clawk_kernel::Told, text: String) -> Result<CallToolResult, ErrorData> {
+fn result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResult, ErrorData> {
     let (stop, is_error) = match told.stop {
         TalkStop::Answered => ("answered", false),
         TalkStop::Refused => ("refused", false),
@@ -172,7 +172,10 @@ fn result(told: &clawk_kernel::Told, text: String) -> Result<CallToolResult, Err
         (None, true) => format!("{text}\n\nthe turn was {stop}").trim().to_owned(),
         (None, false) => text,
     };
-    let record = told.shown.as_ref().and_then(clawk_kernel::shown::Shown::facts);
+    let record = told
+        .shown
+        .as_ref()
+        .and_then(clawk_kernel::shown::TurnCallSummary::facts);
     let mut content = vec![json!({"type": "text", "text": text})];
     // A part of its own, for the client's person.
     let line = record.as_ref().and_then(|record| record.get("text"));

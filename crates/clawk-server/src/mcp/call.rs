@@ -1,6 +1,6 @@
 //! The agent's declared tools, called through the one path.
 
-use clawk_kernel::{CallError, Question};
+use clawk_kernel::{ApprovalQuestion, CallError};
 use clawk_proto::RequestId;
 use clawk_proto::method::{CallContext, ToolCallParams, ToolCallResult};
 use rmcp::model::{CallToolResult, JsonObject};
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast, oneshot};
 
 use super::ask;
-use super::questions::Elicitor;
-use super::serve::{Asking, Served, shaped};
+use super::questions::McpElicitor;
+use super::serve::{McpRequestContext, McpServerSession, shaped};
 use crate::access::Scope;
 use crate::error::ckp;
 
 /// The tools that this client may see.
-pub(super) async fn offered(asking: &Asking) -> Vec<Value> {
+pub(super) async fn offered(asking: &McpRequestContext) -> Vec<Value> {
     if !asking.rights.may(Scope::Tool) {
         return Vec::new();
     }
@@ -31,8 +31,8 @@ pub(super) async fn offered(asking: &Asking) -> Vec<Value> {
 
 /// Calls one. A client that goes away does not stop what has begun: the record has its end.
 pub(super) async fn call(
-    served: &Served,
-    asking: &Asking,
+    served: &McpServerSession,
+    asking: &McpRequestContext,
     name: &str,
     arguments: JsonObject,
     context: &RequestContext<RoleServer>,
@@ -58,7 +58,7 @@ pub(super) async fn call(
         // silent-ok: a client that is gone reads no result
         let _gone = done.send(calling.await);
     });
-    let elicitor = Elicitor::of(asking, &context.peer);
+    let elicitor = McpElicitor::of(asking, &context.peer);
     let outcome = tokio::select! {
         outcome = &mut end => outcome,
         () = put(questions, &request_id, elicitor.as_ref()) => end.await,
@@ -71,7 +71,11 @@ pub(super) async fn call(
 }
 
 /// Puts this call's questions to the client's person.
-async fn put(mut questions: broadcast::Receiver<Question>, id: &RequestId, elicitor: Option<&Elicitor>) {
+async fn put(
+    mut questions: broadcast::Receiver<ApprovalQuestion>,
+    id: &RequestId,
+    elicitor: Option<&McpElicitor>,
+) {
     let Some(elicitor) = elicitor else {
         return std::future::pending().await;
     };

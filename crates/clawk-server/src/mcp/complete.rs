@@ -6,14 +6,14 @@ use rmcp::ErrorData;
 use rmcp::model::{CompleteRequestParams, CompleteResult, CompletionInfo, Reference};
 use serde_json::Value;
 
-use super::serve::{Asking, Served};
+use super::serve::{McpRequestContext, McpServerSession};
 use super::{prompts, resources};
 use crate::access::Scope;
 
 /// Values that begin with what was typed; none for what this client may not see.
 pub(super) async fn complete(
-    served: &Served,
-    asking: &Asking,
+    served: &McpServerSession,
+    asking: &McpRequestContext,
     request: CompleteRequestParams,
 ) -> Result<CompleteResult, ErrorData> {
     let (argument, typed) = (&*request.argument.name, &*request.argument.value);

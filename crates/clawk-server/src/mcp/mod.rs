@@ -23,12 +23,12 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Rights;
-use crate::host::Host;
-use crate::http::auth::{Ending, Principal};
-use crate::http::{App, Traces};
-use owners::Owners;
-use serve::Served;
+use crate::access::ClientRights;
+use crate::host::AgentHost;
+use crate::http::auth::{HttpPrincipal, StreamEndSignal};
+use crate::http::{HttpApp, TraceReader};
+use owners::McpSessionOwners;
+use serve::McpServerSession;
 
 /// Its path.
 pub(crate) const PATH: &str = "/mcp";
@@ -36,34 +36,34 @@ pub(crate) const PATH: &str = "/mcp";
 pub(crate) const PATIENT: &[&str] = &[PATH];
 
 /// The route. Its sessions live as long as the tokens that opened them are in force.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<HttpApp> {
     // Built with the first request, which brings the app.
-    let kept = Arc::new(Mutex::new(None::<Arc<Door>>));
+    let kept = Arc::new(Mutex::new(None::<Arc<McpDoor>>));
     Router::new().route(
         PATH,
-        axum::routing::any(move |State(app): State<App>, request: Request| {
+        axum::routing::any(move |State(app): State<HttpApp>, request: Request| {
             let door = {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 let fits = kept.take().filter(|door| !door.over.is_cancelled());
-                Arc::clone(kept.insert(fits.unwrap_or_else(|| Door::new(&app))))
+                Arc::clone(kept.insert(fits.unwrap_or_else(|| McpDoor::new(&app))))
             };
             async move { door.handle(request).await }
         }),
     )
 }
 
-type Service = StreamableHttpService<Served, LocalSessionManager>;
+type McpHttpService = StreamableHttpService<McpServerSession, LocalSessionManager>;
 
 /// `/mcp`, with what it keeps.
-struct Door {
-    service: Service,
-    owners: Owners,
+struct McpDoor {
+    service: McpHttpService,
+    owners: McpSessionOwners,
     /// Its sessions have ended: the server ends, or the tokens are others now.
     over: CancellationToken,
 }
 
-impl Door {
-    fn new(app: &App) -> Arc<Self> {
+impl McpDoor {
+    fn new(app: &HttpApp) -> Arc<Self> {
         let sessions = Arc::new(LocalSessionManager::default());
         let mut config = StreamableHttpServerConfig::default();
         // The listener's guard has looked at both, by the names and origins that are configured.
@@ -71,22 +71,22 @@ impl Door {
         config = config.with_max_request_body_bytes(app.options.max_body_bytes);
         let over = CancellationToken::new();
         config = config.with_cancellation_token(over.clone());
-        let (ending, ended) = (Ending::of(app), over.clone());
+        let (ending, ended) = (StreamEndSignal::of(app), over.clone());
         app.host.outlive(async move {
             ending.comes().await;
             ended.cancel();
         });
         let (host, traces) = (app.host.clone(), Arc::clone(&app.traces));
-        let make = move || Ok(Served::new(host.clone(), Arc::clone(&traces), None));
+        let make = move || Ok(McpServerSession::new(host.clone(), Arc::clone(&traces), None));
         Arc::new(Self {
             service: StreamableHttpService::new(make, Arc::clone(&sessions), config),
-            owners: Owners::new(sessions),
+            owners: McpSessionOwners::new(sessions),
             over,
         })
     }
 
     async fn handle(&self, request: Request) -> Response {
-        let principal = request.extensions().get::<Principal>().cloned();
+        let principal = request.extensions().get::<HttpPrincipal>().cloned();
         match self.owners.admit(principal.as_ref(), request.headers()).await {
             Err(refusal) => refusal.into_response(),
             Ok(claim) => {
@@ -108,15 +108,15 @@ impl Door {
 pub async fn serve_mcp<R, W>(
     input: R,
     output: W,
-    host: Host,
-    traces: Arc<dyn Traces>,
-    rights: Rights,
+    host: AgentHost,
+    traces: Arc<dyn TraceReader>,
+    rights: ClientRights,
     cancel: CancellationToken,
 ) where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let served = Served::new(host, traces, Some(rights));
+    let served = McpServerSession::new(host, traces, Some(rights));
     let running = match served.serve_with_ct((input, output), cancel).await {
         Ok(running) => running,
         Err(error) => {

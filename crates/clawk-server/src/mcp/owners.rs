@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 
 use crate::http::ApiError;
-use crate::http::auth::Principal;
+use crate::http::auth::HttpPrincipal;
 
 const SESSION: &str = "mcp-session-id";
 /// Sessions that are open at the same time.
@@ -15,7 +15,7 @@ const MAX_SESSIONS: usize = 1_024;
 
 /// The owners of the sessions that are open.
 #[derive(Debug)]
-pub(super) struct Owners {
+pub(super) struct McpSessionOwners {
     sessions: Arc<LocalSessionManager>,
     names: Mutex<HashMap<String, Arc<str>>>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Owners {
 #[derive(Debug)]
 pub(super) struct Claim(Arc<str>);
 
-impl Owners {
+impl McpSessionOwners {
     pub(super) fn new(sessions: Arc<LocalSessionManager>) -> Self {
         Self {
             sessions,
@@ -40,7 +40,7 @@ impl Owners {
     /// The session belongs to another token or does not exist (the answer is the same), or too many are open.
     pub(super) async fn admit(
         &self,
-        principal: Option<&Principal>,
+        principal: Option<&HttpPrincipal>,
         headers: &HeaderMap,
     ) -> Result<Claim, ApiError> {
         let name = &principal.ok_or_else(ApiError::unauthorized)?.name;

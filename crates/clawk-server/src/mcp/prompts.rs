@@ -7,23 +7,23 @@ use rmcp::ErrorData;
 use rmcp::model::{GetPromptRequestParams, GetPromptResponse, GetPromptResult, ListPromptsResult};
 use serde_json::{Value, json};
 
-use super::serve::{Asking, shaped};
+use super::serve::{McpRequestContext, shaped};
 use crate::access::Scope;
 
 const PREFIX: &str = "skill-";
 
-fn may(asking: &Asking) -> Result<(), ErrorData> {
+fn may(asking: &McpRequestContext) -> Result<(), ErrorData> {
     asking.needs(Scope::Message)
 }
 
 /// The skill that a prompt is.
-pub(super) fn skill<'a>(asking: &'a Asking, prompt: &str) -> Option<&'a Skill> {
+pub(super) fn skill<'a>(asking: &'a McpRequestContext, prompt: &str) -> Option<&'a Skill> {
     let name = prompt.strip_prefix(PREFIX)?;
     asking.kernel.manifest().skill(name)
 }
 
 /// All of them; none for who may not talk to the agent.
-pub(super) fn list(asking: &Asking) -> Result<ListPromptsResult, ErrorData> {
+pub(super) fn list(asking: &McpRequestContext) -> Result<ListPromptsResult, ErrorData> {
     if may(asking).is_err() {
         return shaped(json!({"prompts": []}));
     }
@@ -59,7 +59,10 @@ fn arguments(skill: &Skill) -> Vec<Value> {
 }
 
 /// The skill's instruction with its input, as a message for the client's model.
-pub(super) fn get(asking: &Asking, request: GetPromptRequestParams) -> Result<GetPromptResponse, ErrorData> {
+pub(super) fn get(
+    asking: &McpRequestContext,
+    request: GetPromptRequestParams,
+) -> Result<GetPromptResponse, ErrorData> {
     may(asking)?;
     let skill = skill(asking, &request.name).ok_or_else(|| {
         let shown: String = request.name.chars().take(100).collect();

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use clawk_kernel::sheet::Seen;
-use clawk_kernel::{Answer, Breadth, Kernel, Person, Question, Reply};
+use clawk_kernel::sheet::PreviewReceipt;
+use clawk_kernel::{ApprovalAnswer, ApprovalQuestion, ApprovalReply, GrantScope, Kernel, KnownPerson};
 use rmcp::RoleServer;
 use rmcp::model::{ElicitRequestParams, ElicitationAction};
 use rmcp::service::Peer;
 use serde_json::json;
 
-use super::serve::{Asking, shaped};
+use super::serve::{McpRequestContext, shaped};
 use crate::access::Scope;
 
 /// Who asks a client's person: the client said that it can, and its token may approve.
 #[derive(Debug, Clone)]
-pub(super) struct Elicitor {
+pub(super) struct McpElicitor {
     kernel: Kernel,
     peer: Peer<RoleServer>,
     name: String,
 }
 
-impl Elicitor {
+impl McpElicitor {
     /// `None` if this client may not answer: the questions wait for another client.
-    pub(super) fn of(asking: &Asking, peer: &Peer<RoleServer>) -> Option<Self> {
+    pub(super) fn of(asking: &McpRequestContext, peer: &Peer<RoleServer>) -> Option<Self> {
         let can = peer
             .peer_info()
             .is_some_and(|info| info.capabilities.elicitation.is_some());
@@ -34,7 +34,7 @@ impl Elicitor {
     }
 
     /// Puts a question, with its whole text, and takes the answer. A person who only closes it has not answered.
-    pub(super) async fn put(&self, question: &Question) {
+    pub(super) async fn put(&self, question: &ApprovalQuestion) {
         let message = format!("{}\n\n{}", question.reason, question.sheet.whole());
         let params = shaped::<ElicitRequestParams>(json!({
             "mode": "form",
@@ -65,16 +65,18 @@ impl Elicitor {
                 .and_then(|value| value.as_str())
         };
         let answer = match (&answered.action, said("decision")) {
-            (ElicitationAction::Accept, Some("approve")) => Answer::Approve,
-            (ElicitationAction::Accept, Some("deny")) | (ElicitationAction::Decline, _) => Answer::Deny,
+            (ElicitationAction::Accept, Some("approve")) => ApprovalAnswer::Approve,
+            (ElicitationAction::Accept, Some("deny")) | (ElicitationAction::Decline, _) => {
+                ApprovalAnswer::Deny
+            }
             _ => return,
         };
-        let reply = Reply {
+        let reply = ApprovalReply {
             answer,
-            breadth: Breadth::Exact,
-            person: Person::admin("mcp", &self.name),
+            breadth: GrantScope::Exact,
+            person: KnownPerson::admin("mcp", &self.name),
             reason: said("reason").map(str::to_owned),
-            seen: Seen::Sent,
+            seen: PreviewReceipt::Sent,
         };
         self.kernel.reply(&question.request_id, reply).await;
     }

@@ -8,7 +8,7 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use super::serve::{Asking, Served, shaped};
+use super::serve::{McpRequestContext, McpServerSession, shaped};
 use crate::access::Scope;
 use crate::http::Page;
 
@@ -23,7 +23,10 @@ const MAX_ENTRIES: u32 = 100;
 const MAX_LISTED: usize = 100;
 
 /// What is there for this client: its own chains, an admin all that are open; the stores.
-pub(super) async fn list(served: &Served, asking: &Asking) -> Result<ListResourcesResult, ErrorData> {
+pub(super) async fn list(
+    served: &McpServerSession,
+    asking: &McpRequestContext,
+) -> Result<ListResourcesResult, ErrorData> {
     let mut found = Vec::new();
     if asking.rights.may(Scope::Read) {
         let chains = readable(served, asking).await;
@@ -49,7 +52,7 @@ pub(super) async fn list(served: &Served, asking: &Asking) -> Result<ListResourc
 }
 
 /// How resources that are not listed are named.
-pub(super) fn templates(asking: &Asking) -> Result<ListResourceTemplatesResult, ErrorData> {
+pub(super) fn templates(asking: &McpRequestContext) -> Result<ListResourceTemplatesResult, ErrorData> {
     let mut found = Vec::new();
     if asking.rights.may(Scope::Read) {
         found.push(json!({"uriTemplate": format!("{TRACES}{{session}}{{?since}}"), "name": "trace", "mimeType": NDJSON,
@@ -63,7 +66,12 @@ pub(super) fn templates(asking: &Asking) -> Result<ListResourceTemplatesResult, 
 }
 
 /// What an argument of a template may be, for this client.
-pub(super) async fn values(served: &Served, asking: &Asking, template: &str, argument: &str) -> Vec<String> {
+pub(super) async fn values(
+    served: &McpServerSession,
+    asking: &McpRequestContext,
+    template: &str,
+    argument: &str,
+) -> Vec<String> {
     match argument {
         "session" if template.starts_with(TRACES) && asking.rights.may(Scope::Read) => {
             readable(served, asking)
@@ -82,7 +90,7 @@ pub(super) async fn values(served: &Served, asking: &Asking, template: &str, arg
 }
 
 /// The chains that this client may read: its own, an admin all that are open.
-async fn readable(served: &Served, asking: &Asking) -> Vec<SessionId> {
+async fn readable(served: &McpServerSession, asking: &McpRequestContext) -> Vec<SessionId> {
     let mut chains = served.chains().await;
     if asking.rights.is_admin() {
         let open = asking.kernel.sessions().into_iter().map(|(id, _)| id);
@@ -103,7 +111,11 @@ pub(super) fn unknown(uri: &str) -> ErrorData {
 ///
 /// # Errors
 /// The address names no trace, or one that this client may not read. An admin's address is not looked up here.
-pub(super) async fn trace_of(served: &Served, asking: &Asking, uri: &str) -> Result<SessionId, ErrorData> {
+pub(super) async fn trace_of(
+    served: &McpServerSession,
+    asking: &McpRequestContext,
+    uri: &str,
+) -> Result<SessionId, ErrorData> {
     let (path, _) = uri.split_once('?').unwrap_or((uri, ""));
     let session = path.strip_prefix(TRACES).ok_or_else(|| unknown(uri))?;
     asking.needs(Scope::Read)?;
@@ -116,8 +128,8 @@ pub(super) async fn trace_of(served: &Served, asking: &Asking, uri: &str) -> Res
 
 /// Reads one.
 pub(super) async fn read(
-    served: &Served,
-    asking: &Asking,
+    served: &McpServerSession,
+    asking: &McpRequestContext,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
     let unknown = || unknown(uri);
@@ -165,7 +177,11 @@ fn value(query: &str, name: &str) -> Option<String> {
     String::from_utf8(decoded).ok() // silent-ok: as above
 }
 
-async fn trace(served: &Served, session: SessionId, since: u64) -> Result<Option<String>, ErrorData> {
+async fn trace(
+    served: &McpServerSession,
+    session: SessionId,
+    since: u64,
+) -> Result<Option<String>, ErrorData> {
     let page = Page {
         session,
         since,
@@ -190,8 +206,8 @@ async fn trace(served: &Served, session: SessionId, since: u64) -> Result<Option
 }
 
 async fn memory(
-    served: &Served,
-    asking: &Asking,
+    served: &McpServerSession,
+    asking: &McpRequestContext,
     store: &str,
     wanted: Option<String>,
 ) -> Result<String, ErrorData> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use clawk_kernel::{Door, Kernel, Session};
+use clawk_kernel::{EntryPoint, Kernel, SessionHandle};
 use clawk_proto::SessionId;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, GetPromptRequestParams,
@@ -17,47 +17,47 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::subscribe::Subscriptions;
+use super::subscribe::McpSubscriptions;
 use super::{ask, call, complete, prompts, resources};
-use crate::access::{Rights, Scope};
-use crate::host::Host;
-use crate::http::Traces;
-use crate::http::auth::Principal;
+use crate::access::{ClientRights, Scope};
+use crate::host::AgentHost;
+use crate::http::TraceReader;
+use crate::http::auth::HttpPrincipal;
 
 /// One client's session. What it may do is looked up with each request.
 #[derive(Debug, Clone)]
-pub(super) struct Served(Arc<Inner>);
+pub(super) struct McpServerSession(Arc<McpServerSessionInner>);
 
 #[derive(Debug)]
-struct Inner {
-    host: Host,
-    traces: Arc<dyn Traces>,
+struct McpServerSessionInner {
+    host: AgentHost,
+    traces: Arc<dyn TraceReader>,
     /// The launcher's; at `/mcp` each request brings its own.
-    fixed: Option<Rights>,
+    fixed: Option<ClientRights>,
     /// What was opened for this client.
-    opened: Mutex<Opened>,
-    subscriptions: Subscriptions,
+    opened: Mutex<McpServerSessionState>,
+    subscriptions: McpSubscriptions,
 }
 
 /// What this client has opened so far.
 #[derive(Debug, Default)]
-struct Opened {
+struct McpServerSessionState {
     /// Where its tool calls belong.
-    calls: Option<Session>,
+    calls: Option<SessionHandle>,
     /// The chains it may read.
     chains: Vec<SessionId>,
 }
 
 /// A request's surroundings.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct McpRequestContext {
     pub(super) kernel: Kernel,
-    pub(super) rights: Rights,
+    pub(super) rights: ClientRights,
     /// `clientInfo.name`, for the record.
     pub(super) client: String,
 }
 
-impl Asking {
+impl McpRequestContext {
     /// # Errors
     /// The client's token lacks this scope.
     pub(super) fn needs(&self, scope: Scope) -> Result<(), ErrorData> {
@@ -72,8 +72,8 @@ impl Asking {
     }
 
     /// By which door it comes in.
-    pub(super) fn door(&self) -> Door {
-        Door::Rpc {
+    pub(super) fn door(&self) -> EntryPoint {
+        EntryPoint::Rpc {
             client: format!("mcp:{}", self.client),
             role: self.rights.role(),
         }
@@ -88,33 +88,33 @@ pub(super) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> 
     })
 }
 
-impl Served {
-    pub(super) fn new(host: Host, traces: Arc<dyn Traces>, fixed: Option<Rights>) -> Self {
-        Self(Arc::new(Inner {
+impl McpServerSession {
+    pub(super) fn new(host: AgentHost, traces: Arc<dyn TraceReader>, fixed: Option<ClientRights>) -> Self {
+        Self(Arc::new(McpServerSessionInner {
             host,
             traces,
             fixed,
             opened: Mutex::default(),
-            subscriptions: Subscriptions::default(),
+            subscriptions: McpSubscriptions::default(),
         }))
     }
 
-    pub(super) fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &AgentHost {
         &self.0.host
     }
 
-    pub(super) fn traces(&self) -> &dyn Traces {
+    pub(super) fn traces(&self) -> &dyn TraceReader {
         &*self.0.traces
     }
 
-    pub(super) fn shared_traces(&self) -> Arc<dyn Traces> {
+    pub(super) fn shared_traces(&self) -> Arc<dyn TraceReader> {
         Arc::clone(&self.0.traces)
     }
 
     /// Who asks, and whom.
-    fn asking(&self, context: &RequestContext<RoleServer>) -> Result<Asking, ErrorData> {
+    fn asking(&self, context: &RequestContext<RoleServer>) -> Result<McpRequestContext, ErrorData> {
         let parts = context.extensions.get::<http::request::Parts>();
-        let principal = parts.and_then(|parts| parts.extensions.get::<Principal>());
+        let principal = parts.and_then(|parts| parts.extensions.get::<HttpPrincipal>());
         let rights = match (&self.0.fixed, principal) {
             (Some(fixed), _) => fixed.clone(),
             (None, Some(principal)) => principal.rights(),
@@ -125,7 +125,7 @@ impl Served {
         let info = context.peer.peer_info();
         let named = info.map_or_else(|| rights.name().to_owned(), |info| info.client_info.name.clone());
         let client = rights.client_name(&named);
-        Ok(Asking {
+        Ok(McpRequestContext {
             kernel,
             rights,
             client: client.chars().take(64).collect(),
@@ -133,7 +133,7 @@ impl Served {
     }
 
     /// The session of this client's tool calls; opened with the first.
-    pub(super) async fn calls(&self, asking: &Asking) -> Result<SessionId, ErrorData> {
+    pub(super) async fn calls(&self, asking: &McpRequestContext) -> Result<SessionId, ErrorData> {
         let mut opened = self.0.opened.lock().await;
         if let Some(session) = &opened.calls {
             return Ok(session.id);
@@ -163,7 +163,7 @@ impl Served {
     }
 }
 
-impl Drop for Inner {
+impl Drop for McpServerSessionInner {
     /// The client is gone: so is the session of its calls.
     fn drop(&mut self) {
         let opened = std::mem::take(self.opened.get_mut());
@@ -175,7 +175,7 @@ impl Drop for Inner {
     }
 }
 
-impl ServerHandler for Served {
+impl ServerHandler for McpServerSession {
     fn get_info(&self) -> InitializeResult {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()

@@ -11,7 +11,7 @@ use rmcp::{ErrorData, RoleServer};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::resources;
-use super::serve::{Asking, Served};
+use super::serve::{McpRequestContext, McpServerSession};
 
 /// Subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 64;
@@ -20,17 +20,17 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// What one client has subscribed to, each until its guard goes.
 #[derive(Debug, Default)]
-pub(super) struct Subscriptions(Mutex<HashMap<String, DropGuard>>);
+pub(super) struct McpSubscriptions(Mutex<HashMap<String, DropGuard>>);
 
-impl Subscriptions {
+impl McpSubscriptions {
     /// Tells the client of this resource from now on; once more is the same.
     ///
     /// # Errors
     /// There is no such trace, or this client may not read it; the client has too many.
     pub(super) async fn add(
         &self,
-        served: &Served,
-        asking: &Asking,
+        served: &McpServerSession,
+        asking: &McpRequestContext,
         uri: &str,
         peer: Peer<RoleServer>,
     ) -> Result<(), ErrorData> {
@@ -93,7 +93,7 @@ impl Subscriptions {
 }
 
 /// How many events a trace has; none where that can't be read.
-async fn count(traces: &dyn crate::http::Traces, session: SessionId) -> Option<u64> {
+async fn count(traces: &dyn crate::http::TraceReader, session: SessionId) -> Option<u64> {
     match traces.count(session, Vec::new()).await {
         Ok(count) => Some(count),
         Err(cause) => {

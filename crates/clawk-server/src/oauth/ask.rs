@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_egress::{Client, EgressError, Request};
-use clawk_secrets::Env;
+use clawk_egress::{EgressClient, EgressError, Request};
+use clawk_secrets::EnvironmentSource;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-use super::{Fault, Introspection, client, jwt};
+use super::{IntrospectionEndpoint, TokenRefusal, client, jwt};
 
 /// How long an answer holds, by a clock that does not jump: a token that is revoked is used no longer than this.
 const KEPT: Duration = Duration::from_secs(60);
@@ -23,18 +23,18 @@ const MAX_KEPT: usize = 1_024;
 /// Questions at the same time.
 const MAX_ASKED: usize = 16;
 
-type Answers = HashMap<[u8; 32], (Instant, Option<Value>)>;
+type IntrospectionCache = HashMap<[u8; 32], (Instant, Option<Value>)>;
 
 /// Asks about tokens.
-pub(super) struct Asking {
-    whom: Introspection,
-    client: Client,
-    kept: Mutex<Answers>,
+pub(super) struct TokenIntrospector {
+    whom: IntrospectionEndpoint,
+    client: EgressClient,
+    kept: Mutex<IntrospectionCache>,
     places: Semaphore,
 }
 
-impl Asking {
-    pub(super) fn new(whom: Introspection, env: &Env) -> Result<Self, EgressError> {
+impl TokenIntrospector {
+    pub(super) fn new(whom: IntrospectionEndpoint, env: &EnvironmentSource) -> Result<Self, EgressError> {
         Ok(Self {
             client: client(&whom.url, env)?,
             whom,
@@ -44,10 +44,10 @@ impl Asking {
     }
 
     /// The claims of an active token.
-    pub(super) async fn claims(&self, token: &str) -> Result<Value, Fault> {
+    pub(super) async fn claims(&self, token: &str) -> Result<Value, TokenRefusal> {
         let visible = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > jwt::MAX_BYTES || !token.bytes().all(visible) {
-            return Err(Fault::Token("it is not a token"));
+            return Err(TokenRefusal::Token("it is not a token"));
         }
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let now = Instant::now();
@@ -63,9 +63,9 @@ impl Asking {
             Some((_, claims)) => claims,
             None => {
                 let Ok(_place) = self.places.acquire().await else {
-                    return Err(Fault::Issuer("too many questions".to_owned()));
+                    return Err(TokenRefusal::Issuer("too many questions".to_owned()));
                 };
-                let claims = self.ask(token).await.map_err(Fault::Issuer)?;
+                let claims = self.ask(token).await.map_err(TokenRefusal::Issuer)?;
                 let mut kept = self.kept.lock().await;
                 kept.retain(|_, kept| holds(kept));
                 if kept.len() < MAX_KEPT {
@@ -74,7 +74,7 @@ impl Asking {
                 claims
             }
         };
-        claims.ok_or(Fault::Token("the issuer says that it is not active"))
+        claims.ok_or(TokenRefusal::Token("the issuer says that it is not active"))
     }
 
     async fn ask(&self, token: &str) -> Result<Option<Value>, String> {

@@ -7,14 +7,14 @@ use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Fault;
+use super::TokenRefusal;
 
 /// Bytes of a token.
 pub(crate) const MAX_BYTES: usize = 16 << 10;
 
 /// A signature that is taken. There is no `none`, and nothing with a shared secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Algorithm {
+pub enum JwtAlgorithm {
     /// RSA, PKCS #1 v1.5, SHA-256.
     RS256,
     /// RSA, PKCS #1 v1.5, SHA-384.
@@ -38,7 +38,7 @@ pub enum Algorithm {
 
 /// A public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Material {
+pub(super) enum PublicKeyMaterial {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     P256(Vec<u8>),
     P384(Vec<u8>),
@@ -47,15 +47,15 @@ pub(super) enum Material {
 
 /// A key as the issuer publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct IssuerKey {
     pub(super) id: Option<String>,
     /// The only algorithm that it is for.
-    algorithm: Option<Algorithm>,
-    material: Material,
+    algorithm: Option<JwtAlgorithm>,
+    material: PublicKeyMaterial,
 }
 
 #[derive(Debug, Deserialize)]
-struct Jwk {
+struct JsonWebKey {
     kty: String,
     #[serde(default)]
     kid: Option<String>,
@@ -79,16 +79,16 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok() // silent-ok: what can't be read is no key and no token
 }
 
-impl Key {
+impl IssuerKey {
     /// A key of a set; `None` for one that signs nothing that is taken here.
     pub(super) fn read(value: &Value) -> Option<Self> {
-        let jwk: Jwk = serde_json::from_value(value.clone()).ok()?; // silent-ok: other keys of the set may do
+        let jwk: JsonWebKey = serde_json::from_value(value.clone()).ok()?; // silent-ok: other keys of the set may do
         if jwk.r#use.as_deref().is_some_and(|r#use| r#use != "sig") {
             return None;
         }
         let part = |text: &Option<String>| decode(text.as_deref()?);
         let material = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-            ("RSA", _) => Material::Rsa {
+            ("RSA", _) => PublicKeyMaterial::Rsa {
                 n: part(&jwk.n)?,
                 e: part(&jwk.e)?,
             },
@@ -100,12 +100,12 @@ impl Key {
                 }
                 let point = [&[4][..], &x, &y].concat();
                 if half == 32 {
-                    Material::P256(point)
+                    PublicKeyMaterial::P256(point)
                 } else {
-                    Material::P384(point)
+                    PublicKeyMaterial::P384(point)
                 }
             }
-            ("OKP", Some("Ed25519")) => Material::Ed25519(part(&jwk.x)?),
+            ("OKP", Some("Ed25519")) => PublicKeyMaterial::Ed25519(part(&jwk.x)?),
             _ => return None,
         };
         let algorithm = match jwk.alg {
@@ -120,39 +120,41 @@ impl Key {
     }
 
     /// The type of this key is the algorithm's.
-    fn fits(&self, algorithm: Algorithm) -> bool {
-        use Algorithm::{ES256, ES384, EdDsa, PS256, PS384, PS512, RS256, RS384, RS512};
+    fn fits(&self, algorithm: JwtAlgorithm) -> bool {
+        use JwtAlgorithm::{ES256, ES384, EdDsa, PS256, PS384, PS512, RS256, RS384, RS512};
         let of_type = match (&self.material, algorithm) {
-            (Material::Rsa { .. }, RS256 | RS384 | RS512 | PS256 | PS384 | PS512)
-            | (Material::P256(_), ES256)
-            | (Material::P384(_), ES384)
-            | (Material::Ed25519(_), EdDsa) => true,
-            (Material::Rsa { .. }, ES256 | ES384 | EdDsa)
-            | (Material::P256(_) | Material::P384(_) | Material::Ed25519(_), _) => false,
+            (PublicKeyMaterial::Rsa { .. }, RS256 | RS384 | RS512 | PS256 | PS384 | PS512)
+            | (PublicKeyMaterial::P256(_), ES256)
+            | (PublicKeyMaterial::P384(_), ES384)
+            | (PublicKeyMaterial::Ed25519(_), EdDsa) => true,
+            (PublicKeyMaterial::Rsa { .. }, ES256 | ES384 | EdDsa)
+            | (PublicKeyMaterial::P256(_) | PublicKeyMaterial::P384(_) | PublicKeyMaterial::Ed25519(_), _) => {
+                false
+            }
         };
         of_type && self.algorithm.is_none_or(|only| only == algorithm)
     }
 
-    fn verifies(&self, algorithm: Algorithm, message: &[u8], mark: &[u8]) -> bool {
+    fn verifies(&self, algorithm: JwtAlgorithm, message: &[u8], mark: &[u8]) -> bool {
         let by = |how: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
             UnparsedPublicKey::new(how, key).verify(message, mark).is_ok()
         };
         match &self.material {
-            Material::Rsa { n, e } => {
+            PublicKeyMaterial::Rsa { n, e } => {
                 let how = match algorithm {
-                    Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
-                    Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
-                    Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
-                    Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
-                    Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
-                    Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
-                    Algorithm::ES256 | Algorithm::ES384 | Algorithm::EdDsa => return false,
+                    JwtAlgorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+                    JwtAlgorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+                    JwtAlgorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+                    JwtAlgorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
+                    JwtAlgorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
+                    JwtAlgorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
+                    JwtAlgorithm::ES256 | JwtAlgorithm::ES384 | JwtAlgorithm::EdDsa => return false,
                 };
                 RsaPublicKeyComponents { n, e }.verify(how, message, mark).is_ok()
             }
-            Material::P256(point) => by(&signature::ECDSA_P256_SHA256_FIXED, point),
-            Material::P384(point) => by(&signature::ECDSA_P384_SHA384_FIXED, point),
-            Material::Ed25519(point) => by(&signature::ED25519, point),
+            PublicKeyMaterial::P256(point) => by(&signature::ECDSA_P256_SHA256_FIXED, point),
+            PublicKeyMaterial::P384(point) => by(&signature::ECDSA_P384_SHA384_FIXED, point),
+            PublicKeyMaterial::Ed25519(point) => by(&signature::ED25519, point),
         }
     }
 }
@@ -170,8 +172,8 @@ struct Header {
 
 /// A well-formed token whose signature is not verified yet.
 #[derive(Debug)]
-pub(crate) struct Parsed {
-    algorithm: Algorithm,
+pub(crate) struct UnverifiedJwt {
+    algorithm: JwtAlgorithm,
     /// Which key it says it is signed by.
     pub(super) key: Option<String>,
     signed: Vec<u8>,
@@ -179,12 +181,12 @@ pub(crate) struct Parsed {
     mark: Vec<u8>,
 }
 
-impl Parsed {
+impl UnverifiedJwt {
     /// Reads a token's three parts.
-    pub(crate) fn read(token: &str, allowed: &[Algorithm]) -> Result<Self, Fault> {
-        const FORM: Fault = Fault::Token("it is not a JSON Web Token");
+    pub(crate) fn read(token: &str, allowed: &[JwtAlgorithm]) -> Result<Self, TokenRefusal> {
+        const FORM: TokenRefusal = TokenRefusal::Token("it is not a JSON Web Token");
         if token.len() > MAX_BYTES {
-            return Err(Fault::Token("it is too long"));
+            return Err(TokenRefusal::Token("it is too long"));
         }
         let (signed, mark) = token.rsplit_once('.').ok_or(FORM)?;
         let (head, claims) = signed.split_once('.').ok_or(FORM)?;
@@ -194,17 +196,19 @@ impl Parsed {
         let part = |text: &str| decode(text).ok_or(FORM);
         let header: Header = serde_json::from_slice(&part(head)?).map_err(|_| FORM)?; // silent-ok: nobody is told more
         if header.crit.is_some() {
-            return Err(Fault::Token("it asks for an extension that is not known here"));
+            return Err(TokenRefusal::Token(
+                "it asks for an extension that is not known here",
+            ));
         }
         let kind = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         if !["jwt", "at+jwt", "application/at+jwt"].contains(&kind.as_str()) {
-            return Err(Fault::Token("it is not an access token"));
+            return Err(TokenRefusal::Token("it is not an access token"));
         }
         // `none` and shared secrets are no names of the table.
         let algorithm = serde_json::from_value(Value::String(header.alg)).ok(); // silent-ok: an unknown one is not allowed
         let algorithm = algorithm.filter(|algorithm| allowed.contains(algorithm));
         Ok(Self {
-            algorithm: algorithm.ok_or(Fault::Token("its signature is not of an allowed kind"))?,
+            algorithm: algorithm.ok_or(TokenRefusal::Token("its signature is not of an allowed kind"))?,
             key: header.kid,
             signed: signed.as_bytes().to_vec(),
             claims: part(claims)?,
@@ -213,20 +217,20 @@ impl Parsed {
     }
 
     /// Whether this key could have signed it.
-    pub(super) fn may_be_of(&self, key: &Key) -> bool {
+    pub(super) fn may_be_of(&self, key: &IssuerKey) -> bool {
         let named = self.key.is_none() || self.key == key.id;
         named && key.fits(self.algorithm)
     }
 
     /// Its claims, once one of `keys` verifies it.
-    pub(super) fn verified(&self, keys: &[Key]) -> Result<Value, Fault> {
+    pub(super) fn verified(&self, keys: &[IssuerKey]) -> Result<Value, TokenRefusal> {
         let verifies =
-            |key: &Key| self.may_be_of(key) && key.verifies(self.algorithm, &self.signed, &self.mark);
+            |key: &IssuerKey| self.may_be_of(key) && key.verifies(self.algorithm, &self.signed, &self.mark);
         if !keys.iter().any(verifies) {
-            return Err(Fault::Token("no key of the issuer verifies it"));
+            return Err(TokenRefusal::Token("no key of the issuer verifies it"));
         }
-        let claims: Value =
-            serde_json::from_slice(&self.claims).map_err(|_| Fault::Token("its claims can't be read"))?; // silent-ok: as above
+        let claims: Value = serde_json::from_slice(&self.claims)
+            .map_err(|_| TokenRefusal::Token("its claims can't be read"))?; // silent-ok: as above
         Ok(claims)
     }
 }

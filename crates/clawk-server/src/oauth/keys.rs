@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use clawk_egress::{Client, EgressError, Request, Url};
-use clawk_secrets::Env;
+use clawk_egress::{EgressClient, EgressError, Request, Url};
+use clawk_secrets::EnvironmentSource;
 use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::jwt::{Key, Parsed};
-use super::{Fault, OAuthOptions, client};
+use super::jwt::{IssuerKey, UnverifiedJwt};
+use super::{OAuthOptions, TokenRefusal, client};
 
 /// How long keys are used without looking again. Measured by a clock that does not jump: after a jump of the wall clock, keys that
 /// the issuer has changed would be refused, or kept, for as long as it jumped.
@@ -27,20 +27,20 @@ pub(super) struct Keys {
     /// Where they are; none: where the issuer's metadata says.
     place: Option<Url>,
     issuer: String,
-    client: Client,
-    kept: Mutex<Kept>,
+    client: EgressClient,
+    kept: Mutex<IssuerKeyCache>,
 }
 
 #[derive(Default)]
-struct Kept {
-    keys: Vec<Key>,
+struct IssuerKeyCache {
+    keys: Vec<IssuerKey>,
     /// When they came, and when they were asked for.
     came: Option<Instant>,
     tried: Option<Instant>,
 }
 
 impl Keys {
-    pub(super) fn new(options: &OAuthOptions, env: &Env) -> Result<Self, EgressError> {
+    pub(super) fn new(options: &OAuthOptions, env: &EnvironmentSource) -> Result<Self, EgressError> {
         let issuer = Url::parse(&options.issuer)
             .map_err(|error| EgressError::Setup(format!("the issuer `{}`: {error}", options.issuer)))?;
         Ok(Self {
@@ -52,7 +52,7 @@ impl Keys {
     }
 
     /// Keys that may have signed the token.
-    pub(super) async fn fitting(&self, parsed: &Parsed) -> Result<Vec<Key>, Fault> {
+    pub(super) async fn fitting(&self, parsed: &UnverifiedJwt) -> Result<Vec<IssuerKey>, TokenRefusal> {
         // One look at a time: others wait for it and find what it found.
         let mut kept = self.kept.lock().await;
         let now = Instant::now();
@@ -67,13 +67,13 @@ impl Keys {
                     tracing::warn!(%reason, issuer = self.issuer, "the issuer's keys could not be fetched");
                     if kept.keys.is_empty() {
                         kept.tried = None;
-                        return Err(Fault::Issuer(reason));
+                        return Err(TokenRefusal::Issuer(reason));
                     }
                 }
             }
         }
         if age(kept.came) > STALE {
-            return Err(Fault::Issuer(
+            return Err(TokenRefusal::Issuer(
                 "its keys are too old, and it does not answer".to_owned(),
             ));
         }
@@ -85,7 +85,7 @@ impl Keys {
             .collect())
     }
 
-    async fn fetch(&self) -> Result<Vec<Key>, String> {
+    async fn fetch(&self) -> Result<Vec<IssuerKey>, String> {
         let place = match &self.place {
             Some(place) => place.clone(),
             None => self.discovered().await?,
@@ -95,7 +95,7 @@ impl Keys {
             .get("keys")
             .and_then(Value::as_array)
             .ok_or("it has no `keys`")?;
-        let keys: Vec<Key> = all.iter().take(MAX_KEYS).filter_map(Key::read).collect();
+        let keys: Vec<IssuerKey> = all.iter().take(MAX_KEYS).filter_map(IssuerKey::read).collect();
         if keys.is_empty() {
             return Err("it publishes no key that can be used here".to_owned());
         }

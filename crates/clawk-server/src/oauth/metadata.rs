@@ -7,13 +7,13 @@ use http::Uri;
 use serde_json::{Value, json};
 
 use super::DOORS;
-use crate::http::{ApiError, App};
+use crate::http::{ApiError, HttpApp};
 
 /// Its path; below it, the path of a door.
 pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// The routes.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<HttpApp> {
     Router::new()
         .route(PATH, get(show))
         .route("/.well-known/oauth-protected-resource/{*door}", get(show))
@@ -31,7 +31,7 @@ pub(super) fn door(path: &str) -> &'static str {
     longest.copied().unwrap_or_default()
 }
 
-async fn show(State(app): State<App>, uri: Uri) -> Result<Json<Value>, ApiError> {
+async fn show(State(app): State<HttpApp>, uri: Uri) -> Result<Json<Value>, ApiError> {
     let below = uri
         .path()
         .strip_prefix(PATH)

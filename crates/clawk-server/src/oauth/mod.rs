@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_egress::{Client, Deadlines, EgressError, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, EgressError, Url};
 use clawk_kernel::time::Timestamp;
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use serde_json::Value;
 
-use crate::access::{Rights, Scope};
-use ask::Asking;
-pub use jwt::Algorithm;
+use crate::access::{ClientRights, Scope};
+use ask::TokenIntrospector;
+pub use jwt::JwtAlgorithm;
 use keys::Keys;
 pub(crate) use metadata::{PATH, routes};
 
@@ -35,7 +35,7 @@ const DOORS: [&str; 6] = ["/mcp", "/a2a", "/claw", "/claw/ws", "/openai/v1", "/v
 
 /// The introspection endpoint of the authorization server (RFC 7662).
 #[derive(Debug, Clone)]
-pub struct Introspection {
+pub struct IntrospectionEndpoint {
     /// The endpoint.
     pub url: Url,
     /// By which this server is known there.
@@ -56,16 +56,16 @@ pub struct OAuthOptions {
     /// Where the issuer's keys are; none: where its metadata says.
     pub jwks: Option<Url>,
     /// Tokens are asked about instead of being verified here.
-    pub introspection: Option<Introspection>,
+    pub introspection: Option<IntrospectionEndpoint>,
     /// Signatures that are taken.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<JwtAlgorithm>,
     /// What a scope of a token allows here.
     pub scopes: BTreeMap<String, Vec<Scope>>,
 }
 
 /// The reason why a token is refused. The client does not learn it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum TokenRefusal {
     /// It is not one, or it is forged, over, or another's.
     #[error("{0}")]
     Token(&'static str),
@@ -76,20 +76,20 @@ pub(crate) enum Fault {
 
 /// Who a token stands for.
 #[derive(Debug, Clone)]
-pub(crate) struct Bearer {
-    pub(crate) rights: Rights,
+pub(crate) struct BearerIdentity {
+    pub(crate) rights: ClientRights,
     /// When it is over, seconds since 1970.
     pub(crate) until_s: i64,
 }
 
 /// An authorization server whose tokens are taken. Cheap to clone.
 #[derive(Clone)]
-pub struct OAuth(Arc<Inner>);
+pub struct OAuth(Arc<OAuthInner>);
 
-struct Inner {
+struct OAuthInner {
     options: OAuthOptions,
     keys: Keys,
-    asking: Option<Asking>,
+    asking: Option<TokenIntrospector>,
 }
 
 impl fmt::Debug for OAuth {
@@ -103,12 +103,15 @@ impl OAuth {
     ///
     /// # Errors
     /// An address can't be used.
-    pub fn new(mut options: OAuthOptions, env: &Env) -> Result<Self, EgressError> {
+    pub fn new(mut options: OAuthOptions, env: &EnvironmentSource) -> Result<Self, EgressError> {
         let length = options.resource.trim_end_matches('/').len();
         options.resource.truncate(length);
         let keys = Keys::new(&options, env)?;
-        let asking = options.introspection.clone().map(|whom| Asking::new(whom, env));
-        Ok(Self(Arc::new(Inner {
+        let asking = options
+            .introspection
+            .clone()
+            .map(|whom| TokenIntrospector::new(whom, env));
+        Ok(Self(Arc::new(OAuthInner {
             asking: asking.transpose()?,
             keys,
             options,
@@ -116,8 +119,8 @@ impl OAuth {
     }
 
     /// Who presents this token.
-    pub(crate) async fn bearer(&self, token: &str, now: Timestamp) -> Result<Bearer, Fault> {
-        let Inner {
+    pub(crate) async fn bearer(&self, token: &str, now: Timestamp) -> Result<BearerIdentity, TokenRefusal> {
+        let OAuthInner {
             options,
             keys,
             asking,
@@ -125,7 +128,7 @@ impl OAuth {
         let claims = match asking {
             Some(asking) => asking.claims(token).await?,
             None => {
-                let parsed = jwt::Parsed::read(token, &options.algorithms)?;
+                let parsed = jwt::UnverifiedJwt::read(token, &options.algorithms)?;
                 let keys = keys.fitting(&parsed).await?;
                 parsed.verified(&keys)?
             }
@@ -134,29 +137,29 @@ impl OAuth {
     }
 
     /// What a token's claims make of its holder. An answer of the issuer's need not repeat who the issuer is.
-    fn judge(&self, claims: &Value, now: Timestamp, asked: bool) -> Result<Bearer, Fault> {
+    fn judge(&self, claims: &Value, now: Timestamp, asked: bool) -> Result<BearerIdentity, TokenRefusal> {
         let options = &self.0.options;
         let now_s = now.as_millis() / 1000;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         match text("iss") {
             Some(issuer) if issuer == options.issuer => {}
             None if asked => {}
-            Some(_) | None => return Err(Fault::Token("it is of another issuer")),
+            Some(_) | None => return Err(TokenRefusal::Token("it is of another issuer")),
         }
-        let until_s = seconds(claims, "exp").ok_or(Fault::Token("it has no end"))?;
+        let until_s = seconds(claims, "exp").ok_or(TokenRefusal::Token("it has no end"))?;
         if now_s >= until_s.saturating_add(LEEWAY_S) {
-            return Err(Fault::Token("it has expired"));
+            return Err(TokenRefusal::Token("it has expired"));
         }
         if seconds(claims, "nbf").is_some_and(|from| now_s.saturating_add(LEEWAY_S) < from) {
-            return Err(Fault::Token("it does not hold yet"));
+            return Err(TokenRefusal::Token("it does not hold yet"));
         }
         if !self.is_for_us(claims.get("aud")) {
-            return Err(Fault::Token("it was made for another audience"));
+            return Err(TokenRefusal::Token("it was made for another audience"));
         }
         let subject = text("sub").or_else(|| text("client_id")).unwrap_or_default();
         let fits = |c: char| !c.is_control();
         if subject.is_empty() || subject.chars().count() > MAX_SUBJECT || !subject.chars().all(fits) {
-            return Err(Fault::Token("it names no subject"));
+            return Err(TokenRefusal::Token("it names no subject"));
         }
         let mut scopes: Vec<Scope> = Vec::new();
         let listed = claims.get("scp").and_then(Value::as_array);
@@ -170,8 +173,8 @@ impl OAuth {
                 scopes.push(*scope);
             }
         }
-        Ok(Bearer {
-            rights: Rights::of_subject(&format!("oauth:{subject}"), scopes),
+        Ok(BearerIdentity {
+            rights: ClientRights::of_subject(&format!("oauth:{subject}"), scopes),
             until_s: until_s.saturating_add(LEEWAY_S),
         })
     }
@@ -230,12 +233,12 @@ fn seconds(claims: &Value, name: &str) -> Option<i64> {
 }
 
 /// A client for an address that the operator wrote down.
-fn client(url: &Url, env: &Env) -> Result<Client, EgressError> {
-    let deadlines = Deadlines {
+fn client(url: &Url, env: &EnvironmentSource) -> Result<EgressClient, EgressError> {
+    let deadlines = ClientDeadlines {
         connect_ms: ANSWER_MS,
         first_byte_ms: ANSWER_MS,
         idle_ms: ANSWER_MS,
         total_ms: ANSWER_MS,
     };
-    Client::for_provider(url, env, deadlines, MAX_ANSWER_BYTES)
+    EgressClient::for_provider(url, env, deadlines, MAX_ANSWER_BYTES)
 }

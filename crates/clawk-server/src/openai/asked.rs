@@ -1,8 +1,8 @@
 //! Reads a request of either form: one message, the earlier messages, the client's tools.
 
 use clawk_kernel::ports::ToolOffer;
-use clawk_kernel::{Attached, Earlier};
-use clawk_proto::message::Part;
+use clawk_kernel::{AttachedPicture, EarlierMessage};
+use clawk_proto::message::MessagePart;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,13 +17,13 @@ const MAX_TOOL_NAME: usize = 64;
 
 /// One message to the agent, and what the client says around it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct OpenAiPrompt {
     /// What is said now; empty when only the client's tools answered.
     pub(super) text: String,
     /// Pictures that come with it.
-    pub(super) images: Vec<Attached>,
+    pub(super) images: Vec<AttachedPicture>,
     /// What the client says was said before, oldest first, and what its tools answered.
-    pub(super) earlier: Vec<Earlier>,
+    pub(super) earlier: Vec<EarlierMessage>,
     /// The client's own tools.
     pub(super) tools: Vec<ToolOffer>,
 }
@@ -41,12 +41,12 @@ pub(super) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
 /// Text, or a list of parts.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Content {
+pub(super) enum OpenAiContent {
     Text(String),
     Parts(Vec<Value>),
 }
 
-impl Content {
+impl OpenAiContent {
     /// As text; other parts become notes.
     pub(super) fn text(&self, param: &str) -> Result<String, ApiError> {
         match self {
@@ -60,10 +60,10 @@ impl Content {
     }
 }
 
-impl Asked {
+impl OpenAiPrompt {
     /// With the pictures of the message: they are shown to models that can see, instead of a note in the text.
-    pub(super) fn seeing(mut self, said: Option<&Content>, param: &str) -> Result<Self, ApiError> {
-        let Some(Content::Parts(parts)) = said else {
+    pub(super) fn seeing(mut self, said: Option<&OpenAiContent>, param: &str) -> Result<Self, ApiError> {
+        let Some(OpenAiContent::Parts(parts)) = said else {
             return Ok(self);
         };
         let (mut texts, mut images) = (Vec::new(), Vec::new());
@@ -79,14 +79,14 @@ impl Asked {
 }
 
 /// A part that is a picture of a type that models take, with its bytes.
-fn picture(part: &Value) -> Result<Option<Attached>, String> {
+fn picture(part: &Value) -> Result<Option<AttachedPicture>, String> {
     let url = match part.get("type").and_then(Value::as_str) {
         Some("image_url") => part.pointer("/image_url/url"),
         Some("input_image") => part.get("image_url"),
         Some(_) | None => None,
     };
     match url.and_then(Value::as_str).and_then(embedded) {
-        Some((mime_type, data)) => Attached::read(mime_type, None, data),
+        Some((mime_type, data)) => AttachedPicture::read(mime_type, None, data),
         None => Ok(None),
     }
 }
@@ -111,7 +111,7 @@ fn words(part: &Value, param: &str) -> Result<String, ApiError> {
         )),
         "input_audio" => text("/input_audio/data").map(|data| {
             let mime_type = format!("audio/{}", text("/input_audio/format").unwrap_or("unknown"));
-            Part::Audio {
+            MessagePart::Audio {
                 mime_type,
                 data: data.to_owned(),
                 name: None,
@@ -137,7 +137,7 @@ fn words(part: &Value, param: &str) -> Result<String, ApiError> {
 
 fn linked(what: &str, url: &str, id: Option<&str>) -> String {
     match embedded(url) {
-        Some((mime_type, data)) => Part::Image {
+        Some((mime_type, data)) => MessagePart::Image {
             mime_type: mime_type.to_owned(),
             data: data.to_owned(),
             name: None,
@@ -152,7 +152,7 @@ fn file(data: Option<&str>, name: Option<&str>, id: Option<&str>) -> String {
         Some(data) => embedded(data).unwrap_or(("application/octet-stream", data)),
         None => ("application/octet-stream", ""),
     };
-    Part::File {
+    MessagePart::File {
         mime_type: mime_type.to_owned(),
         data: data.to_owned(),
         name: name.or(id).map(str::to_owned),
@@ -161,7 +161,11 @@ fn file(data: Option<&str>, name: Option<&str>, id: Option<&str>) -> String {
 }
 
 /// The message among a request's messages: the last one, where it is a person's or a tool's.
-pub(super) fn split(mut all: Vec<Earlier>, tools: Vec<ToolOffer>, param: &str) -> Result<Asked, ApiError> {
+pub(super) fn split(
+    mut all: Vec<EarlierMessage>,
+    tools: Vec<ToolOffer>,
+    param: &str,
+) -> Result<OpenAiPrompt, ApiError> {
     if all.len() > MAX_MESSAGES {
         return Err(fault(param, format!("at most {MAX_MESSAGES} messages")));
     }
@@ -179,7 +183,7 @@ pub(super) fn split(mut all: Vec<Earlier>, tools: Vec<ToolOffer>, param: &str) -
     all.retain(|earlier| {
         !earlier.text.trim().is_empty() || !earlier.calls.is_empty() || earlier.answers.is_some()
     });
-    Ok(Asked {
+    Ok(OpenAiPrompt {
         text,
         images: Vec::new(),
         earlier: all,

@@ -5,22 +5,22 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use clawk_kernel::ports::ToolOffer;
-use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
+use clawk_kernel::{ClientCall, EarlierMessage, KernelError, TurnResult};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::asked::{self, Asked, Content, fault, unsupported};
-use super::serve::{self, Place};
-use super::stream::{Pieces, respond};
-use crate::http::auth::{Ending, Principal};
-use crate::http::{ApiError, App, body};
+use super::asked::{self, OpenAiContent, OpenAiPrompt, fault, unsupported};
+use super::serve::{self, OpenAiRequestContext};
+use super::stream::{AnswerStreamFormat, respond};
+use crate::http::auth::{HttpPrincipal, StreamEndSignal};
+use crate::http::{ApiError, HttpApp, body};
 
 /// What is read of a request. What a model's provider is to be told (`temperature`, `max_tokens` …) is the agent's own matter and
 /// stands in its manifest: such members are read over.
 #[derive(Debug, Deserialize)]
-struct Chat {
+struct ChatCompletionRequest {
     model: String,
-    messages: Vec<Message>,
+    messages: Vec<ChatCompletionMessage>,
     #[serde(default)]
     stream: Option<bool>,
     #[serde(default)]
@@ -30,7 +30,7 @@ struct Chat {
     #[serde(default)]
     n: Option<u32>,
     #[serde(default)]
-    tools: Option<Vec<Tool>>,
+    tools: Option<Vec<ChatToolDefinition>>,
     #[serde(default)]
     tool_choice: Option<Value>,
     #[serde(default)]
@@ -52,10 +52,10 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct ChatCompletionMessage {
     role: String,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<OpenAiContent>,
     #[serde(default)]
     refusal: Option<String>,
     #[serde(default)]
@@ -67,25 +67,25 @@ struct Message {
 #[derive(Debug, Deserialize)]
 struct ToolCall {
     id: String,
-    function: Function,
+    function: ChatFunctionCall,
 }
 
 #[derive(Debug, Deserialize)]
-struct Function {
+struct ChatFunctionCall {
     name: String,
     #[serde(default)]
     arguments: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Tool {
+struct ChatToolDefinition {
     r#type: String,
     #[serde(default)]
-    function: Option<Declared>,
+    function: Option<ChatFunctionDefinition>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Declared {
+struct ChatFunctionDefinition {
     name: String,
     #[serde(default)]
     description: Option<String>,
@@ -93,7 +93,7 @@ struct Declared {
     parameters: Option<Value>,
 }
 
-impl Chat {
+impl ChatCompletionRequest {
     /// Refuses what would change the answer's shape and can't be given.
     fn possible(&self) -> Result<(), ApiError> {
         if self.n.is_some_and(|n| n != 1) {
@@ -131,17 +131,22 @@ impl Chat {
         Ok(())
     }
 
-    fn asked(&self) -> Result<Asked, ApiError> {
-        let messages: Result<Vec<Earlier>, ApiError> = self.messages.iter().map(Message::earlier).collect();
-        let offered = asked::offered(self.tools.as_deref(), self.tool_choice.as_ref(), Tool::offered)?;
+    fn asked(&self) -> Result<OpenAiPrompt, ApiError> {
+        let messages: Result<Vec<EarlierMessage>, ApiError> =
+            self.messages.iter().map(ChatCompletionMessage::earlier).collect();
+        let offered = asked::offered(
+            self.tools.as_deref(),
+            self.tool_choice.as_ref(),
+            ChatToolDefinition::offered,
+        )?;
         let last = self.messages.last().filter(|last| last.role == "user");
         let said = last.and_then(|last| last.content.as_ref());
         asked::split(messages?, offered, "messages")?.seeing(said, "messages")
     }
 }
 
-impl Message {
-    fn earlier(&self) -> Result<Earlier, ApiError> {
+impl ChatCompletionMessage {
+    fn earlier(&self) -> Result<EarlierMessage, ApiError> {
         let role = match self.role.as_str() {
             "system" | "developer" => "system",
             "user" => "user",
@@ -170,7 +175,7 @@ impl Message {
             name: call.function.name.clone(),
             arguments: call.function.arguments.clone(),
         });
-        Ok(Earlier {
+        Ok(EarlierMessage {
             role,
             text,
             calls: calls.collect(),
@@ -179,7 +184,7 @@ impl Message {
     }
 }
 
-impl Tool {
+impl ChatToolDefinition {
     fn offered(&self) -> Result<ToolOffer, ApiError> {
         let function = self.function.as_ref();
         asked::offer(
@@ -193,16 +198,16 @@ impl Tool {
 
 /// One message to the agent.
 pub(super) async fn complete(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
-    let chat: Chat = body::json(&app, request).await?;
+    let chat: ChatCompletionRequest = body::json(&app, request).await?;
     serve::is_agent(&app, &chat.model)?;
     chat.possible()?;
     let asked = chat.asked()?;
-    let place = Place {
+    let place = OpenAiRequestContext {
         principal,
         conversation: chat.user.clone(),
         headers,
@@ -212,13 +217,17 @@ pub(super) async fn complete(
         .stream_options
         .and_then(|options| options.include_usage)
         .unwrap_or(false);
-    let head = Head {
+    let head = ChatCompletionHead {
         id: format!("chatcmpl-{}", turn.id.simple()),
         created: turn.created,
         model: chat.model,
     };
     if chat.stream == Some(true) {
-        return Ok(respond(Chunks { head, usage }, turn, Ending::of(&app)));
+        return Ok(respond(
+            ChatCompletionChunks { head, usage },
+            turn,
+            StreamEndSignal::of(&app),
+        ));
     }
     let answer = turn.answer().await?;
     Ok(Json(head.whole(&answer)).into_response())
@@ -226,14 +235,14 @@ pub(super) async fn complete(
 
 /// What is the same in every object of one answer.
 #[derive(Debug, Clone)]
-struct Head {
+struct ChatCompletionHead {
     id: String,
     created: i64,
     model: String,
 }
 
-impl Head {
-    fn whole(&self, answer: &serve::Answer) -> Value {
+impl ChatCompletionHead {
+    fn whole(&self, answer: &serve::OpenAiAnswer) -> Value {
         let calls = &answer.told.calls;
         let mut message = json!({"role": "assistant", "content": answer.text, "refusal": null});
         if let (false, Some(message)) = (calls.is_empty(), message.as_object_mut()) {
@@ -268,7 +277,7 @@ impl Head {
         })
     }
 
-    fn usage(&self, told: &Told) -> Value {
+    fn usage(&self, told: &TurnResult) -> Value {
         json!({
             "id": self.id,
             "object": "chat.completion.chunk",
@@ -282,13 +291,13 @@ impl Head {
 
 /// A streamed answer, piece by piece.
 #[derive(Debug)]
-struct Chunks {
-    head: Head,
+struct ChatCompletionChunks {
+    head: ChatCompletionHead,
     /// The usage is told in a chunk of its own.
     usage: bool,
 }
 
-impl Pieces for Chunks {
+impl AnswerStreamFormat for ChatCompletionChunks {
     fn begin(&mut self) -> Vec<Event> {
         let delta = json!({"role": "assistant", "content": "", "refusal": null});
         vec![event(&self.head.chunk(&delta, None))]
@@ -302,7 +311,7 @@ impl Pieces for Chunks {
         event(&error.openai())
     }
 
-    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
         match serve::ended(outcome) {
             Ok(told) => {
                 let mut events = Vec::new();
@@ -331,7 +340,7 @@ fn call(call: &ClientCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
-fn finish(told: &Told) -> &'static str {
+fn finish(told: &TurnResult) -> &'static str {
     if told.calls.is_empty() {
         "stop"
     } else {

@@ -15,8 +15,8 @@ use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 
 use crate::access::Scope;
-use crate::http::auth::Principal;
-use crate::http::{ApiError, App};
+use crate::http::auth::HttpPrincipal;
+use crate::http::{ApiError, HttpApp};
 
 /// Where this dialect is spoken.
 pub(crate) const PREFIX: &str = "/openai/";
@@ -25,7 +25,7 @@ pub(crate) const PREFIX: &str = "/openai/";
 pub(crate) const PATIENT: &[&str] = &["/openai/v1/chat/completions", "/openai/v1/responses"];
 
 /// The routes.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<HttpApp> {
     Router::new()
         .route("/openai/v1/models", get(models))
         .route("/openai/v1/models/{model}", get(model))
@@ -35,16 +35,16 @@ pub(crate) fn routes() -> Router<App> {
 
 /// The one model that there is: the agent, by its Claw's name.
 async fn models(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
 ) -> Result<Json<Value>, ApiError> {
     let listed = described(&app, &principal)?;
     Ok(Json(json!({"object": "list", "data": [listed]})))
 }
 
 async fn model(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     axum::extract::Path(wanted): axum::extract::Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let described = described(&app, &principal)?;
@@ -52,7 +52,7 @@ async fn model(
     Ok(Json(described))
 }
 
-fn described(app: &App, principal: &Principal) -> Result<Value, ApiError> {
+fn described(app: &HttpApp, principal: &HttpPrincipal) -> Result<Value, ApiError> {
     if !principal.may(Scope::Message) {
         principal.needs(Scope::Read)?;
     }

@@ -5,21 +5,21 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use clawk_kernel::ports::ToolOffer;
-use clawk_kernel::{ClientCall, Earlier, KernelError, Told};
+use clawk_kernel::{ClientCall, EarlierMessage, KernelError, TurnResult};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::asked::{self, Asked, Content, fault, unsupported};
-use super::serve::{self, Place, Turn};
-use super::stream::{Pieces, respond};
-use crate::http::auth::{Ending, Principal};
-use crate::http::{ApiError, App, body};
+use super::asked::{self, OpenAiContent, OpenAiPrompt, fault, unsupported};
+use super::serve::{self, OpenAiRequestContext, Turn};
+use super::stream::{AnswerStreamFormat, respond};
+use crate::http::auth::{HttpPrincipal, StreamEndSignal};
+use crate::http::{ApiError, HttpApp, body};
 
 /// What is read of a request; see [`super::chat`] for what is read over.
 #[derive(Debug, Deserialize)]
-struct Wanted {
+struct ResponsesRequest {
     model: String,
-    input: Input,
+    input: ResponsesInput,
     #[serde(default)]
     instructions: Option<String>,
     #[serde(default)]
@@ -27,7 +27,7 @@ struct Wanted {
     #[serde(default)]
     user: Option<String>,
     #[serde(default)]
-    tools: Option<Vec<Tool>>,
+    tools: Option<Vec<ResponsesToolDefinition>>,
     #[serde(default)]
     tool_choice: Option<Value>,
     #[serde(default)]
@@ -42,19 +42,19 @@ struct Wanted {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Input {
+enum ResponsesInput {
     Text(String),
-    Items(Vec<Item>),
+    Items(Vec<ResponsesInputItem>),
 }
 
 #[derive(Debug, Deserialize)]
-struct Item {
+struct ResponsesInputItem {
     #[serde(default)]
     r#type: Option<String>,
     #[serde(default)]
     role: Option<String>,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<OpenAiContent>,
     #[serde(default)]
     call_id: Option<String>,
     #[serde(default)]
@@ -62,11 +62,11 @@ struct Item {
     #[serde(default)]
     arguments: Option<String>,
     #[serde(default)]
-    output: Option<Content>,
+    output: Option<OpenAiContent>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Tool {
+struct ResponsesToolDefinition {
     r#type: String,
     #[serde(default)]
     name: Option<String>,
@@ -76,7 +76,7 @@ struct Tool {
     parameters: Option<Value>,
 }
 
-impl Wanted {
+impl ResponsesRequest {
     fn possible(&self) -> Result<(), ApiError> {
         if self.background == Some(true) {
             return Err(unsupported("background", "an answer is waited for, or streamed"));
@@ -99,46 +99,50 @@ impl Wanted {
         Ok(())
     }
 
-    fn asked(&self) -> Result<Asked, ApiError> {
-        let said = |role: &'static str, text: &str| Earlier {
+    fn asked(&self) -> Result<OpenAiPrompt, ApiError> {
+        let said = |role: &'static str, text: &str| EarlierMessage {
             role,
             text: text.to_owned(),
             calls: Vec::new(),
             answers: None,
         };
-        let mut all: Vec<Earlier> = self
+        let mut all: Vec<EarlierMessage> = self
             .instructions
             .iter()
             .map(|text| said("system", text))
             .collect();
         match &self.input {
-            Input::Text(text) => all.push(said("user", text)),
-            Input::Items(items) => {
+            ResponsesInput::Text(text) => all.push(said("user", text)),
+            ResponsesInput::Items(items) => {
                 for item in items {
                     all.extend(item.earlier()?);
                 }
             }
         }
-        let offered = asked::offered(self.tools.as_deref(), self.tool_choice.as_ref(), Tool::offered)?;
+        let offered = asked::offered(
+            self.tools.as_deref(),
+            self.tool_choice.as_ref(),
+            ResponsesToolDefinition::offered,
+        )?;
         let last = match &self.input {
-            Input::Text(_) => None,
-            Input::Items(items) => items.last(),
+            ResponsesInput::Text(_) => None,
+            ResponsesInput::Items(items) => items.last(),
         };
         let said = last.filter(|last| last.role.as_deref() == Some("user"));
         asked::split(all, offered, "input")?.seeing(said.and_then(|said| said.content.as_ref()), "input")
     }
 }
 
-impl Item {
-    fn earlier(&self) -> Result<Option<Earlier>, ApiError> {
-        let text = |content: &Option<Content>| match content {
+impl ResponsesInputItem {
+    fn earlier(&self) -> Result<Option<EarlierMessage>, ApiError> {
+        let text = |content: &Option<OpenAiContent>| match content {
             Some(content) => content.text("input"),
             None => Ok(String::new()),
         };
         let lacks = |what: &str| fault("input", format!("an item lacks its `{what}`"));
         let kind = self.r#type.as_deref().unwrap_or("message");
         Ok(Some(match kind {
-            "message" => Earlier {
+            "message" => EarlierMessage {
                 role: match self.role.as_deref() {
                     Some("system" | "developer") => "system",
                     Some("user") => "user",
@@ -154,7 +158,7 @@ impl Item {
                 calls: Vec::new(),
                 answers: None,
             },
-            "function_call" => Earlier {
+            "function_call" => EarlierMessage {
                 role: "assistant",
                 text: String::new(),
                 calls: vec![ClientCall {
@@ -164,7 +168,7 @@ impl Item {
                 }],
                 answers: None,
             },
-            "function_call_output" => Earlier {
+            "function_call_output" => EarlierMessage {
                 role: "tool",
                 text: text(&self.output)?,
                 calls: Vec::new(),
@@ -183,7 +187,7 @@ impl Item {
     }
 }
 
-impl Tool {
+impl ResponsesToolDefinition {
     fn offered(&self) -> Result<ToolOffer, ApiError> {
         let (name, description) = (self.name.as_deref(), self.description.as_deref());
         asked::offer(&self.r#type, name, description, self.parameters.as_ref())
@@ -192,22 +196,22 @@ impl Tool {
 
 /// One message to the agent.
 pub(super) async fn create(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
-    let wanted: Wanted = body::json(&app, request).await?;
+    let wanted: ResponsesRequest = body::json(&app, request).await?;
     serve::is_agent(&app, &wanted.model)?;
     wanted.possible()?;
     let asked = wanted.asked()?;
-    let place = Place {
+    let place = OpenAiRequestContext {
         principal,
         conversation: wanted.user.clone(),
         headers,
     };
     let turn = serve::ask(&app, place, asked)?;
-    let head = Head {
+    let head = ResponsesHead {
         turn,
         model: wanted.model,
         user: wanted.user,
@@ -219,20 +223,20 @@ pub(super) async fn create(
             sent: 0,
             opened: false,
         };
-        return Ok(respond(events, turn, Ending::of(&app)));
+        return Ok(respond(events, turn, StreamEndSignal::of(&app)));
     }
     let answer = head.turn.answer().await?;
     Ok(Json(head.whole("completed", &answer.text, Some(&answer.told), None)).into_response())
 }
 
 #[derive(Debug)]
-struct Head {
+struct ResponsesHead {
     turn: Turn,
     model: String,
     user: Option<String>,
 }
 
-impl Head {
+impl ResponsesHead {
     fn item(&self, status: &str, text: &str) -> Value {
         let content = match status {
             "in_progress" => json!([]),
@@ -245,7 +249,7 @@ impl Head {
         format!("msg_{}", self.turn.id.simple())
     }
 
-    fn whole(&self, status: &str, text: &str, told: Option<&Told>, error: Option<&ApiError>) -> Value {
+    fn whole(&self, status: &str, text: &str, told: Option<&TurnResult>, error: Option<&ApiError>) -> Value {
         let mut output = Vec::new();
         if let Some(told) = told {
             if !text.is_empty() {
@@ -298,7 +302,7 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn usage(told: &Told) -> Value {
+fn usage(told: &TurnResult) -> Value {
     let mut usage = serve::usage(told, ["input_tokens", "output_tokens"]);
     if let Some(facts) = usage.as_object_mut() {
         facts.insert(
@@ -313,7 +317,7 @@ fn usage(told: &Told) -> Value {
 /// A streamed answer, event by event.
 #[derive(Debug)]
 struct Events {
-    head: Head,
+    head: ResponsesHead,
     /// Events that were sent.
     sent: u64,
     /// The message was announced.
@@ -384,7 +388,7 @@ impl Events {
     }
 }
 
-impl Pieces for Events {
+impl AnswerStreamFormat for Events {
     fn begin(&mut self) -> Vec<Event> {
         let response = self.head.whole("in_progress", "", None, None);
         vec![
@@ -400,7 +404,7 @@ impl Pieces for Events {
         events
     }
 
-    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event> {
+    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event> {
         let told = match serve::ended(outcome) {
             Ok(told) => told,
             Err(error) => return vec![self.failed(&error)],

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::{Door, Kernel, KernelError, Notice, Talk, TalkStop, Told};
+use clawk_kernel::{EntryPoint, Kernel, KernelError, SessionNotice, TalkRequest, TalkStop, TurnResult};
 use clawk_proto::{MessageId, RequestId};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use super::asked::{Asked, fault};
+use super::asked::{OpenAiPrompt, fault};
 use crate::access::Scope;
-use crate::http::auth::Principal;
-use crate::http::{ApiError, App};
-use crate::telling::{Next, Telling};
+use crate::http::auth::HttpPrincipal;
+use crate::http::{ApiError, HttpApp};
+use crate::telling::{TurnTextBuffer, TurnTextStep};
 
 /// How long an answer that is not streamed may take.
 const TURN_LIMIT: Duration = Duration::from_secs(600);
@@ -20,13 +20,13 @@ const TURN_LIMIT: Duration = Duration::from_secs(600);
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// The agent that runs.
-pub(super) fn kernel(app: &App) -> Result<Kernel, ApiError> {
+pub(super) fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
     let running = app.host.current().get();
     running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
 }
 
 /// The model that is asked for is the agent.
-pub(super) fn is_agent(app: &App, model: &str) -> Result<(), ApiError> {
+pub(super) fn is_agent(app: &HttpApp, model: &str) -> Result<(), ApiError> {
     let kernel = kernel(app)?;
     let name = &kernel.manifest().metadata.name;
     if model == name {
@@ -39,8 +39,8 @@ pub(super) fn is_agent(app: &App, model: &str) -> Result<(), ApiError> {
 
 /// Where a request belongs.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) principal: Principal,
+pub(super) struct OpenAiRequestContext {
+    pub(super) principal: HttpPrincipal,
     /// The conversation; none: the one of the token's name.
     pub(super) conversation: Option<String>,
     pub(super) headers: HeaderMap,
@@ -53,11 +53,11 @@ pub(super) struct Turn {
     pub(super) id: uuid::Uuid,
     /// Seconds since 1970.
     pub(super) created: i64,
-    pub(super) telling: Arc<Telling>,
+    pub(super) telling: Arc<TurnTextBuffer>,
 }
 
 /// Says it to the agent. The turn goes on when the client goes away.
-pub(super) fn ask(app: &App, place: Place, asked: Asked) -> Result<Turn, ApiError> {
+pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPrompt) -> Result<Turn, ApiError> {
     place.principal.needs(Scope::Message)?;
     let kernel = kernel(app)?;
     for tool in &asked.tools {
@@ -79,20 +79,20 @@ pub(super) fn ask(app: &App, place: Place, asked: Asked) -> Result<Turn, ApiErro
         Some(name) if !name.is_empty() => name,
         Some(_) | None => rights.name().to_owned(),
     };
-    let talk = Talk {
+    let talk = TalkRequest {
         images: asked.images,
         earlier: asked.earlier,
         tools: asked.tools,
-        ..Talk::new(rights.name(), Some(conversation), asked.text, request_id)
+        ..TalkRequest::new(rights.name(), Some(conversation), asked.text, request_id)
     };
-    let door = Door::Rpc {
+    let door = EntryPoint::Rpc {
         client: format!("openai:{}", rights.name()),
         role: rights.role(),
     };
-    let telling = Arc::<Telling>::default();
+    let telling = Arc::<TurnTextBuffer>::default();
     let heard = Arc::clone(&telling);
     app.host.outlive(async move {
-        let tell = |_: MessageId, notice: &Notice| heard.tell(notice);
+        let tell = |_: MessageId, notice: &SessionNotice| heard.tell(notice);
         let outcome = kernel.talk(door, talk, &tell).await;
         heard.end(outcome);
     });
@@ -125,20 +125,20 @@ fn keyed(value: &HeaderValue) -> Result<RequestId, ApiError> {
 
 /// What came of a turn: its whole text and its facts.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct OpenAiAnswer {
     pub(super) text: String,
-    pub(super) told: Told,
+    pub(super) told: TurnResult,
 }
 
 impl Turn {
     /// The end of the turn, within its time.
-    pub(super) async fn answer(&self) -> Result<Answer, ApiError> {
+    pub(super) async fn answer(&self) -> Result<OpenAiAnswer, ApiError> {
         let mut told = 0;
         let waiting = async {
             loop {
                 match self.telling.next(told).await {
-                    Next::Text(more) => told += more.len(),
-                    Next::End(outcome) => return outcome,
+                    TurnTextStep::Text(more) => told += more.len(),
+                    TurnTextStep::End(outcome) => return outcome,
                 }
             }
         };
@@ -150,7 +150,7 @@ impl Turn {
             return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline", message).once());
         };
         let told = ended(&outcome)?;
-        Ok(Answer {
+        Ok(OpenAiAnswer {
             text: self.telling.text(),
             told,
         })
@@ -158,7 +158,7 @@ impl Turn {
 }
 
 /// A turn's end: its facts, or why it has none.
-pub(super) fn ended(outcome: &Result<Told, KernelError>) -> Result<Told, ApiError> {
+pub(super) fn ended(outcome: &Result<TurnResult, KernelError>) -> Result<TurnResult, ApiError> {
     let told = outcome.as_ref().map_err(|error| ApiError::from(error).once())?;
     match told.stop {
         TalkStop::Answered | TalkStop::Refused => Ok(told.clone()),
@@ -174,8 +174,11 @@ pub(super) fn ended(outcome: &Result<Told, KernelError>) -> Result<Told, ApiErro
 }
 
 /// Puts what the turn did by the record beside the answer, never into its text: under `clawk`, a member that the dialect lacks.
-pub(super) fn with_record(mut answer: Value, told: &Told) -> Value {
-    let record = told.shown.as_ref().and_then(clawk_kernel::shown::Shown::facts);
+pub(super) fn with_record(mut answer: Value, told: &TurnResult) -> Value {
+    let record = told
+        .shown
+        .as_ref()
+        .and_then(clawk_kernel::shown::TurnCallSummary::facts);
     if let (Some(record), Some(answer)) = (record, answer.as_object_mut()) {
         answer.insert("clawk".to_owned(), json!({"record": record}));
     }
@@ -183,7 +186,7 @@ pub(super) fn with_record(mut answer: Value, told: &Told) -> Value {
 }
 
 /// Tokens as the dialect counts them, under its two sets of names.
-pub(super) fn usage(told: &Told, names: [&str; 2]) -> Value {
+pub(super) fn usage(told: &TurnResult, names: [&str; 2]) -> Value {
     let [input, output] = names;
     let usage = &told.usage;
     json!({

@@ -5,49 +5,49 @@ use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
-use clawk_kernel::{KernelError, Told};
+use clawk_kernel::{KernelError, TurnResult};
 
 use super::serve::Turn;
 use crate::http::ApiError;
-use crate::http::auth::Ending;
-use crate::telling::Next;
+use crate::http::auth::StreamEndSignal;
+use crate::telling::TurnTextStep;
 
 /// How a form writes a streamed answer.
-pub(super) trait Pieces: Send + Sized + 'static {
+pub(super) trait AnswerStreamFormat: Send + Sized + 'static {
     /// What is sent before the first word.
     fn begin(&mut self) -> Vec<Event>;
     /// More words.
     fn words(&mut self, more: &str) -> Vec<Event>;
     /// The turn's end.
-    fn end(&mut self, outcome: &Result<Told, KernelError>) -> Vec<Event>;
+    fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event>;
     /// The stream ends before the turn does.
     fn failed(&mut self, error: &ApiError) -> Event;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum AnswerStreamStage {
     Begin,
     Words,
     Done,
 }
 
-struct Stream<P> {
+struct AnswerStream<P> {
     pieces: P,
     turn: Turn,
-    ending: Ending,
+    ending: StreamEndSignal,
     /// Bytes of the text that were sent.
     at: usize,
-    stage: Stage,
+    stage: AnswerStreamStage,
 }
 
 /// The answer as a stream of events.
-pub(super) fn respond(pieces: impl Pieces, turn: Turn, ending: Ending) -> Response {
-    let stream = Stream {
+pub(super) fn respond(pieces: impl AnswerStreamFormat, turn: Turn, ending: StreamEndSignal) -> Response {
+    let stream = AnswerStream {
         pieces,
         turn,
         ending,
         at: 0,
-        stage: Stage::Begin,
+        stage: AnswerStreamStage::Begin,
     };
     let groups = futures::stream::unfold(stream, |mut stream| async move {
         let events = stream.next().await?;
@@ -61,15 +61,15 @@ pub(super) fn respond(pieces: impl Pieces, turn: Turn, ending: Ending) -> Respon
         .into_response()
 }
 
-impl<P: Pieces> Stream<P> {
+impl<P: AnswerStreamFormat> AnswerStream<P> {
     async fn next(&mut self) -> Option<Vec<Event>> {
         match self.stage {
-            Stage::Begin => {
-                self.stage = Stage::Words;
+            AnswerStreamStage::Begin => {
+                self.stage = AnswerStreamStage::Words;
                 Some(self.pieces.begin())
             }
-            Stage::Words => Some(self.heard().await),
-            Stage::Done => None,
+            AnswerStreamStage::Words => Some(self.heard().await),
+            AnswerStreamStage::Done => None,
         }
     }
 
@@ -78,18 +78,18 @@ impl<P: Pieces> Stream<P> {
         let next = tokio::select! {
             next = telling.next(self.at) => next,
             () = self.ending.comes() => {
-                self.stage = Stage::Done;
+                self.stage = AnswerStreamStage::Done;
                 let gone = ApiError::unavailable("the server ends, or its tokens are others now; the turn goes on");
                 return vec![self.pieces.failed(&gone)];
             }
         };
         match next {
-            Next::Text(more) => {
+            TurnTextStep::Text(more) => {
                 self.at += more.len();
                 self.pieces.words(&more)
             }
-            Next::End(outcome) => {
-                self.stage = Stage::Done;
+            TurnTextStep::End(outcome) => {
+                self.stage = AnswerStreamStage::Done;
                 self.pieces.end(&outcome)
             }
         }

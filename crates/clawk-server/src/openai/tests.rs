@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use clawk_kernel::Earlier;
+use clawk_kernel::EarlierMessage;
 use clawk_kernel::ports::ToolOffer;
 
-use super::asked::{self, Content, split};
+use super::asked::{self, OpenAiContent, split};
 
-fn said(role: &'static str, text: &str) -> Earlier {
-    Earlier {
+fn said(role: &'static str, text: &str) -> EarlierMessage {
+    EarlierMessage {
         role,
         text: text.to_owned(),
         calls: Vec::new(),
@@ -33,7 +33,7 @@ fn the_last_message_is_said_and_the_others_were_said_before() {
     for wrong in [vec![], vec![said("assistant", "mine")], vec![said("user", " ")]] {
         assert!(split(wrong, Vec::new(), "messages").is_err());
     }
-    let answered = Earlier {
+    let answered = EarlierMessage {
         answers: Some("call_1".into()),
         ..said("tool", "4")
     };
@@ -56,7 +56,7 @@ fn parts_that_are_no_text_become_notes() {
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
         {"type": "file", "file": {"file_data": "data:text/plain;base64,AAAA", "filename": "a.txt"}},
     ]);
-    let content: Content = serde_json::from_value(parts).unwrap();
+    let content: OpenAiContent = serde_json::from_value(parts).unwrap();
     let text = content.text("messages").unwrap();
     for expected in [
         "look",
@@ -67,14 +67,14 @@ fn parts_that_are_no_text_become_notes() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    let unknown: Content = serde_json::from_value(json!([{"type": "hologram"}])).unwrap();
+    let unknown: OpenAiContent = serde_json::from_value(json!([{"type": "hologram"}])).unwrap();
     assert!(unknown.text("messages").is_err());
 }
 
 #[test]
 fn pictures_of_the_last_message_are_shown_and_not_described() {
     let said_now = |parts: Value| {
-        let content: Content = serde_json::from_value(parts).unwrap();
+        let content: OpenAiContent = serde_json::from_value(parts).unwrap();
         let asked = split(vec![said("user", "x")], Vec::new(), "messages").unwrap();
         asked.seeing(Some(&content), "messages")
     };

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clawk_client::queue::Names;
+use clawk_client::queue::QueueNames;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Errand, Later, Worked};
-use clawk_kernel::time::{Clock, Steady};
-use clawk_kernel::{Door, Kernel, Role};
+use clawk_kernel::ports::{BoxFuture, RemoteResult, RemoteTask};
+use clawk_kernel::time::{Clock, SteadyClock};
+use clawk_kernel::{EntryPoint, Kernel, Role};
 use clawk_proto::RequestId;
 use clawk_proto::method::Method;
 use clawk_trace::checkpoint::PublicKey;
@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::claims::Claims;
-use crate::queue::sqlite::File;
-use crate::queue::{Broker, Lane, QueueError};
+use crate::queue::sqlite::CkpSqliteBroker;
+use crate::queue::{Broker, BrokerSubscription, QueueError};
 
 /// The time without a sign of life from its host after which a task goes to another host.
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
@@ -69,15 +69,15 @@ pub struct BusOptions {
 }
 
 /// A bus, whatever it is.
-pub(super) trait Carries: Send + Sync {
+pub(super) trait SwarmBus: Send + Sync {
     fn carries(&self, identity: &str) -> bool;
 
     fn is_gone(&self) -> bool;
 
-    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked>;
+    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
 
-    /// See [`clawk_kernel::ports::Elsewhere::may_begin`].
-    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>>;
+    /// See [`clawk_kernel::ports::RemoteWorkers::may_begin`].
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>>;
 
     /// Works for the bus and hears its reports, until `over`.
     fn attach<'a>(
@@ -85,14 +85,14 @@ pub(super) trait Carries: Send + Sync {
         kernel: Kernel,
         tasks: &'a TaskTracker,
         over: &'a CancellationToken,
-    ) -> Later<'a, ()>;
+    ) -> BoxFuture<'a, ()>;
 }
 
 /// Connects.
 ///
 /// # Errors
 /// It can't be reached for [`START`].
-pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
+pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
     absent(&options.kind)?;
     let until = tokio::time::Instant::now() + START;
     loop {
@@ -120,22 +120,24 @@ fn absent(kind: &BusKind) -> Result<(), QueueError> {
     }
 }
 
-async fn connect(options: &BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
+async fn connect(options: &BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
     match &options.kind {
         BusKind::File(path) => {
             let clock = &options.clock;
-            let open = |lane: Lane| async move { File::open(clock, path, lane) };
+            let open = |lane: BrokerSubscription| async move { CkpSqliteBroker::open(clock, path, lane) };
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(feature = "nats")]
         BusKind::Nats(server) => {
-            let open = |lane: Lane| async move { crate::queue::nats::Jet::open(server, &lane).await };
+            let open = |lane: BrokerSubscription| async move {
+                crate::queue::nats::CkpJetStreamBroker::open(server, &lane).await
+            };
             Ok(Arc::new(Bus::new(options, open).await?))
         }
         #[cfg(feature = "redis")]
         BusKind::Redis(server) => {
-            let open = |lane: Lane| async move {
-                let streams = crate::queue::redis::Streams::new(server, lane)?;
+            let open = |lane: BrokerSubscription| async move {
+                let streams = crate::queue::redis::CkpRedisStreamsBroker::new(server, lane)?;
                 streams.reader().await?;
                 Ok(streams)
             };
@@ -149,8 +151,8 @@ async fn connect(options: &BusOptions) -> Result<Arc<dyn Carries>, QueueError> {
 }
 
 /// One identity's two ends.
-struct Ends<B> {
-    names: Names,
+struct IdentityQueues<B> {
+    names: QueueNames,
     /// Where its tasks are taken; none: not by this host.
     inbox: Option<B>,
     /// Where its reports are read, and by which its tasks are put into the inbox.
@@ -164,21 +166,21 @@ struct Bus<B> {
     role: Role,
     giver: Option<(String, PublicKey)>,
     clock: Arc<dyn Clock>,
-    ends: BTreeMap<String, Ends<B>>,
+    ends: BTreeMap<String, IdentityQueues<B>>,
     gone: AtomicBool,
     claims: Claims,
-    steady: Steady,
+    steady: SteadyClock,
 }
 
 impl<B: Broker> Bus<B> {
     async fn new<F: Future<Output = Result<B, QueueError>>>(
         options: &BusOptions,
-        open: impl Fn(Lane) -> F,
+        open: impl Fn(BrokerSubscription) -> F,
     ) -> Result<Self, QueueError> {
         let mut ends = BTreeMap::new();
         for (identity, at_once) in &options.identities {
-            let names = Names::new(&options.swarm, identity);
-            let lane = |take: &str, shared: bool, group: String, puts| Lane {
+            let names = QueueNames::new(&options.swarm, identity);
+            let lane = |take: &str, shared: bool, group: String, puts| BrokerSubscription {
                 take: take.to_owned(),
                 shared,
                 group,
@@ -203,7 +205,7 @@ impl<B: Broker> Bus<B> {
                 vec![(names.inbox.clone(), true)],
             ))
             .await?;
-            let end = Ends {
+            let end = IdentityQueues {
                 names,
                 inbox,
                 outbox,
@@ -220,7 +222,7 @@ impl<B: Broker> Bus<B> {
             ends,
             gone: AtomicBool::new(false),
             claims: Claims::default(),
-            steady: Steady::new(Arc::clone(&options.clock)),
+            steady: SteadyClock::new(Arc::clone(&options.clock)),
         })
     }
 
@@ -231,7 +233,7 @@ impl<B: Broker> Bus<B> {
     }
 
     /// Puts a task where those are that can do it; then its report is awaited by whoever drops this.
-    async fn put(&self, errand: &Errand) -> Worked {
+    async fn put(&self, errand: &RemoteTask) -> RemoteResult {
         let Some(ends) = self.ends.get(&errand.identity) else {
             return std::future::pending().await;
         };
@@ -246,7 +248,7 @@ impl<B: Broker> Bus<B> {
             match tokio::time::timeout(PUT, put).await {
                 Ok(Ok(())) => break,
                 Ok(Err(error @ QueueError::TooLong(_))) => {
-                    return Worked::Refused {
+                    return RemoteResult::Refused {
                         reason: "task_too_long".to_owned(),
                         message: error.to_string(),
                         tokens: Some(0),
@@ -262,7 +264,7 @@ impl<B: Broker> Bus<B> {
     }
 }
 
-impl<B: Broker> Carries for Bus<B> {
+impl<B: Broker> SwarmBus for Bus<B> {
     fn carries(&self, identity: &str) -> bool {
         self.ends.contains_key(identity)
     }
@@ -271,11 +273,11 @@ impl<B: Broker> Carries for Bus<B> {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked> {
+    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult> {
         Box::pin(self.put(errand))
     }
 
-    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>> {
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let held = self.claims.fresh(run).await?;
             if held.is_owner() {
@@ -312,9 +314,9 @@ impl<B: Broker> Carries for Bus<B> {
         kernel: Kernel,
         tasks: &'a TaskTracker,
         over: &'a CancellationToken,
-    ) -> Later<'a, ()> {
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let door = Door::Peer {
+            let door = EntryPoint::Peer {
                 identity: format!("swarm {}", self.swarm),
                 task_id: self.swarm.clone(),
                 role: self.role,

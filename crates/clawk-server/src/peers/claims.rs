@@ -19,7 +19,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A task that this host took.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ClaimedTask {
     pub(super) identity: String,
     state: Mutex<State>,
 }
@@ -38,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Held {
+impl ClaimedTask {
     fn is_young(&self) -> bool {
         lock(&self.state).heard.elapsed() < YOUNG
     }
@@ -79,16 +79,16 @@ impl Held {
 /// All of them, by the task's id.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    held: Mutex<HashMap<RequestId, Arc<Held>>>,
+    held: Mutex<HashMap<RequestId, Arc<ClaimedTask>>>,
     changed: Notify,
 }
 
 impl Claims {
     /// The bus gave this host a task now, maybe again.
-    pub(super) fn hold(&self, task: &RequestId, identity: &str) -> Arc<Held> {
+    pub(super) fn hold(&self, task: &RequestId, identity: &str) -> Arc<ClaimedTask> {
         let mut all = lock(&self.held);
         let owner = all.get(task).is_some_and(|held| held.is_owner());
-        let held = Arc::new(Held {
+        let held = Arc::new(ClaimedTask {
             identity: identity.to_owned(),
             state: Mutex::new(State {
                 heard: Instant::now(),
@@ -111,7 +111,7 @@ impl Claims {
     ///
     /// # Errors
     /// It does not for [`PATIENCE`].
-    pub(super) async fn fresh(&self, task: &RequestId) -> Result<Arc<Held>, String> {
+    pub(super) async fn fresh(&self, task: &RequestId) -> Result<Arc<ClaimedTask>, String> {
         let until = Instant::now() + PATIENCE;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as Plain, PoisonError};
 use std::time::Duration;
 
-use clawk_client::{Client, ClientError, Notice, Options, Target};
-use clawk_kernel::ports::{Errand, Lost, Reports, Worked};
+use clawk_client::{AgentAddress, AgentClient, ClientError, Options, UnsolicitedMessage};
+use clawk_kernel::ports::{RemoteResult, RemoteTask, ReportReceiver, RetryReason};
 use clawk_kernel::{KernelError, UNPROVEN};
 use clawk_proto::message::SEND;
 use clawk_proto::method::{Method, ReportParams};
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct LinkOptions {
     /// Where.
-    pub target: Target,
+    pub target: AgentAddress,
     /// By which name it knows us.
     pub name: String,
     /// The token that it wants.
@@ -55,10 +55,10 @@ impl fmt::Debug for LinkOptions {
 }
 
 /// One peer.
-pub(super) struct Link {
+pub(super) struct PeerLink {
     identity: String,
     options: LinkOptions,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<PeerConnection>>,
     gone: AtomicBool,
     /// Members that work on tries now, by the try.
     members: Arc<Plain<HashMap<RequestId, String>>>,
@@ -66,8 +66,8 @@ pub(super) struct Link {
 
 /// A connection.
 #[derive(Clone)]
-struct Open {
-    client: Client,
+struct PeerConnection {
+    client: AgentClient,
     /// It was closed because of what it sent.
     flooded: CancellationToken,
     /// Why what it said is not its member's word, once it said such a thing.
@@ -77,7 +77,7 @@ struct Open {
 /// The rights of a task that a message can't carry.
 const NOT_CONVEYED: &str = "the peer serves no `claw.swarm.*`, and a message can't tell it to use less than it has; declare the Swarm there, or give the task with a wider role and without `tools`";
 
-impl Link {
+impl PeerLink {
     pub(super) fn new(identity: String, options: LinkOptions) -> Arc<Self> {
         Arc::new(Self {
             identity,
@@ -104,7 +104,7 @@ impl Link {
     }
 
     /// The connection; a new one where there is none.
-    async fn connected(&self, reports: &Arc<dyn Reports>) -> Result<Open, ClientError> {
+    async fn connected(&self, reports: &Arc<dyn ReportReceiver>) -> Result<PeerConnection, ClientError> {
         let mut open = self.open.lock().await;
         if let Some(open) = open.as_ref().filter(|open| !open.flooded.is_cancelled()) {
             return Ok(open.clone());
@@ -115,13 +115,13 @@ impl Link {
             reconnect: RECONNECT,
             ..Options::named(&self.options.name)
         };
-        let client = Client::connect(self.options.target.clone(), options).await?;
-        let fresh = Open {
+        let client = AgentClient::connect(self.options.target.clone(), options).await?;
+        let fresh = PeerConnection {
             client,
             flooded: CancellationToken::new(),
             unproven: watch::Sender::new(None),
         };
-        let desk = Desk {
+        let desk = PeerMessageHandler {
             identity: self.identity.clone(),
             open: fresh.clone(),
             reports: Arc::clone(reports),
@@ -149,19 +149,19 @@ impl Link {
     /// Where a `key` is bound to it, only a signed report ends the try well.
     pub(super) async fn work(
         &self,
-        errand: &Errand,
-        reports: &Arc<dyn Reports>,
+        errand: &RemoteTask,
+        reports: &Arc<dyn ReportReceiver>,
         key: Option<&PublicKey>,
-    ) -> Worked {
+    ) -> RemoteResult {
         let open = match self.connected(reports).await {
             Ok(open) => open,
             Err(error) => {
                 self.broken().await;
-                return lost(Lost::Unreached, &error, Some(0));
+                return lost(RetryReason::Unreached, &error, Some(0));
             }
         };
         self.gone.store(false, Ordering::Relaxed);
-        let _bound = Bound::new(&self.members, errand);
+        let _bound = MemberTryGuard::new(&self.members, errand);
         let serves = |group: &str| {
             let agent = open.client.agent();
             agent.pointer(&format!("/capabilities/{group}")).is_some()
@@ -171,9 +171,9 @@ impl Link {
             message = async {
                 let why = unproven.wait_for(Option::is_some).await;
                 why.map_or_else(|_| None, |why| why.clone()) // silent-ok: the connection outlives this
-            } => Worked::Refused { reason: UNPROVEN.to_owned(), message: message.unwrap_or_default(), tokens: None },
-            () = open.flooded.cancelled() => Worked::Lost {
-                why: Lost::Garbage,
+            } => RemoteResult::Refused { reason: UNPROVEN.to_owned(), message: message.unwrap_or_default(), tokens: None },
+            () = open.flooded.cancelled() => RemoteResult::Lost {
+                why: RetryReason::Garbage,
                 message: format!("`{}` sent more than {USELESS} useless messages within {} s", self.identity, PATIENCE.as_secs()),
                 tokens: None,
             },
@@ -181,7 +181,7 @@ impl Link {
                 if serves("swarm") {
                     given(&open.client, errand).await
                 } else if let Some(key) = key {
-                    Worked::Refused {
+                    RemoteResult::Refused {
                         reason: UNPROVEN.to_owned(),
                         message: format!(
                             "`{}` is bound to the key {}, and serves no `claw.swarm.*`: nobody signs what it answers",
@@ -193,7 +193,7 @@ impl Link {
                 } else if serves("messages") {
                     asked(&open.client, errand).await
                 } else {
-                    Worked::Refused {
+                    RemoteResult::Refused {
                         reason: "no_swarm".to_owned(),
                         message: format!("`{}` serves neither `claw.swarm.*` nor `{SEND}`", self.identity),
                         tokens: Some(0),
@@ -202,15 +202,15 @@ impl Link {
             } => worked,
         };
         let is_unproven = open.unproven.borrow().is_some();
-        if is_unproven || matches!(worked, Worked::Lost { .. }) {
+        if is_unproven || matches!(worked, RemoteResult::Lost { .. }) {
             self.broken().await;
         }
         worked
     }
 }
 
-fn lost(why: Lost, error: &ClientError, tokens: Option<u64>) -> Worked {
-    Worked::Lost {
+fn lost(why: RetryReason, error: &ClientError, tokens: Option<u64>) -> RemoteResult {
+    RemoteResult::Lost {
         why,
         message: error.to_string(),
         tokens,
@@ -218,7 +218,7 @@ fn lost(why: Lost, error: &ClientError, tokens: Option<u64>) -> Worked {
 }
 
 /// Delegates, again and again with the same id, until the report has come and this is dropped.
-async fn given(client: &Client, errand: &Errand) -> Worked {
+async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     let mut greeted = client.greeted();
     // What a peer refuses that has not acknowledged the task, it has not begun.
     let mut unbegun = Some(0);
@@ -228,15 +228,15 @@ async fn given(client: &Client, errand: &Errand) -> Worked {
         match timeout(ACKNOWLEDGE, call).await {
             Ok(Ok(answer)) if answer.get("acknowledged") == Some(&Value::Bool(true)) => unbegun = None,
             Ok(Ok(_)) => {
-                return Worked::Refused {
+                return RemoteResult::Refused {
                     reason: "not_acknowledged".to_owned(),
                     message: "the peer did not take the task".to_owned(),
                     tokens: unbegun,
                 };
             }
             Ok(Err(ClientError::Rpc(error))) => return refused(&error, unbegun),
-            Ok(Err(error)) => return lost(Lost::Crashed, &error, None),
-            Err(_) => return lost(Lost::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
+            Ok(Err(error)) => return lost(RetryReason::Crashed, &error, None),
+            Err(_) => return lost(RetryReason::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
         }
         // A new connection may be to a peer that has forgotten, or that owes the report.
         tokio::select! {
@@ -247,14 +247,14 @@ async fn given(client: &Client, errand: &Errand) -> Worked {
 }
 
 /// The task may use less than the other side has, which only `claw.swarm.delegate` can say.
-pub(super) fn is_narrow(errand: &Errand) -> bool {
+pub(super) fn is_narrow(errand: &RemoteTask) -> bool {
     errand.limits.tools.is_some() || errand.limits.role.as_deref() == Some("viewer")
 }
 
 /// Says the task as a message, and takes the answer.
-async fn asked(client: &Client, errand: &Errand) -> Worked {
+async fn asked(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     if is_narrow(errand) {
-        return Worked::Refused {
+        return RemoteResult::Refused {
             reason: "rights_not_conveyed".to_owned(),
             message: NOT_CONVEYED.to_owned(),
             tokens: Some(0),
@@ -264,12 +264,12 @@ async fn asked(client: &Client, errand: &Errand) -> Worked {
     match client.call(SEND, params).await {
         Ok(answer) => told(&answer),
         Err(ClientError::Rpc(error)) => refused(&error, None),
-        Err(error) => lost(Lost::Crashed, &error, None),
+        Err(error) => lost(RetryReason::Crashed, &error, None),
     }
 }
 
 /// What a `claw.message.send` was answered.
-fn told(answer: &Value) -> Worked {
+fn told(answer: &Value) -> RemoteResult {
     let parts = answer.get("parts").and_then(Value::as_array);
     let texts = parts
         .into_iter()
@@ -283,14 +283,14 @@ fn told(answer: &Value) -> Worked {
             .fold(0_u64, u64::saturating_add)
     });
     match answer.get("stop").and_then(Value::as_str) {
-        Some("answered") => Worked::Answered { text, tokens },
-        Some(other) => Worked::Refused {
+        Some("answered") => RemoteResult::Answered { text, tokens },
+        Some(other) => RemoteResult::Refused {
             reason: other.chars().take(32).collect(),
             message: "the peer's turn did not answer".to_owned(),
             tokens,
         },
-        None => Worked::Lost {
-            why: Lost::Garbage,
+        None => RemoteResult::Lost {
+            why: RetryReason::Garbage,
             message: "its answer does not say how it ended".to_owned(),
             tokens: None,
         },
@@ -298,19 +298,19 @@ fn told(answer: &Value) -> Worked {
 }
 
 /// An error of the peer's. Whether it may be tried again is what its code says.
-fn refused(error: &RpcError, tokens: Option<u64>) -> Worked {
+fn refused(error: &RpcError, tokens: Option<u64>) -> RemoteResult {
     let again = [ErrorCode::PeerUnreachable, ErrorCode::ProviderUnavailable];
     let message: String = error.message.chars().take(300).collect();
     if let Some(code) = again.iter().find(|code| code.code() == error.code) {
         let why = if *code == ErrorCode::PeerUnreachable {
-            Lost::Unreached
+            RetryReason::Unreached
         } else {
-            Lost::NoProvider
+            RetryReason::NoProvider
         };
-        return Worked::Lost { why, message, tokens };
+        return RemoteResult::Lost { why, message, tokens };
     }
     let reason = error.data.as_ref().and_then(|data| data.get("reason")?.as_str());
-    Worked::Refused {
+    RemoteResult::Refused {
         reason: reason.unwrap_or("refused").chars().take(64).collect(),
         message,
         tokens,
@@ -318,13 +318,13 @@ fn refused(error: &RpcError, tokens: Option<u64>) -> Worked {
 }
 
 /// A member works on a try, until this is dropped.
-struct Bound<'a> {
+struct MemberTryGuard<'a> {
     members: &'a Plain<HashMap<RequestId, String>>,
     id: RequestId,
 }
 
-impl<'a> Bound<'a> {
-    fn new(members: &'a Plain<HashMap<RequestId, String>>, errand: &Errand) -> Self {
+impl<'a> MemberTryGuard<'a> {
+    fn new(members: &'a Plain<HashMap<RequestId, String>>, errand: &RemoteTask) -> Self {
         let mut known = members.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(errand.id.clone(), errand.member.clone());
         drop(known);
@@ -335,7 +335,7 @@ impl<'a> Bound<'a> {
     }
 }
 
-impl Drop for Bound<'_> {
+impl Drop for MemberTryGuard<'_> {
     fn drop(&mut self) {
         let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&self.id);
@@ -343,17 +343,17 @@ impl Drop for Bound<'_> {
 }
 
 /// Takes what a peer sends unasked.
-struct Desk {
+struct PeerMessageHandler {
     identity: String,
-    open: Open,
-    reports: Arc<dyn Reports>,
+    open: PeerConnection,
+    reports: Arc<dyn ReportReceiver>,
     members: Arc<Plain<HashMap<RequestId, String>>>,
     useless: u32,
     since: Instant,
 }
 
-impl Desk {
-    async fn sit(mut self, mut notices: broadcast::Receiver<Notice>) {
+impl PeerMessageHandler {
+    async fn sit(mut self, mut notices: broadcast::Receiver<UnsolicitedMessage>) {
         loop {
             let notice = match notices.recv().await {
                 Ok(notice) => notice,
@@ -394,7 +394,7 @@ impl Desk {
     }
 
     /// The answer, and whether what was asked had an effect.
-    async fn answer(&self, notice: &Notice) -> (Result<Value, RpcError>, bool) {
+    async fn answer(&self, notice: &UnsolicitedMessage) -> (Result<Value, RpcError>, bool) {
         if notice.method != Method::SwarmReport.name() {
             let message = format!(
                 "`{}` is not for a peer to ask",

@@ -1,5 +1,5 @@
 //! Members of a swarm that work elsewhere: agents of their own over a connection (`link`), or whoever takes tasks out of a bus
-//! (`bus`). Both are the kernel's port [`Elsewhere`].
+//! (`bus`). Both are the kernel's port [`RemoteWorkers`].
 
 mod bus;
 mod claims;
@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_client::Target;
+use clawk_client::AgentAddress;
 use clawk_kernel::Kernel;
-use clawk_kernel::ports::{Elsewhere, Errand, Later, Lost, Place, Reports, Worked};
+use clawk_kernel::ports::{
+    BoxFuture, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver, RetryReason,
+};
 use clawk_proto::RequestId;
 use clawk_trace::checkpoint::PublicKey;
 use tokio_util::sync::CancellationToken;
@@ -23,38 +25,38 @@ pub use bus::{BusKind, BusOptions};
 pub use link::LinkOptions;
 
 use crate::queue::QueueError;
-use bus::Carries;
-use link::Link;
+use bus::SwarmBus;
+use link::PeerLink;
 
 /// How long the end waits for connections to say good-bye.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A member that speaks another protocol. It takes a task as a text and answers; it reports nothing.
-pub trait Foreign: fmt::Debug + Send + Sync {
+pub trait ForeignMember: fmt::Debug + Send + Sync {
     /// Gives it a try and waits, for as long as nobody drops this.
-    fn work<'a>(&'a self, errand: &'a Errand) -> Later<'a, Worked>;
+    fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
 }
 
-/// How a [`Foreign`] member is bound.
+/// How a [`ForeignMember`] member is bound.
 #[derive(Debug)]
 pub struct ForeignOptions {
     /// Who it is.
-    pub member: Arc<dyn Foreign>,
+    pub member: Arc<dyn ForeignMember>,
     /// Of one try, milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
-/// A [`Foreign`] member, and whether the last attempt to reach it failed.
+/// A [`ForeignMember`] member, and whether the last attempt to reach it failed.
 #[derive(Debug)]
-struct Stranger {
+struct ForeignPeer {
     options: ForeignOptions,
     gone: AtomicBool,
 }
 
-impl Stranger {
-    async fn work(&self, errand: &Errand) -> Worked {
+impl ForeignPeer {
+    async fn work(&self, errand: &RemoteTask) -> RemoteResult {
         if link::is_narrow(errand) {
-            return Worked::Refused {
+            return RemoteResult::Refused {
                 reason: "rights_not_conveyed".to_owned(),
                 message: "an agent of another protocol can't be told to use less than it has; give the task with a wider role and without `tools`"
                     .to_owned(),
@@ -62,17 +64,17 @@ impl Stranger {
             };
         }
         let worked = self.options.member.work(errand).await;
-        let gone = matches!(worked, Worked::Lost { .. });
+        let gone = matches!(worked, RemoteResult::Lost { .. });
         self.gone.store(gone, Ordering::Relaxed);
         worked
     }
 }
 
 /// All members that are elsewhere.
-pub struct Peers {
-    links: BTreeMap<String, Arc<Link>>,
-    strangers: BTreeMap<String, Stranger>,
-    bus: Option<Arc<dyn Carries>>,
+pub struct RemoteMembers {
+    links: BTreeMap<String, Arc<PeerLink>>,
+    strangers: BTreeMap<String, ForeignPeer>,
+    bus: Option<Arc<dyn SwarmBus>>,
     keys: BTreeMap<String, PublicKey>,
     tasks: TaskTracker,
     over: CancellationToken,
@@ -80,13 +82,13 @@ pub struct Peers {
     current: Mutex<CancellationToken>,
 }
 
-impl fmt::Debug for Peers {
+impl fmt::Debug for RemoteMembers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Peers({:?}, bus: {})", self.links.keys(), self.bus.is_some())
     }
 }
 
-impl Peers {
+impl RemoteMembers {
     /// Peers by the names of their identities, the swarm's bus, which must be reached now, and the keys that sign the reports of
     /// identities.
     ///
@@ -104,14 +106,14 @@ impl Peers {
         };
         let links = links
             .into_iter()
-            .map(|(name, options)| (name.clone(), Link::new(name, options)));
+            .map(|(name, options)| (name.clone(), PeerLink::new(name, options)));
         Ok(Arc::new(Self {
             links: links.collect(),
             strangers: foreign
                 .into_iter()
                 .map(|(name, options)| {
                     let gone = AtomicBool::new(false);
-                    (name, Stranger { options, gone })
+                    (name, ForeignPeer { options, gone })
                 })
                 .collect(),
             bus,
@@ -172,13 +174,13 @@ impl Peers {
     }
 }
 
-impl Elsewhere for Peers {
-    fn place(&self, identity: &str) -> Option<Place> {
+impl RemoteWorkers for RemoteMembers {
+    fn place(&self, identity: &str) -> Option<MemberRoute> {
         if self.links.contains_key(identity) || self.strangers.contains_key(identity) {
-            return Some(Place::Peer);
+            return Some(MemberRoute::Peer);
         }
         let carried = self.bus.as_ref().is_some_and(|bus| bus.carries(identity));
-        carried.then_some(Place::Bus)
+        carried.then_some(MemberRoute::Bus)
     }
 
     fn is_gone(&self, identity: &str) -> bool {
@@ -193,7 +195,7 @@ impl Elsewhere for Peers {
 
     fn lives_here(&self, identity: &str) -> bool {
         let target = self.links.get(identity).map(|link| &link.options().target);
-        matches!(target, Some(Target::Command(_)))
+        matches!(target, Some(AgentAddress::Command(_)))
     }
 
     fn timeout_ms(&self, identity: &str) -> Option<u64> {
@@ -211,7 +213,11 @@ impl Elsewhere for Peers {
         self.keys.get(identity).cloned()
     }
 
-    fn work<'a>(&'a self, errand: Errand, reports: Arc<dyn Reports>) -> Later<'a, Worked> {
+    fn work<'a>(
+        &'a self,
+        errand: RemoteTask,
+        reports: Arc<dyn ReportReceiver>,
+    ) -> BoxFuture<'a, RemoteResult> {
         Box::pin(async move {
             if let Some(stranger) = self.strangers.get(&errand.identity) {
                 return stranger.work(&errand).await;
@@ -222,8 +228,8 @@ impl Elsewhere for Peers {
                     link.work(&errand, &reports, key).await
                 }
                 (None, Some(bus)) => bus.work(&errand).await,
-                (None, None) => Worked::Lost {
-                    why: Lost::Unreached,
+                (None, None) => RemoteResult::Lost {
+                    why: RetryReason::Unreached,
                     message: format!("`{}` is bound nowhere", errand.identity),
                     tokens: Some(0),
                 },
@@ -231,7 +237,7 @@ impl Elsewhere for Peers {
         })
     }
 
-    fn may_begin<'a>(&'a self, run: &'a RequestId) -> Later<'a, Result<(), String>> {
+    fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>> {
         match &self.bus {
             Some(bus) => bus.may_begin(run),
             None => Box::pin(std::future::ready(Err(

@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_client::queue::Names;
+use clawk_client::queue::QueueNames;
 use clawk_egress::Url;
 use clawk_kernel::Role;
 use clawk_kernel::time::Timestamp;
-use clawk_proto::rpc::{Id, write_error};
+use clawk_proto::rpc::{RpcId, write_error};
 use clawk_proto::{ErrorCode, RpcError};
 use serde::Deserialize;
 use serde_json::json;
@@ -28,9 +28,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::guests::{Guests, Kind, is_answer, no_id};
-use crate::host::Host;
-use crate::transport::outbox::Queue;
+use crate::guests::{GuestClients, Kind, is_answer, no_id};
+use crate::host::AgentHost;
+use crate::transport::outbox::OutgoingMessages;
 
 /// Messages that are being answered at a time; more wait in the queue. Calls that wait for a person are among them.
 const IN_FLIGHT: usize = 4_096;
@@ -67,7 +67,7 @@ pub struct QueueOptions {
     /// Where sessions are kept over a restart: a folder below the state directory.
     pub kept: PathBuf,
     /// Seals the answers that are kept, where the agent's stores are encrypted.
-    pub vault: Option<clawk_recall::seal::Vault>,
+    pub vault: Option<clawk_recall::seal::SealKeyring>,
 }
 
 /// An error of a broker. The text never contains the server's URL, because the URL may hold a password.
@@ -107,7 +107,7 @@ async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
 
 /// What one client of a broker takes, and where it puts what is to be kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
+pub(crate) struct BrokerSubscription {
     /// The queue that it takes from.
     pub(crate) take: String,
     /// What it takes stays there for other readers, until it is too old; else whoever is done with it removes it.
@@ -128,9 +128,9 @@ pub(crate) struct Lane {
     pub(crate) owners: Option<String>,
 }
 
-impl Lane {
+impl BrokerSubscription {
     /// Of an agent's own queues.
-    fn of_agent(names: &Names) -> Self {
+    fn of_agent(names: &QueueNames) -> Self {
         Self {
             take: names.inbox.clone(),
             shared: false,
@@ -146,7 +146,7 @@ impl Lane {
 }
 
 /// A message out of the inbox.
-pub(crate) struct Parcel<R> {
+pub(crate) struct InboxMessage<R> {
     /// Who sends it; empty: the one client that needs no name.
     pub(crate) client: String,
     /// Where its answer goes, if not into the outbox.
@@ -165,7 +165,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     type Receipt: Send + Sync + 'static;
 
     /// The next messages; none after a while without any.
-    fn next(&self) -> impl Future<Output = Result<Vec<Parcel<Self::Receipt>>, QueueError>> + Send;
+    fn next(&self) -> impl Future<Output = Result<Vec<InboxMessage<Self::Receipt>>, QueueError>> + Send;
 
     /// Puts a line where it is wanted; `id` is the same for the same line, so that a second attempt adds nothing.
     fn publish(
@@ -191,7 +191,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// It goes to the dead letters.
     fn bury(
         &self,
-        parcel: &Parcel<Self::Receipt>,
+        parcel: &InboxMessage<Self::Receipt>,
         reason: &str,
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
 }
@@ -202,24 +202,24 @@ fn no_owners() -> QueueError {
 }
 
 /// A door to a queue.
-struct Door<B> {
+struct BrokerDoor<B> {
     broker: B,
-    names: Names,
-    guests: Guests,
+    names: QueueNames,
+    guests: GuestClients,
     tries: u64,
     /// Where each client wants its notifications.
     homes: Mutex<HashMap<String, String>>,
     places: Arc<Semaphore>,
 }
 
-impl<B: Broker> Door<B> {
+impl<B: Broker> BrokerDoor<B> {
     fn new(
         broker: B,
-        host: Host,
+        host: AgentHost,
         name: &'static str,
         options: &QueueOptions,
     ) -> Result<Arc<Self>, QueueError> {
-        let guests = Guests::new(
+        let guests = GuestClients::new(
             host,
             name,
             options.role,
@@ -227,7 +227,7 @@ impl<B: Broker> Door<B> {
         )?;
         Ok(Arc::new(Self {
             broker,
-            names: Names::new(&options.swarm, &options.agent),
+            names: QueueNames::new(&options.swarm, &options.agent),
             guests,
             tries: options.tries.max(1),
             homes: Mutex::default(),
@@ -260,7 +260,7 @@ impl<B: Broker> Door<B> {
         self.guests.close(FAREWELL).await;
     }
 
-    async fn take(self: &Arc<Self>, parcel: Parcel<B::Receipt>) {
+    async fn take(self: &Arc<Self>, parcel: InboxMessage<B::Receipt>) {
         if parcel.tries > self.tries {
             let reason = format!("not answered in {} attempts", self.tries);
             return self.bury(&parcel, &reason).await;
@@ -318,7 +318,7 @@ impl<B: Broker> Door<B> {
     }
 
     /// Where its answer goes.
-    fn home(&self, parcel: &Parcel<B::Receipt>) -> String {
+    fn home(&self, parcel: &InboxMessage<B::Receipt>) -> String {
         let wanted = parcel.reply_to.as_deref();
         match wanted.filter(|to| self.names.may_answer_to(to)) {
             Some(to) => to.to_owned(),
@@ -326,7 +326,7 @@ impl<B: Broker> Door<B> {
         }
     }
 
-    async fn bury(&self, parcel: &Parcel<B::Receipt>, reason: &str) {
+    async fn bury(&self, parcel: &InboxMessage<B::Receipt>, reason: &str) {
         tracing::warn!(reason, "a message is a dead letter");
         if let Err(error) = self.broker.bury(parcel, reason).await {
             // It comes again.
@@ -337,10 +337,10 @@ impl<B: Broker> Door<B> {
     /// Publishes what comes of a message; acknowledged when its answer is in a queue.
     async fn answer(
         &self,
-        parcel: &Parcel<B::Receipt>,
+        parcel: &InboxMessage<B::Receipt>,
         kind: &Kind,
         to: &str,
-        (order, outlet): (u64, &Queue),
+        (order, outlet): (u64, &OutgoingMessages),
     ) {
         let mut done = *kind == Kind::Tells;
         loop {
@@ -370,7 +370,7 @@ impl<B: Broker> Door<B> {
         }
     }
 
-    async fn acknowledge(&self, parcel: &Parcel<B::Receipt>) {
+    async fn acknowledge(&self, parcel: &InboxMessage<B::Receipt>) {
         if let Err(error) = self.broker.done(&parcel.receipt).await {
             tracing::warn!(%error, "an answered message will be delivered again");
         }
@@ -396,7 +396,7 @@ impl<B: Broker> Door<B> {
     }
 
     /// What answers nothing goes where the client's last `claw.initialize` wanted its answer.
-    async fn tell(&self, client: &str, notices: &Queue) {
+    async fn tell(&self, client: &str, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
             let to = {
@@ -416,17 +416,17 @@ impl<B: Broker> Door<B> {
 /// The error that stands for an answer that the broker does not take.
 fn too_long(line: &[u8], most: usize) -> Vec<u8> {
     #[derive(Deserialize)]
-    struct Answer<'a> {
+    struct AnswerIdField<'a> {
         #[serde(borrow)]
         id: &'a RawValue,
     }
     let message = format!("the answer is longer than the {most} bytes that the broker takes");
     let error = RpcError::new(ErrorCode::Internal, message).with(json!({"reason": "answer_too_long"}));
-    let id = serde_json::from_slice::<Answer<'_>>(line).ok(); // silent-ok: a batch has no id of its own
+    let id = serde_json::from_slice::<AnswerIdField<'_>>(line).ok(); // silent-ok: a batch has no id of its own
     let mut answer = Vec::new();
-    match id.and_then(|answer| Id::of_json(answer.id.get())) {
+    match id.and_then(|answer| RpcId::of_json(answer.id.get())) {
         Some(id) => write_error(&mut answer, &id, &error),
-        None => write_error(&mut answer, &Id::NULL, &error),
+        None => write_error(&mut answer, &RpcId::NULL, &error),
     }
     answer
 }

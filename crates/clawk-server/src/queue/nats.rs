@@ -11,19 +11,19 @@ use async_nats::jetstream::message::{AckKind, Acker};
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, LastRawMessageErrorKind, RetentionPolicy, Stream,
 };
-use clawk_client::queue::{CLIENT, Names, REASON, REPLY_TO};
+use clawk_client::queue::{CLIENT, QueueNames, REASON, REPLY_TO};
 use clawk_egress::Url;
 use clawk_kernel::time::Timestamp;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Broker, Door, IN_FLIGHT, KEPT, Lane, Parcel, QUEUE_BYTES, QueueError, QueueOptions, broker, no_owners,
-    patiently,
+    Broker, BrokerDoor, BrokerSubscription, IN_FLIGHT, InboxMessage, KEPT, QUEUE_BYTES, QueueError,
+    QueueOptions, broker, no_owners, patiently,
 };
-use crate::host::Host;
+use crate::host::AgentHost;
 
 /// How often the connection is looked at while no message comes.
 const LOOK: Duration = Duration::from_secs(5);
@@ -33,23 +33,23 @@ const ONCE: Duration = Duration::from_secs(3_600);
 const HEADERS: usize = 1_024;
 
 /// The door, connected.
-pub struct Nats(Arc<Door<Jet>>);
+pub struct NatsDoor(Arc<BrokerDoor<CkpJetStreamBroker>>);
 
-impl std::fmt::Debug for Nats {
+impl std::fmt::Debug for NatsDoor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Nats")
     }
 }
 
-impl Nats {
+impl NatsDoor {
     /// Connects, and creates the missing streams: the inbox as a work queue, the outbox, and the dead letters.
     ///
     /// # Errors
     /// The server can't be reached, has no JetStream, or does not let us in.
-    pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
-        let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
-        let jet = patiently(|| Jet::open(&options.server, &lane)).await?;
-        Ok(Self(Door::new(jet, host, "nats", options)?))
+    pub async fn connect(host: AgentHost, options: &QueueOptions) -> Result<Self, QueueError> {
+        let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
+        let jet = patiently(|| CkpJetStreamBroker::open(&options.server, &lane)).await?;
+        Ok(Self(BrokerDoor::new(jet, host, "nats", options)?))
     }
 
     /// Serves until `cancel`.
@@ -58,9 +58,9 @@ impl Nats {
     }
 }
 
-impl Jet {
-    pub(crate) async fn open(server: &Url, lane: &Lane) -> Result<Self, QueueError> {
-        let tls = clawk_egress::tls_config(&Env::Process).map_err(broker)?;
+impl CkpJetStreamBroker {
+    pub(crate) async fn open(server: &Url, lane: &BrokerSubscription) -> Result<Self, QueueError> {
+        let tls = clawk_egress::tls_config(&EnvironmentSource::Process).map_err(broker)?;
         let connect = async_nats::ConnectOptions::new()
             .name("clawk")
             .require_tls(server.scheme() == "tls")
@@ -156,7 +156,7 @@ async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> 
     context.get_or_create_stream(config).await.map_err(broker)
 }
 
-pub(crate) struct Jet {
+pub(crate) struct CkpJetStreamBroker {
     client: async_nats::Client,
     context: Context,
     stored: Vec<String>,
@@ -167,7 +167,7 @@ pub(crate) struct Jet {
     messages: Mutex<Option<pull::Stream>>,
 }
 
-impl Jet {
+impl CkpJetStreamBroker {
     fn headers(client: &str, id: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", id);
@@ -186,10 +186,10 @@ impl Jet {
     }
 }
 
-impl Broker for Jet {
+impl Broker for CkpJetStreamBroker {
     type Receipt = Acker;
 
-    async fn next(&self) -> Result<Vec<Parcel<Acker>>, QueueError> {
+    async fn next(&self) -> Result<Vec<InboxMessage<Acker>>, QueueError> {
         let mut messages = self.messages.lock().await;
         if messages.is_none() {
             let open = self.consumer.stream().max_messages_per_batch(self.at_once);
@@ -226,7 +226,7 @@ impl Broker for Jet {
         };
         let (client, reply_to) = (header(CLIENT).unwrap_or_default(), header(REPLY_TO));
         let (message, receipt) = message.split();
-        Ok(vec![Parcel {
+        Ok(vec![InboxMessage {
             client,
             reply_to,
             message: message.payload.into(),
@@ -290,7 +290,7 @@ impl Broker for Jet {
         receipt.double_ack_with(AckKind::Progress).await.map_err(broker)
     }
 
-    async fn bury(&self, parcel: &Parcel<Acker>, reason: &str) -> Result<(), QueueError> {
+    async fn bury(&self, parcel: &InboxMessage<Acker>, reason: &str) -> Result<(), QueueError> {
         let mut headers = HeaderMap::new();
         if !parcel.client.is_empty() {
             headers.insert(CLIENT, parcel.client.as_str());

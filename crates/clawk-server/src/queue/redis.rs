@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_client::queue::{CLIENT, MESSAGE, Names, REASON, REPLY_TO};
+use clawk_client::queue::{CLIENT, MESSAGE, QueueNames, REASON, REPLY_TO};
 use clawk_egress::Url;
 use clawk_kernel::time::Timestamp;
 use redis::aio::MultiplexedConnection;
@@ -14,8 +14,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, Door, KEPT, Lane, Parcel, QueueError, QueueOptions, broker, no_owners, patiently};
-use crate::host::Host;
+use super::{
+    Broker, BrokerDoor, BrokerSubscription, InboxMessage, KEPT, QueueError, QueueOptions, broker, no_owners,
+    patiently,
+};
+use crate::host::AgentHost;
 
 /// How long a read waits for entries, milliseconds.
 const BLOCK_MS: u64 = 2_000;
@@ -35,25 +38,25 @@ const PUT_ONCE: &str = "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[5]) 
 const MOST: usize = 512 << 20;
 
 /// The door, connected.
-pub struct Redis(Arc<Door<Streams>>);
+pub struct RedisDoor(Arc<BrokerDoor<CkpRedisStreamsBroker>>);
 
-impl std::fmt::Debug for Redis {
+impl std::fmt::Debug for RedisDoor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Redis")
     }
 }
 
-impl Redis {
+impl RedisDoor {
     /// Connects, and makes the inbox with its group.
     ///
     /// # Errors
     /// The server can't be reached, or does not let us in.
-    pub async fn connect(host: Host, options: &QueueOptions) -> Result<Self, QueueError> {
-        let lane = Lane::of_agent(&Names::new(&options.swarm, &options.agent));
-        let streams = Streams::new(&options.server, lane)?;
+    pub async fn connect(host: AgentHost, options: &QueueOptions) -> Result<Self, QueueError> {
+        let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
+        let streams = CkpRedisStreamsBroker::new(&options.server, lane)?;
         // Reached now: a server that is not there is an error of the start.
         patiently(|| streams.reader()).await?;
-        Ok(Self(Door::new(streams, host, "redis", options)?))
+        Ok(Self(BrokerDoor::new(streams, host, "redis", options)?))
     }
 
     /// Serves until `cancel`.
@@ -62,16 +65,16 @@ impl Redis {
     }
 }
 
-pub(crate) struct Streams {
+pub(crate) struct CkpRedisStreamsBroker {
     client: Client,
-    lane: Lane,
+    lane: BrokerSubscription,
     /// Blocking reads have a connection of their own.
-    read: Mutex<Option<Reading>>,
+    read: Mutex<Option<RedisReadState>>,
     write: Mutex<Option<MultiplexedConnection>>,
 }
 
 #[derive(Clone)]
-struct Reading {
+struct RedisReadState {
     connection: MultiplexedConnection,
     /// What an earlier process, or an earlier connection, left unacknowledged, from here on; then what is new.
     left_after: Option<String>,
@@ -80,8 +83,8 @@ struct Reading {
     claim_from: String,
 }
 
-impl Streams {
-    pub(crate) fn new(server: &Url, lane: Lane) -> Result<Self, QueueError> {
+impl CkpRedisStreamsBroker {
+    pub(crate) fn new(server: &Url, lane: BrokerSubscription) -> Result<Self, QueueError> {
         let client = Client::open(server.as_str())
             .map_err(|_| QueueError::Broker("the URL is not one of Redis".to_owned()))?;
         Ok(Self {
@@ -116,7 +119,7 @@ impl Streams {
         {
             return Err(broker(error));
         }
-        *self.read.lock().await = Some(Reading {
+        *self.read.lock().await = Some(RedisReadState {
             connection,
             left_after: Some("0".to_owned()),
             claimed: Instant::now(),
@@ -146,7 +149,7 @@ impl Streams {
         outcome.map_err(broker)
     }
 
-    async fn read(&self, reading: &mut Reading) -> RedisResult<Vec<StreamId>> {
+    async fn read(&self, reading: &mut RedisReadState) -> RedisResult<Vec<StreamId>> {
         let connection = &mut reading.connection;
         if let Some(after) = reading.left_after.clone() {
             let left = entries(connection, &self.lane, &after, None).await?;
@@ -213,7 +216,7 @@ impl Streams {
 
 async fn entries(
     connection: &mut MultiplexedConnection,
-    lane: &Lane,
+    lane: &BrokerSubscription,
     after: &str,
     block_ms: Option<u64>,
 ) -> RedisResult<Vec<StreamId>> {
@@ -244,11 +247,11 @@ fn field(map: &HashMap<String, Value>, name: &str) -> Option<Vec<u8>> {
     }
 }
 
-impl Broker for Streams {
+impl Broker for CkpRedisStreamsBroker {
     /// The entry's id.
     type Receipt = String;
 
-    async fn next(&self) -> Result<Vec<Parcel<String>>, QueueError> {
+    async fn next(&self) -> Result<Vec<InboxMessage<String>>, QueueError> {
         let open = self.read.lock().await.clone();
         let Some(mut reading) = open else {
             return self.reader().await.map(|()| Vec::new());
@@ -266,7 +269,7 @@ impl Broker for Streams {
                     let text = |name: &str| {
                         field(&entry.map, name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
                     };
-                    parcels.push(Parcel {
+                    parcels.push(InboxMessage {
                         client: text(CLIENT).unwrap_or_default(),
                         reply_to: text(REPLY_TO).or_else(|| text("reply_to")),
                         message: field(&entry.map, MESSAGE).unwrap_or_default(),
@@ -349,7 +352,7 @@ impl Broker for Streams {
         Ok(())
     }
 
-    async fn bury(&self, parcel: &Parcel<String>, reason: &str) -> Result<(), QueueError> {
+    async fn bury(&self, parcel: &InboxMessage<String>, reason: &str) -> Result<(), QueueError> {
         let mut command = redis::cmd("XADD");
         command
             .arg(&self.lane.dead)

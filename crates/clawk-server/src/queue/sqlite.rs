@@ -7,7 +7,7 @@ use std::time::Duration;
 use clawk_kernel::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
-use super::{Broker, KEPT, Lane, Parcel, QueueError, broker, no_owners};
+use super::{Broker, BrokerSubscription, InboxMessage, KEPT, QueueError, broker, no_owners};
 
 /// How often a reader of an empty queue looks whether the file has changed, which takes no lock of it.
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,17 +41,21 @@ CREATE TABLE IF NOT EXISTS owners (
 );";
 
 /// One client of the file.
-pub(crate) struct File {
+pub(crate) struct CkpSqliteBroker {
     clock: Arc<dyn Clock>,
     connection: Arc<Mutex<Connection>>,
     /// Says when the file has changed, whoever changed it.
     watch: Mutex<Connection>,
-    lane: Lane,
+    lane: BrokerSubscription,
 }
 
-impl File {
+impl CkpSqliteBroker {
     /// Opens the file, and makes it if there is none.
-    pub(crate) fn open(clock: &Arc<dyn Clock>, path: &Path, lane: Lane) -> Result<Self, QueueError> {
+    pub(crate) fn open(
+        clock: &Arc<dyn Clock>,
+        path: &Path,
+        lane: BrokerSubscription,
+    ) -> Result<Self, QueueError> {
         let connection = Connection::open(path).map_err(broker)?;
         connection.busy_timeout(BUSY).map_err(broker)?;
         connection
@@ -107,7 +111,7 @@ impl File {
             .ok()
     }
 
-    async fn take(&self) -> Result<Option<Parcel<i64>>, QueueError> {
+    async fn take(&self) -> Result<Option<InboxMessage<i64>>, QueueError> {
         let (lane, now) = (self.lane.clone(), self.now_ms());
         let found = self.with(move |on| {
             if lane.shared {
@@ -116,7 +120,7 @@ impl File {
                 claim(on, &lane, now)
             }
         });
-        Ok(found.await?.map(|found| Parcel {
+        Ok(found.await?.map(|found| InboxMessage {
             client: found.client,
             reply_to: None,
             message: found.message,
@@ -127,7 +131,7 @@ impl File {
     }
 }
 
-struct Found {
+struct SqliteQueueRow {
     id: i64,
     client: String,
     message: Vec<u8>,
@@ -135,19 +139,19 @@ struct Found {
     tries: u64,
 }
 
-fn wait_ms(lane: &Lane) -> i64 {
+fn wait_ms(lane: &BrokerSubscription) -> i64 {
     i64::try_from(lane.ack_wait.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// No lease that was taken by the present wall clock ends later. One that does is of a clock that has gone back since: its message
 /// would lie for as long as the clock went back.
-fn latest(lane: &Lane, now: i64) -> i64 {
+fn latest(lane: &BrokerSubscription, now: i64) -> i64 {
     now.saturating_add(wait_ms(lane).saturating_mul(2))
 }
 
-fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
+fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqliteQueueRow> {
     let tries: i64 = row.get(4)?;
-    Ok(Found {
+    Ok(SqliteQueueRow {
         id: row.get(0)?,
         client: row.get(1)?,
         message: row.get(2)?,
@@ -157,7 +161,11 @@ fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
 }
 
 /// The next message that no reader holds.
-fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
+fn claim(
+    on: &rusqlite::Transaction<'_>,
+    lane: &BrokerSubscription,
+    now: i64,
+) -> rusqlite::Result<Option<SqliteQueueRow>> {
     let next = "SELECT id, client, message, added_ms, tries FROM messages WHERE queue = ?1 AND (visible_ms <= ?2 OR visible_ms > ?3)
         ORDER BY id LIMIT 1";
     let next = on
@@ -173,7 +181,11 @@ fn claim(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Res
 }
 
 /// The next message that this reader has not read, or has read and not acknowledged in time.
-fn read(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Result<Option<Found>> {
+fn read(
+    on: &rusqlite::Transaction<'_>,
+    lane: &BrokerSubscription,
+    now: i64,
+) -> rusqlite::Result<Option<SqliteQueueRow>> {
     let again =
         "SELECT m.id, m.client, m.message, m.added_ms, h.tries FROM held h JOIN messages m ON m.id = h.id
         WHERE h.queue = ?1 AND h.reader = ?2 AND (h.visible_ms <= ?3 OR h.visible_ms > ?4) ORDER BY m.id LIMIT 1";
@@ -208,11 +220,11 @@ fn read(on: &rusqlite::Transaction<'_>, lane: &Lane, now: i64) -> rusqlite::Resu
     Ok(next)
 }
 
-impl Broker for File {
+impl Broker for CkpSqliteBroker {
     /// The message's number.
     type Receipt = i64;
 
-    async fn next(&self) -> Result<Vec<Parcel<i64>>, QueueError> {
+    async fn next(&self) -> Result<Vec<InboxMessage<i64>>, QueueError> {
         let mut known = None;
         for look in 0..LOOKS {
             // Asked before the queue is looked into: what is put there between the two is seen by one of them.
@@ -319,7 +331,7 @@ impl Broker for File {
         .map(drop)
     }
 
-    async fn bury(&self, parcel: &Parcel<i64>, reason: &str) -> Result<(), QueueError> {
+    async fn bury(&self, parcel: &InboxMessage<i64>, reason: &str) -> Result<(), QueueError> {
         let (id, dead, reason) = (parcel.receipt, self.lane.dead.clone(), reason.to_owned());
         self.with(move |on| {
             // Its number keeps it apart from a dead letter that was put there under the same id.
@@ -343,10 +355,10 @@ mod tests {
     use clawk_kernel::testing::TestClock;
     use clawk_kernel::time::Clock;
 
-    use super::{Broker as _, File, Lane};
+    use super::{Broker as _, BrokerSubscription, CkpSqliteBroker};
 
-    fn open(clock: &Arc<TestClock>, path: &Path, shared: bool) -> File {
-        let lane = Lane {
+    fn open(clock: &Arc<TestClock>, path: &Path, shared: bool) -> CkpSqliteBroker {
+        let lane = BrokerSubscription {
             take: "in".to_owned(),
             shared,
             group: "readers".to_owned(),
@@ -358,7 +370,7 @@ mod tests {
             owners: None,
         };
         let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
-        File::open(&clock, path, lane).unwrap()
+        CkpSqliteBroker::open(&clock, path, lane).unwrap()
     }
 
     /// Whether another connection puts it there or the reader's own.

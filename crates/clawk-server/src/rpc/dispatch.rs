@@ -5,48 +5,50 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
 
-use clawk_kernel::sheet::Seen;
-use clawk_kernel::{Answer, Breadth, KernelError, Person, Reception, Reply as Answered};
+use clawk_kernel::sheet::PreviewReceipt;
+use clawk_kernel::{
+    ApprovalAnswer, ApprovalReply as Answered, GrantScope, KernelError, KnownPerson, ReplyOutcome,
+};
 use clawk_proto::message;
 use clawk_proto::method::{
-    Acknowledged, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, LifecycleState,
+    AcknowledgedResult, AnswerParams, BroadcastParams, DelegateParams, DiscoverParams, LifecycleState,
     MemoryCompactParams, MemoryQueryParams, MemoryStoreParams, Method, ReportParams, ToolCallParams,
 };
-use clawk_proto::rpc::{Id, Inbound, Message, Request, parse, write_error, write_result};
+use clawk_proto::rpc::{InboundRpc, Request, RpcId, RpcMessage, parse, write_error, write_result};
 use clawk_proto::{ErrorCode, RpcError};
 use futures::FutureExt;
 use serde::Serialize;
 
-use super::reply::{Batch, Destination, Reply};
-use super::{Connection, Phase, Run, gate, tasks};
+use super::reply::{AnswerDestination, Batch, ReplyGuard};
+use super::{ClientRun, ConnectionPhase, RpcConnection, gate, tasks};
 use crate::access::Scope;
 use crate::control::orders;
 use crate::error::ckp as error;
 
 /// A request past the gate, on its way to its method.
-pub(super) struct Ask<'a> {
-    pub(super) id: Id<'a>,
+pub(super) struct AdmittedRequest<'a> {
+    pub(super) id: RpcId<'a>,
     pub(super) params: &'a str,
-    pub(super) place: Destination,
+    pub(super) place: AnswerDestination,
 }
 
-impl Connection {
+impl RpcConnection {
     /// Takes one message: answers at once, or starts the work that will. Returns when the next one may be taken (R25).
     pub(crate) async fn take(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         match parse(line) {
-            Inbound::One(Message::Ignored) => self.answered(line),
-            Inbound::One(message) => self.message(message, Destination::Alone).await,
-            Inbound::Batch(messages) => {
-                let is_answered = |message: &&Message<'_>| match message {
-                    Message::Request(request) => request.id.is_some(),
-                    Message::Refused(_) => true,
-                    Message::Ignored => false,
+            InboundRpc::One(RpcMessage::Ignored) => self.answered(line),
+            InboundRpc::One(message) => self.message(message, AnswerDestination::Alone).await,
+            InboundRpc::Batch(messages) => {
+                let is_answered = |message: &&RpcMessage<'_>| match message {
+                    RpcMessage::Request(request) => request.id.is_some(),
+                    RpcMessage::Refused(_) => true,
+                    RpcMessage::Ignored => false,
                 };
                 let outstanding = messages.iter().filter(is_answered).count();
-                let place = Destination::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
+                let place = AnswerDestination::Batch(Batch::new(Arc::clone(&self.outbox), outstanding));
                 for message in messages {
                     self.message(message, place.clone()).await;
                 }
@@ -57,8 +59,8 @@ impl Connection {
     /// An answer of the client's: to a report, or to nothing.
     fn answered(&self, line: &[u8]) {
         let owed = match &self.phase {
-            Phase::Running(run) => run.owed.as_ref(),
-            Phase::Fresh | Phase::Stopped(_) => None,
+            ConnectionPhase::Running(run) => run.owed.as_ref(),
+            ConnectionPhase::Fresh | ConnectionPhase::Stopped(_) => None,
         };
         if !owed.is_some_and(|owed| owed.answered(line)) {
             tracing::debug!("a stray response or a malformed notification was dropped");
@@ -70,33 +72,35 @@ impl Connection {
         let message = format!("a message may have at most {max_message_bytes} bytes");
         let error = RpcError::new(ErrorCode::InvalidRequest, message)
             .with(serde_json::json!({"reason": "too_long", "max_message_bytes": max_message_bytes}));
-        Destination::Alone.put(&mut self.out, |out| write_error(out, &Id::NULL, &error));
+        AnswerDestination::Alone.put(&mut self.out, |out| write_error(out, &RpcId::NULL, &error));
     }
 
-    async fn message(&mut self, message: Message<'_>, place: Destination) {
+    async fn message(&mut self, message: RpcMessage<'_>, place: AnswerDestination) {
         match message {
-            Message::Request(Request {
+            RpcMessage::Request(Request {
                 id: Some(id),
                 method,
                 params,
             }) => {
-                self.request(&method, Ask { id, params, place }).await;
+                self.request(&method, AdmittedRequest { id, params, place }).await;
             }
-            Message::Request(Request {
+            RpcMessage::Request(Request {
                 id: None,
                 method,
                 params,
             }) => self.notification(&method, params).await,
-            Message::Refused(refused) => {
+            RpcMessage::Refused(refused) => {
                 place.put(&mut self.out, |out| write_error(out, &refused.id, &refused.error))
             }
-            Message::Ignored => tracing::debug!("a stray response or a malformed notification was dropped"),
+            RpcMessage::Ignored => {
+                tracing::debug!("a stray response or a malformed notification was dropped")
+            }
         }
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each method, read side by side")]
-    async fn request(&mut self, name: &str, ask: Ask<'_>) {
-        if let Phase::Running(run) = &self.phase
+    async fn request(&mut self, name: &str, ask: AdmittedRequest<'_>) {
+        if let ConnectionPhase::Running(run) = &self.phase
             && run.kernel.goes_on()
         {
             Box::pin(self.go_on()).await;
@@ -121,12 +125,14 @@ impl Connection {
             Method::Shutdown => return Box::pin(self.shutdown(ask)).await,
             _ => {}
         }
-        let Phase::Running(run) = &self.phase else { return };
+        let ConnectionPhase::Running(run) = &self.phase else {
+            return;
+        };
         let run = Arc::clone(run);
         match method {
             Method::ToolCall => self.tool_call(run, ask).await,
-            Method::ToolApprove => self.answer(run, ask, method, Answer::Approve).await,
-            Method::ToolDeny => self.answer(run, ask, method, Answer::Deny).await,
+            Method::ToolApprove => self.answer(run, ask, method, ApprovalAnswer::Approve).await,
+            Method::ToolDeny => self.answer(run, ask, method, ApprovalAnswer::Deny).await,
             Method::SwarmDelegate => {
                 self.work(run, ask, method, |run, p: DelegateParams| async move {
                     let (task, token) = (p.task_id.clone(), p.context.report_token.clone());
@@ -178,11 +184,11 @@ impl Connection {
     }
 
     /// `claw.status` (CKP §9.3.1): answered here and now, whatever else is in flight.
-    fn status(&mut self, ask: &Ask<'_>) {
+    fn status(&mut self, ask: &AdmittedRequest<'_>) {
         let (kernel, ended) = match &self.phase {
-            Phase::Fresh => return,
-            Phase::Running(run) => (&run.kernel, false),
-            Phase::Stopped(kernel) => (kernel, true),
+            ConnectionPhase::Fresh => return,
+            ConnectionPhase::Running(run) => (&run.kernel, false),
+            ConnectionPhase::Stopped(kernel) => (kernel, true),
         };
         if !ask.params.starts_with('{') {
             let error = RpcError::new(
@@ -201,7 +207,7 @@ impl Connection {
     }
 
     /// `claw.tool.call` (CKP §9.3.2).
-    async fn tool_call(&mut self, run: Arc<Run>, ask: Ask<'_>) {
+    async fn tool_call(&mut self, run: Arc<ClientRun>, ask: AdmittedRequest<'_>) {
         let params: ToolCallParams = match error::decode(Method::ToolCall.name(), ask.params) {
             Ok(params) => params,
             Err(error) => return self.refuse(&ask, &error),
@@ -221,7 +227,13 @@ impl Connection {
 
     /// `claw.tool.approve` and `claw.tool.deny` (R18): a lane of their own, since what they wait for may be what fills the
     /// other.
-    async fn answer(&mut self, run: Arc<Run>, ask: Ask<'_>, method: Method, answer: Answer) {
+    async fn answer(
+        &mut self,
+        run: Arc<ClientRun>,
+        ask: AdmittedRequest<'_>,
+        method: Method,
+        answer: ApprovalAnswer,
+    ) {
         let params: AnswerParams = match error::decode(method.name(), ask.params) {
             Ok(params) => params,
             Err(error) => return self.refuse(&ask, &error),
@@ -232,22 +244,22 @@ impl Connection {
         self.start(async move {
             let answer = Answered {
                 answer,
-                breadth: Breadth::Exact,
+                breadth: GrantScope::Exact,
                 // Only who has the scope `approve` comes so far.
-                person: Person::admin("rpc", &run.client),
+                person: KnownPerson::admin("rpc", &run.client),
                 reason: params.reason,
                 // Who knows the id has made the call, or was sent the whole text with it.
-                seen: Seen::Sent,
+                seen: PreviewReceipt::Sent,
             };
-            let acknowledged = run.kernel.reply(&params.request_id, answer).await == Reception::Taken;
+            let acknowledged = run.kernel.reply(&params.request_id, answer).await == ReplyOutcome::Taken;
             drop(permit);
-            reply.finish(Ok(Acknowledged { acknowledged }));
+            reply.finish(Ok(AcknowledgedResult { acknowledged }));
         })
         .await;
     }
 
     /// An order of the owner of the state directory (`clawk approve`, `clawk stop`, …); it needs no `claw.initialize`.
-    async fn order(&mut self, name: &str, ask: Ask<'_>) {
+    async fn order(&mut self, name: &str, ask: AdmittedRequest<'_>) {
         let Some(kernel) = self.host.current().get() else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
                 .with(serde_json::json!({"reason": "not_initialized"}));
@@ -274,10 +286,10 @@ impl Connection {
     /// The rest: decode, take a place, ask the kernel, answer.
     async fn work<P, T, F>(
         &mut self,
-        run: Arc<Run>,
-        ask: Ask<'_>,
+        run: Arc<ClientRun>,
+        ask: AdmittedRequest<'_>,
         method: Method,
-        ask_kernel: impl FnOnce(Arc<Run>, P) -> F,
+        ask_kernel: impl FnOnce(Arc<ClientRun>, P) -> F,
     ) where
         P: serde::de::DeserializeOwned,
         T: Serialize,
@@ -302,7 +314,9 @@ impl Connection {
     /// Notifications are never answered (R24). Those that are no one's, wrong or too early are dropped; so is a request
     /// without an `id`: it can't be answered, and an effect that nobody hears of is none that we have.
     async fn notification(&mut self, name: &str, params: &str) {
-        let Phase::Running(run) = &self.phase else { return };
+        let ConnectionPhase::Running(run) = &self.phase else {
+            return;
+        };
         match Method::from_name(name) {
             Some(Method::SwarmBroadcast)
                 if run.kernel.serves(Method::SwarmBroadcast.group()) && self.rights.may(Scope::Swarm) =>
@@ -325,13 +339,13 @@ impl Connection {
         }
     }
 
-    pub(super) fn refuse(&mut self, ask: &Ask<'_>, error: &RpcError) {
+    pub(super) fn refuse(&mut self, ask: &AdmittedRequest<'_>, error: &RpcError) {
         ask.place
             .put(&mut self.out, |out| write_error(out, &ask.id, error));
     }
 
-    pub(super) fn reply(&self, ask: Ask<'_>) -> Reply {
-        Reply::new(ask.id, ask.place, Arc::clone(&self.outbox))
+    pub(super) fn reply(&self, ask: AdmittedRequest<'_>) -> ReplyGuard {
+        ReplyGuard::new(ask.id, ask.place, Arc::clone(&self.outbox))
     }
 
     /// Starts work. Its first step is taken here, in the order of the lines, so that a call is known to the kernel before an

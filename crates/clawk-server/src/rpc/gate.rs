@@ -2,32 +2,34 @@
 
 use std::sync::Arc;
 
-use clawk_proto::method::{Group, LifecycleState, Method};
+use clawk_proto::method::{LifecycleState, Method, MethodGroup};
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::json;
 
-use super::{Phase, Run};
-use crate::access::{Rights, Scope};
+use super::{ClientRun, ConnectionPhase};
+use crate::access::{ClientRights, Scope};
 use crate::error::ckp as error;
 
 /// Lets a request pass, or says why it may not.
-pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method, RpcError> {
+pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) -> Result<Method, RpcError> {
     let method = Method::from_name(name);
     match phase {
-        Phase::Fresh => match method {
+        ConnectionPhase::Fresh => match method {
             Some(Method::Initialize) => Ok(Method::Initialize),
             Some(_) | None => Err(not_now(
                 "`claw.initialize` must be answered before anything else",
                 "not_initialized",
             )),
         },
-        Phase::Stopped(_) => stopped(method, name),
-        Phase::Running(run) if run.kernel.goes_on() && method != Some(Method::Status) => {
+        ConnectionPhase::Stopped(_) => stopped(method, name),
+        ConnectionPhase::Running(run) if run.kernel.goes_on() && method != Some(Method::Status) => {
             Err(error::state_unavailable())
         }
         // Somebody who may has ended the agent under this connection.
-        Phase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => stopped(method, name),
-        Phase::Running(run) => {
+        ConnectionPhase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => {
+            stopped(method, name)
+        }
+        ConnectionPhase::Running(run) => {
             let Some(method) = method else {
                 return Err(unknown(name));
             };
@@ -38,7 +40,7 @@ pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method
             if let Some(scope) = scope(method).filter(|scope| !rights.may(*scope)) {
                 return Err(error::scope_missing(scope));
             }
-            if method.group() != Group::Core && !run.kernel.serves(method.group()) {
+            if method.group() != MethodGroup::Core && !run.kernel.serves(method.group()) {
                 return Err(unserved(name, run.kernel.level(), method.group()));
             }
             Ok(method)
@@ -48,23 +50,23 @@ pub(super) fn admit(phase: &Phase, rights: &Rights, name: &str) -> Result<Method
 
 /// Lets a method pass that is none of the specification's, at every level (R40), or says why it may not.
 pub(super) fn extension<'a>(
-    phase: &'a Phase,
-    rights: &Rights,
+    phase: &'a ConnectionPhase,
+    rights: &ClientRights,
     scope: Scope,
-) -> Result<&'a Arc<Run>, RpcError> {
+) -> Result<&'a Arc<ClientRun>, RpcError> {
     // The same order as for the others: the phase first, then the rights.
     admit(phase, rights, Method::Status.name())?;
     match phase {
         // It begins anew in a moment: nobody has shut it down.
-        Phase::Running(run) if run.kernel.goes_on() => Err(error::state_unavailable()),
-        Phase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
+        ConnectionPhase::Running(run) if run.kernel.goes_on() => Err(error::state_unavailable()),
+        ConnectionPhase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
             if rights.may(scope) {
                 Ok(run)
             } else {
                 Err(error::scope_missing(scope))
             }
         }
-        Phase::Fresh | Phase::Running(_) | Phase::Stopped(_) => Err(over()),
+        ConnectionPhase::Fresh | ConnectionPhase::Running(_) | ConnectionPhase::Stopped(_) => Err(over()),
     }
 }
 
@@ -111,12 +113,12 @@ fn unknown(name: &str) -> RpcError {
         .with(json!({"reason": "unknown_method", "method": shown}))
 }
 
-fn unserved(name: &str, level: u8, group: Group) -> RpcError {
+fn unserved(name: &str, level: u8, group: MethodGroup) -> RpcError {
     let missing = match group {
-        Group::Core => "",
-        Group::Tools => "tools need the primitives of Level 2: Channel, Tool, Sandbox and Policy",
-        Group::Swarm => "it declares no Swarm primitive",
-        Group::Memory => "it declares no Memory primitive",
+        MethodGroup::Core => "",
+        MethodGroup::Tools => "tools need the primitives of Level 2: Channel, Tool, Sandbox and Policy",
+        MethodGroup::Swarm => "it declares no Swarm primitive",
+        MethodGroup::Memory => "it declares no Memory primitive",
     };
     RpcError::new(
         ErrorCode::MethodNotFound,

@@ -7,11 +7,11 @@ use clawk_proto::method::{HeartbeatParams, LifecycleState, Method};
 use clawk_proto::rpc::write_notification;
 use tokio::sync::watch;
 
-use super::Pulse;
+use super::ServedRun;
 use crate::transport::outbox::Outbox;
 
 /// Beats for the run that `pulse` names, until the connection ends.
-pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Outbox, clock: &dyn Clock) {
+pub(crate) async fn beat(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox, clock: &dyn Clock) {
     loop {
         let run = pulse.borrow_and_update().clone();
         let Some(run) = run else {
@@ -37,7 +37,7 @@ pub(crate) async fn beat(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Out
     }
 }
 
-fn once(run: &Pulse, outbox: &Outbox, clock: &dyn Clock) {
+fn once(run: &ServedRun, outbox: &Outbox, clock: &dyn Clock) {
     let status = run.kernel.status();
     let lives = matches!(status.state, LifecycleState::Ready | LifecycleState::Error);
     if !lives || outbox.is_saturated() || !outbox.is_heard() {

@@ -4,7 +4,7 @@
 mod tests;
 
 use clawk_kernel::Kernel;
-use clawk_proto::method::{Group, InitializeParams};
+use clawk_proto::method::{InitializeParams, MethodGroup};
 use clawk_proto::uri::ClawUri;
 use clawk_proto::{ErrorCode, RpcError};
 use semver::Version;
@@ -17,10 +17,10 @@ const OURS: Version = Version::new(0, 3, 0);
 /// What `data.supported` says.
 const SUPPORTED: [&str; 2] = ["0.2.0", "0.3.0"];
 /// Groups that `capabilities` may name, as the wire writes them.
-const GROUPS: [(&str, Group); 3] = [
-    ("tools", Group::Tools),
-    ("swarm", Group::Swarm),
-    ("memory", Group::Memory),
+const GROUPS: [(&str, MethodGroup); 3] = [
+    ("tools", MethodGroup::Tools),
+    ("swarm", MethodGroup::Swarm),
+    ("memory", MethodGroup::Memory),
 ];
 
 /// The extension `claw.message.send` (R40).
@@ -28,7 +28,7 @@ const MESSAGES: &str = "messages";
 
 /// A `claw.initialize` that is well-formed and speaks our version.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct InitializeRequest {
     pub(super) params: InitializeParams,
     /// The version to answer with.
     pub(super) version: String,
@@ -39,7 +39,7 @@ pub(super) struct Opening {
 }
 
 /// Judges shape, then version; the manifest's content is the factory's (R3a).
-pub(super) fn judge(params: &str) -> Result<Opening, RpcError> {
+pub(super) fn judge(params: &str) -> Result<InitializeRequest, RpcError> {
     let params: InitializeParams = error::decode("claw.initialize", params)?;
     let requested = Version::parse(&params.protocol_version).map_err(|e| {
         malformed(format!("`protocolVersion` is not a valid semantic version: {e}"))
@@ -87,7 +87,7 @@ pub(super) fn judge(params: &str) -> Result<Opening, RpcError> {
         .and_then(|tools| tools.get("approvals"))
         == Some(&Value::String("notify".into()));
     let takes_reports = params.capabilities.contains_key("swarm");
-    Ok(Opening {
+    Ok(InitializeRequest {
         params,
         version,
         notify_questions,
@@ -96,7 +96,7 @@ pub(super) fn judge(params: &str) -> Result<Opening, RpcError> {
 }
 
 /// R2: what the agent serves, and of that what was asked for when anything was.
-pub(super) fn capabilities(asked: &Opening, kernel: &Kernel) -> Map<String, Value> {
+pub(super) fn capabilities(asked: &InitializeRequest, kernel: &Kernel) -> Map<String, Value> {
     let mut served = negotiate(asked, |group| kernel.serves(group));
     // R40: Level 1 serves it unannounced (R2).
     let wanted = &asked.params.capabilities;
@@ -106,13 +106,13 @@ pub(super) fn capabilities(asked: &Opening, kernel: &Kernel) -> Map<String, Valu
     served
 }
 
-fn negotiate(asked: &Opening, serves: impl Fn(Group) -> bool) -> Map<String, Value> {
+fn negotiate(asked: &InitializeRequest, serves: impl Fn(MethodGroup) -> bool) -> Map<String, Value> {
     let wanted = &asked.params.capabilities;
     GROUPS
         .into_iter()
         .filter(|(name, group)| (wanted.is_empty() || wanted.contains_key(*name)) && serves(*group))
         .map(|(name, group)| {
-            let details = if group == Group::Tools && asked.notify_questions {
+            let details = if group == MethodGroup::Tools && asked.notify_questions {
                 json!({"approvals": "notify"})
             } else {
                 json!({})

@@ -21,7 +21,7 @@ pub(crate) const MAX_ANSWERS: u32 = 1024;
 const MAX_MESSAGES: u32 = 1024;
 
 #[derive(Debug)]
-struct Lane {
+struct InFlightLimit {
     count: Arc<Semaphore>,
     kib: Arc<Semaphore>,
     most_kib: u32,
@@ -29,13 +29,13 @@ struct Lane {
 
 /// The permits of one request in one lane.
 #[derive(Debug)]
-struct Permits {
+struct InFlightPermits {
     count: OwnedSemaphorePermit,
     #[expect(dead_code, reason = "held until the request ends")]
     kib: OwnedSemaphorePermit,
 }
 
-impl Lane {
+impl InFlightLimit {
     fn new(count: u32, kib: u32) -> Self {
         Self {
             count: semaphore(count),
@@ -44,18 +44,18 @@ impl Lane {
         }
     }
 
-    async fn enter(&self, kib: u32) -> Option<Permits> {
+    async fn enter(&self, kib: u32) -> Option<InFlightPermits> {
         let kib = kib.min(self.most_kib);
         let count = Arc::clone(&self.count).acquire_owned().await.ok()?; // silent-ok: our semaphores are never closed
         let kib = Arc::clone(&self.kib).acquire_many_owned(kib).await.ok()?; // silent-ok: as above
-        Some(Permits { count, kib })
+        Some(InFlightPermits { count, kib })
     }
 
-    fn try_enter(&self, kib: u32) -> Option<Permits> {
+    fn try_enter(&self, kib: u32) -> Option<InFlightPermits> {
         let kib = kib.min(self.most_kib);
         let count = Arc::clone(&self.count).try_acquire_owned().ok()?; // silent-ok: full is the answer
         let kib = Arc::clone(&self.kib).try_acquire_many_owned(kib).ok()?; // silent-ok: as above
-        Some(Permits { count, kib })
+        Some(InFlightPermits { count, kib })
     }
 }
 
@@ -67,34 +67,34 @@ fn semaphore(permits: u32) -> Arc<Semaphore> {
 
 /// A request in flight, from being read to being answered.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct InFlightRequest {
     kib: u32,
-    permits: Mutex<Option<Permits>>,
+    permits: Mutex<Option<InFlightPermits>>,
 }
 
 /// A tool call in flight: findable by its id, so that its question can free its place. Dropped, it has landed.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    lanes: Arc<Lanes>,
+pub(crate) struct InFlightCall {
+    lanes: Arc<ConnectionLimits>,
     call: RequestId,
-    slot: Arc<Slot>,
+    slot: Arc<InFlightRequest>,
 }
 
 /// The lanes of one connection.
 #[derive(Debug)]
-pub(crate) struct Lanes {
-    work: Lane,
-    parked: Lane,
+pub(crate) struct ConnectionLimits {
+    work: InFlightLimit,
+    parked: InFlightLimit,
     answers: Arc<Semaphore>,
     messages: Arc<Semaphore>,
-    calls: Mutex<HashMap<RequestId, Vec<Arc<Slot>>>>,
+    calls: Mutex<HashMap<RequestId, Vec<Arc<InFlightRequest>>>>,
 }
 
-impl Lanes {
+impl ConnectionLimits {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            work: Lane::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_KIB),
-            parked: Lane::new(MAX_PARKED, MAX_PARKED_KIB),
+            work: InFlightLimit::new(MAX_IN_FLIGHT, MAX_IN_FLIGHT_KIB),
+            parked: InFlightLimit::new(MAX_PARKED, MAX_PARKED_KIB),
             answers: semaphore(MAX_ANSWERS),
             messages: semaphore(MAX_MESSAGES),
             calls: Mutex::default(),
@@ -102,9 +102,9 @@ impl Lanes {
     }
 
     /// Waits for a place among the working requests.
-    pub(crate) async fn enter(&self, frame_bytes: usize) -> Arc<Slot> {
+    pub(crate) async fn enter(&self, frame_bytes: usize) -> Arc<InFlightRequest> {
         let kib = u32::try_from(frame_bytes / 1024 + 1).unwrap_or(u32::MAX);
-        Arc::new(Slot {
+        Arc::new(InFlightRequest {
             kib,
             permits: Mutex::new(self.work.enter(kib).await),
         })
@@ -120,12 +120,12 @@ impl Lanes {
         Arc::clone(&self.messages).acquire_owned().await.ok() // silent-ok: our semaphores are never closed
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<Slot>>>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Arc<InFlightRequest>>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a call into flight. Several may wait for the outcome of one id (R19).
-    pub(crate) fn begin(self: &Arc<Self>, call: &RequestId, slot: Arc<Slot>) -> Flight {
+    pub(crate) fn begin(self: &Arc<Self>, call: &RequestId, slot: Arc<InFlightRequest>) -> InFlightCall {
         let mut calls = self.calls();
         let same = calls.entry(call.clone()).or_default();
         // Behind a parked call of this id, the new one waits for the same person.
@@ -134,7 +134,7 @@ impl Lanes {
         }
         same.push(Arc::clone(&slot));
         drop(calls);
-        Flight {
+        InFlightCall {
             lanes: Arc::clone(self),
             call: call.clone(),
             slot,
@@ -149,7 +149,7 @@ impl Lanes {
     }
 }
 
-impl Drop for Flight {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         let mut calls = self.lanes.calls();
         if let Some(same) = calls.get_mut(&self.call) {
@@ -161,8 +161,8 @@ impl Drop for Flight {
     }
 }
 
-impl Slot {
-    fn park(&self, parked: &Lane) {
+impl InFlightRequest {
+    fn park(&self, parked: &InFlightLimit) {
         let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         if !holds(permits.as_ref(), parked)
             && let Some(place) = parked.try_enter(self.kib)
@@ -171,7 +171,7 @@ impl Slot {
         }
     }
 
-    fn is_parked(&self, parked: &Lane) -> bool {
+    fn is_parked(&self, parked: &InFlightLimit) -> bool {
         holds(
             self.permits
                 .lock()
@@ -182,6 +182,6 @@ impl Slot {
     }
 }
 
-fn holds(permits: Option<&Permits>, lane: &Lane) -> bool {
+fn holds(permits: Option<&InFlightPermits>, lane: &InFlightLimit) -> bool {
     permits.is_some_and(|held| Arc::ptr_eq(held.count.semaphore(), &lane.count))
 }

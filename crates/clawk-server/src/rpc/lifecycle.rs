@@ -5,14 +5,14 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::Door;
+use clawk_kernel::EntryPoint;
 use clawk_proto::method::{InitializeResult, LifecycleState, ShutdownParams, ShutdownResult, ShutdownScope};
 use clawk_proto::rpc::write_result;
 use clawk_proto::{ErrorCode, RpcError};
 
-use super::dispatch::Ask;
-use super::init::{Opening, capabilities, judge};
-use super::{Connection, Phase, Pulse, Run};
+use super::dispatch::AdmittedRequest;
+use super::init::{InitializeRequest, capabilities, judge};
+use super::{ClientRun, ConnectionPhase, RpcConnection, ServedRun};
 use crate::access::Scope;
 use crate::error::ckp as error;
 
@@ -27,9 +27,9 @@ const NEXT_RUN: Duration = Duration::from_secs(2);
 /// What is kept of a client's name.
 const CLIENT_CHARS: usize = 128;
 
-impl Connection {
+impl RpcConnection {
     /// `claw.initialize` (CKP §9.3.1, R1–R4). Refused, it changes nothing.
-    pub(super) async fn initialize(&mut self, ask: Ask<'_>) {
+    pub(super) async fn initialize(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let asked = match judge(ask.params) {
             Ok(asked) => asked,
@@ -58,21 +58,21 @@ impl Connection {
             .put(&mut self.out, |out| write_result(out, &ask.id, &result));
         self.flush();
         // After the answer: no heartbeat and no question may overtake it.
-        self.pulse.send_replace(Some(Pulse {
+        self.pulse.send_replace(Some(ServedRun {
             kernel: run.kernel.clone(),
             notify_questions: asked.notify_questions,
             owed: run.owed.clone(),
         }));
-        self.phase = Phase::Running(run);
+        self.phase = ConnectionPhase::Running(run);
     }
 
-    async fn begin(&mut self, asked: &Opening) -> Result<Run, RpcError> {
+    async fn begin(&mut self, asked: &InitializeRequest) -> Result<ClientRun, RpcError> {
         // What others bring only names what they expect (R3).
         let wire = self.rights.owns().then_some(&asked.params.manifest);
         let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;
         let named: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
         let client = self.rights.client_name(&named);
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: client.clone(),
             role: self.rights.role(),
         };
@@ -87,7 +87,7 @@ impl Connection {
                 return Err(error::from_kernel(&e));
             }
         };
-        Ok(Run {
+        Ok(ClientRun {
             kernel,
             session,
             client,
@@ -98,7 +98,9 @@ impl Connection {
     /// The agent was started anew under this connection, by no client's word: its client goes on in the new run, with a session of its
     /// own there. Where the new run is not there yet, nothing changes.
     pub(super) async fn go_on(&mut self) {
-        let Phase::Running(run) = &self.phase else { return };
+        let ConnectionPhase::Running(run) = &self.phase else {
+            return;
+        };
         let before = Arc::clone(run);
         let until = tokio::time::Instant::now() + NEXT_RUN;
         let kernel = loop {
@@ -108,7 +110,7 @@ impl Connection {
                 Some(_) | None => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: before.client.clone(),
             role: self.rights.role(),
         };
@@ -124,22 +126,22 @@ impl Connection {
             .borrow()
             .as_ref()
             .is_some_and(|pulse| pulse.notify_questions);
-        let run = Run {
+        let run = ClientRun {
             kernel,
             session,
             client: before.client.clone(),
             owed: before.owed.clone(),
         };
-        self.pulse.send_replace(Some(Pulse {
+        self.pulse.send_replace(Some(ServedRun {
             kernel: run.kernel.clone(),
             notify_questions,
             owed: run.owed.clone(),
         }));
-        self.phase = Phase::Running(Arc::new(run));
+        self.phase = ConnectionPhase::Running(Arc::new(run));
     }
 
     /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the connection stays for `claw.status` and a new `claw.initialize`.
-    pub(super) async fn shutdown(&mut self, ask: Ask<'_>) {
+    pub(super) async fn shutdown(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let params: ShutdownParams = match error::decode("claw.shutdown", ask.params) {
             Ok(params) => params,
@@ -179,12 +181,12 @@ impl Connection {
     /// Ends the agent's run, if this connection joined one: no heartbeat from here on, what is in flight is drained, its
     /// answers are in the outbox.
     async fn retire(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
-        let Phase::Running(run) = &self.phase else {
+        let ConnectionPhase::Running(run) = &self.phase else {
             return None;
         };
         let kernel = run.kernel.clone();
         self.pulse.send_replace(None);
-        self.phase = Phase::Stopped(kernel);
+        self.phase = ConnectionPhase::Stopped(kernel);
         let drained = self.host.end(reason, timeout_ms).await;
         self.settle().await;
         Some(drained)
@@ -193,12 +195,12 @@ impl Connection {
     /// Ends this connection's own session: waits for its work for at most `timeout_ms`. The agent goes on, and so does what
     /// takes longer: its answer is kept under its request id.
     async fn leave(&mut self, timeout_ms: u64) -> Option<bool> {
-        let Phase::Running(run) = &self.phase else {
+        let ConnectionPhase::Running(run) = &self.phase else {
             return None;
         };
         let (kernel, session) = (run.kernel.clone(), run.session.id);
         self.pulse.send_replace(None);
-        self.phase = Phase::Stopped(kernel.clone());
+        self.phase = ConnectionPhase::Stopped(kernel.clone());
         let tasks = mem::take(&mut self.tasks);
         tasks.close();
         let drained = tokio::time::timeout(Duration::from_millis(timeout_ms), tasks.wait()).await;
@@ -231,15 +233,15 @@ impl Connection {
             }
         } else {
             match &self.phase {
-                Phase::Fresh => true,
-                Phase::Running(_) => self.retire(reason, drain_ms).await.unwrap_or(true),
+                ConnectionPhase::Fresh => true,
+                ConnectionPhase::Running(_) => self.retire(reason, drain_ms).await.unwrap_or(true),
                 // A barrier that was broken off by a termination signal has left its work here.
-                Phase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
+                ConnectionPhase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
                     let drained = self.host.end(reason, drain_ms).await;
                     self.settle().await;
                     drained
                 }
-                Phase::Stopped(_) => true,
+                ConnectionPhase::Stopped(_) => true,
             }
         };
         self.flush();

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clawk_kernel::shown::Shown;
-use clawk_kernel::{Attached, Door, Notice, Talk, TalkStop, Told};
+use clawk_kernel::shown::TurnCallSummary;
+use clawk_kernel::{AttachedPicture, EntryPoint, SessionNotice, TalkRequest, TalkStop, TurnResult};
 use clawk_proto::MessageId;
-use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop, Tokens};
+use clawk_proto::message::{DELTA, MessagePart, SEND, STEP, SendParams, SendResult, Tokens, TurnStopCode};
 use clawk_proto::rpc::write_notification;
 use clawk_proto::{ErrorCode, RpcError};
 use serde_json::{Value, json};
 
-use super::dispatch::Ask;
-use super::{Connection, gate, questions};
+use super::dispatch::AdmittedRequest;
+use super::{RpcConnection, gate, questions};
 use crate::access::Scope;
 use crate::error::ckp as error;
 use crate::transport::outbox::Outbox;
 
-impl Connection {
+impl RpcConnection {
     /// `claw.message.send`. The turn goes on when this client goes away, and its answer is kept under the request id.
-    pub(super) async fn message_send(&mut self, ask: Ask<'_>) {
+    pub(super) async fn message_send(&mut self, ask: AdmittedRequest<'_>) {
         let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
             Err(error) => return self.refuse(&ask, &error),
@@ -34,18 +34,18 @@ impl Connection {
         };
         self.flush();
         let permit = self.lanes.enter_message().await;
-        let asked = Talk {
+        let asked = TalkRequest {
             images,
-            ..Talk::new(self.rights.name(), params.conversation, text, params.request_id)
+            ..TalkRequest::new(self.rights.name(), params.conversation, text, params.request_id)
         };
-        let door = Door::Rpc {
+        let door = EntryPoint::Rpc {
             client: run.client.clone(),
             role: self.rights.role(),
         };
         let reply = self.reply(ask);
-        let teller = params.stream.then(|| Teller::new(Arc::clone(&self.outbox)));
+        let teller = params.stream.then(|| TurnNotifier::new(Arc::clone(&self.outbox)));
         self.start(async move {
-            let tell = |turn: MessageId, notice: &Notice| {
+            let tell = |turn: MessageId, notice: &SessionNotice| {
                 if let Some(teller) = &teller {
                     teller.tell(turn, notice);
                 }
@@ -59,7 +59,7 @@ impl Connection {
 }
 
 /// What is said: words and pictures. Other parts become notes.
-fn said(params: &SendParams) -> Result<(String, Vec<Attached>), RpcError> {
+fn said(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError> {
     let invalid = |message: &str| {
         RpcError::new(ErrorCode::InvalidParams, message)
             .with(json!({"reason": "invalid_params", "method": SEND}))
@@ -75,7 +75,7 @@ fn said(params: &SendParams) -> Result<(String, Vec<Attached>), RpcError> {
 ///
 /// # Errors
 /// A picture is not what it says, for people.
-pub(super) fn parts(parts: &[Part]) -> Result<(String, Vec<Attached>), String> {
+pub(super) fn parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPicture>), String> {
     let (mut texts, mut images) = (Vec::new(), Vec::new());
     for part in parts {
         match picture(part)? {
@@ -87,21 +87,21 @@ pub(super) fn parts(parts: &[Part]) -> Result<(String, Vec<Attached>), String> {
 }
 
 /// A part that is a picture of a type that models take.
-fn picture(part: &Part) -> Result<Option<Attached>, String> {
+fn picture(part: &MessagePart) -> Result<Option<AttachedPicture>, String> {
     match part {
-        Part::Image {
+        MessagePart::Image {
             mime_type,
             data,
             name,
-        } => Attached::read(mime_type, name.as_deref(), data),
-        Part::Text { .. } | Part::File { .. } | Part::Audio { .. } => Ok(None),
+        } => AttachedPicture::read(mime_type, name.as_deref(), data),
+        MessagePart::Text { .. } | MessagePart::File { .. } | MessagePart::Audio { .. } => Ok(None),
     }
 }
 
-fn result(told: Told) -> SendResult {
+fn result(told: TurnResult) -> SendResult {
     let parts = match told.text.as_str() {
         "" => Vec::new(),
-        text => vec![Part::Text {
+        text => vec![MessagePart::Text {
             text: text.to_owned(),
         }],
     };
@@ -111,15 +111,15 @@ fn result(told: Told) -> SendResult {
         turn_id: told.turn,
         parts,
         stop: match told.stop {
-            TalkStop::Answered => Stop::Answered,
-            TalkStop::Refused => Stop::Refused,
-            TalkStop::Cancelled => Stop::Cancelled,
-            TalkStop::Budget => Stop::Budget,
-            TalkStop::Stopped => Stop::Stopped,
-            TalkStop::Failed => Stop::Failed,
+            TalkStop::Answered => TurnStopCode::Answered,
+            TalkStop::Refused => TurnStopCode::Refused,
+            TalkStop::Cancelled => TurnStopCode::Cancelled,
+            TalkStop::Budget => TurnStopCode::Budget,
+            TalkStop::Stopped => TurnStopCode::Stopped,
+            TalkStop::Failed => TurnStopCode::Failed,
         },
         reason: told.reason,
-        record: told.shown.as_ref().and_then(Shown::facts),
+        record: told.shown.as_ref().and_then(TurnCallSummary::facts),
         usage: Tokens {
             input_tokens: told.usage.input_tokens,
             output_tokens: told.usage.output_tokens,
@@ -128,12 +128,12 @@ fn result(told: Told) -> SendResult {
 }
 
 /// Notifications of one turn. A client that does not read misses some, and is told how many.
-struct Teller {
+struct TurnNotifier {
     outbox: Arc<Outbox>,
     missed: AtomicU64,
 }
 
-impl Teller {
+impl TurnNotifier {
     const fn new(outbox: Arc<Outbox>) -> Self {
         Self {
             outbox,
@@ -141,7 +141,7 @@ impl Teller {
         }
     }
 
-    fn tell(&self, turn: MessageId, notice: &Notice) {
+    fn tell(&self, turn: MessageId, notice: &SessionNotice) {
         if self.outbox.is_saturated() {
             self.missed.fetch_add(1, Ordering::Relaxed);
             return;
@@ -151,7 +151,7 @@ impl Teller {
             self.put(STEP, &json!({"turn_id": turn, "step": "missed", "count": missed}));
         }
         match notice {
-            Notice::Delta(text) => self.put(DELTA, &json!({"turn_id": turn, "text": text})),
+            SessionNotice::Delta(text) => self.put(DELTA, &json!({"turn_id": turn, "text": text})),
             other => {
                 if let Some(mut step) = step(other) {
                     if let Some(facts) = step.as_object_mut() {
@@ -173,13 +173,13 @@ impl Teller {
 }
 
 /// A step as a client reads it; the end is the answer itself.
-fn step(notice: &Notice) -> Option<Value> {
+fn step(notice: &SessionNotice) -> Option<Value> {
     Some(match notice {
-        Notice::Delta(_) | Notice::TurnEnded { .. } => return None,
-        Notice::TurnStarted { .. } => json!({"step": "started"}),
-        Notice::Said(text) => json!({"step": "said", "text": text}),
-        Notice::Missed(count) => json!({"step": "missed", "count": count}),
-        Notice::Retrying {
+        SessionNotice::Delta(_) | SessionNotice::TurnEnded { .. } => return None,
+        SessionNotice::TurnStarted { .. } => json!({"step": "started"}),
+        SessionNotice::Said(text) => json!({"step": "said", "text": text}),
+        SessionNotice::Missed(count) => json!({"step": "missed", "count": count}),
+        SessionNotice::Retrying {
             provider,
             reason,
             wait_ms,
@@ -187,7 +187,7 @@ fn step(notice: &Notice) -> Option<Value> {
         } => {
             json!({"step": "retrying", "provider": provider, "reason": reason, "wait_ms": wait_ms, "next": next})
         }
-        Notice::CallDecided {
+        SessionNotice::CallDecided {
             request_id,
             tool,
             arguments: _,
@@ -198,17 +198,17 @@ fn step(notice: &Notice) -> Option<Value> {
             json!({"step": "decided", "request_id": request_id, "tool": tool, "verdict": verdict, "rule_id": rule_id,
                 "refused_by": refused_by})
         }
-        Notice::Screened { place, action, kinds } => {
+        SessionNotice::Screened { place, action, kinds } => {
             json!({"step": "screened", "place": place, "action": action, "kinds": kinds})
         }
-        Notice::Asking(question) => {
-            json!({"step": "asking", "question": questions::facts(question, questions::Text::Whole)})
+        SessionNotice::Asking(question) => {
+            json!({"step": "asking", "question": questions::facts(question, questions::QuestionDetail::Whole)})
         }
-        Notice::Handed(call) => json!({"step": "handed", "tool": call.name, "call_id": call.id}),
-        Notice::Planned(plan) => {
-            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone(), questions::Text::Whole)})
+        SessionNotice::Handed(call) => json!({"step": "handed", "tool": call.name, "call_id": call.id}),
+        SessionNotice::Planned(plan) => {
+            json!({"step": "planned", "plan": plan.id, "questions": questions::listed(plan.steps.clone(), questions::QuestionDetail::Whole)})
         }
-        Notice::CallFinished {
+        SessionNotice::CallFinished {
             request_id,
             tool,
             is_error,
@@ -217,9 +217,9 @@ fn step(notice: &Notice) -> Option<Value> {
             level,
         } => json!({"step": "finished", "request_id": request_id, "tool": tool, "is_error": is_error,
             "summary": summary, "duration_ms": duration_ms, "level": level}),
-        Notice::Unreachable(text) => json!({"step": "unreachable", "text": text}),
-        Notice::Warned(text) => json!({"step": "warned", "text": text}),
-        Notice::Shown(shown, line) => {
+        SessionNotice::Unreachable(text) => json!({"step": "unreachable", "text": text}),
+        SessionNotice::Warned(text) => json!({"step": "warned", "text": text}),
+        SessionNotice::Shown(shown, line) => {
             json!({"step": "shown", "done": shown.done, "denied": shown.denied, "failed": shown.failed,
             "unknown": shown.unknown, "read": shown.read, "judged": shown.judged, "text": line})
         }

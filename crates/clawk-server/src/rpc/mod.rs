@@ -19,72 +19,72 @@ use std::mem;
 use std::sync::Arc;
 
 use clawk_kernel::time::Clock;
-use clawk_kernel::{Kernel, Session};
+use clawk_kernel::{Kernel, SessionHandle};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::access::Rights;
-use crate::host::Host;
+use crate::access::ClientRights;
+use crate::host::AgentHost;
 use crate::transport::outbox::Outbox;
 
 /// Where the connection stands (R4).
 #[derive(Debug)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// `claw.initialize` has not been answered.
     Fresh,
     /// Serving.
-    Running(Arc<Run>),
+    Running(Arc<ClientRun>),
     /// After `claw.shutdown`, or when a second `claw.initialize` failed half-way.
     Stopped(Kernel),
 }
 
 /// An initialized agent, as one client sees it.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ClientRun {
     pub(crate) kernel: Kernel,
-    pub(crate) session: Session,
+    pub(crate) session: SessionHandle,
     /// Who answers questions here, for the trace.
     pub(crate) client: String,
     /// Reports that this client is owed; none: it takes none.
-    pub(crate) owed: Option<Arc<reports::Owed>>,
+    pub(crate) owed: Option<Arc<reports::OwedReports>>,
 }
 
 /// What the side loops of a connection follow: the run that is served, or none.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse {
+pub(crate) struct ServedRun {
     pub(crate) kernel: Kernel,
     /// R18a.
     pub(crate) notify_questions: bool,
     /// Reports of delegated tasks.
-    pub(crate) owed: Option<Arc<reports::Owed>>,
+    pub(crate) owed: Option<Arc<reports::OwedReports>>,
 }
 
 /// One client on one connection. Only the door's reading loop holds it; tasks get the [`Arc`]s they need.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    host: Host,
-    rights: Rights,
+pub(crate) struct RpcConnection {
+    host: AgentHost,
+    rights: ClientRights,
     outbox: Arc<Outbox>,
-    lanes: Arc<lane::Lanes>,
+    lanes: Arc<lane::ConnectionLimits>,
     tasks: TaskTracker,
-    pulse: watch::Sender<Option<Pulse>>,
-    phase: Phase,
+    pulse: watch::Sender<Option<ServedRun>>,
+    phase: ConnectionPhase,
     /// Answers of the reading loop itself, not yet in the outbox.
     out: Vec<u8>,
 }
 
-impl Connection {
+impl RpcConnection {
     /// A new client's, and what its side loops follow.
-    pub(crate) fn new(host: Host, rights: Rights) -> (Self, watch::Receiver<Option<Pulse>>) {
+    pub(crate) fn new(host: AgentHost, rights: ClientRights) -> (Self, watch::Receiver<Option<ServedRun>>) {
         let (pulse, follow) = watch::channel(None);
         let connection = Self {
             host,
             rights,
             outbox: Arc::default(),
-            lanes: lane::Lanes::new(),
+            lanes: lane::ConnectionLimits::new(),
             tasks: TaskTracker::new(),
             pulse,
-            phase: Phase::Fresh,
+            phase: ConnectionPhase::Fresh,
             out: Vec::new(),
         };
         (connection, follow)
@@ -101,7 +101,7 @@ impl Connection {
     }
 
     /// What is in flight.
-    pub(crate) fn lanes(&self) -> Arc<lane::Lanes> {
+    pub(crate) fn lanes(&self) -> Arc<lane::ConnectionLimits> {
         Arc::clone(&self.lanes)
     }
 
@@ -116,7 +116,7 @@ impl Connection {
 
     /// Its session has ended, by `claw.shutdown` or with the agent.
     pub(crate) const fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Stopped(_))
+        matches!(self.phase, ConnectionPhase::Stopped(_))
     }
 
     /// Hands the answers over; before anything is waited for, so that a peer that waits for us gets them.
@@ -136,7 +136,7 @@ impl Connection {
 
     /// It may say nothing for as long as it likes.
     pub(crate) const fn may_idle(&self) -> bool {
-        self.rights.owns() || matches!(self.phase, Phase::Running(_))
+        self.rights.owns() || matches!(self.phase, ConnectionPhase::Running(_))
     }
 
     /// Something is in flight.

@@ -2,21 +2,25 @@
 
 use std::collections::HashSet;
 
-use clawk_kernel::{Plan, Question, Waiting};
+use clawk_kernel::{ApprovalQuestion, Plan, WaitingApproval};
 use clawk_proto::RequestId;
 use clawk_proto::rpc::write_notification;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
-use super::Pulse;
-use super::lane::Lanes;
+use super::ServedRun;
+use super::lane::ConnectionLimits;
 use crate::transport::outbox::Outbox;
 
 /// The notification's name. It is none of the specification's fifteen, so only who asked for it gets it.
 const PENDING: &str = "claw.tool.pending";
 
 /// Follows the questions of the run that `pulse` names, until the connection ends.
-pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, lanes: &Lanes, outbox: &Outbox) {
+pub(crate) async fn follow(
+    mut pulse: watch::Receiver<Option<ServedRun>>,
+    lanes: &ConnectionLimits,
+    outbox: &Outbox,
+) {
     loop {
         let run = pulse.borrow_and_update().clone();
         let Some(run) = run else {
@@ -53,7 +57,12 @@ pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, lanes: &La
     }
 }
 
-async fn tell_all(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut HashSet<RequestId>) {
+async fn tell_all(
+    run: &ServedRun,
+    lanes: &ConnectionLimits,
+    outbox: &Outbox,
+    announced: &mut HashSet<RequestId>,
+) {
     let pending = run.kernel.pending();
     let still: HashSet<&RequestId> = pending.iter().map(|question| &question.request_id).collect();
     let plans: HashSet<&RequestId> = pending
@@ -70,11 +79,11 @@ async fn tell_all(run: &Pulse, lanes: &Lanes, outbox: &Outbox, announced: &mut H
 }
 
 async fn tell(
-    run: &Pulse,
-    lanes: &Lanes,
+    run: &ServedRun,
+    lanes: &ConnectionLimits,
     outbox: &Outbox,
     announced: &mut HashSet<RequestId>,
-    question: &Question,
+    question: &ApprovalQuestion,
 ) {
     lanes.park(&question.request_id);
     if !run.notify_questions {
@@ -87,11 +96,11 @@ async fn tell(
             announced.insert(question.request_id.clone());
             let steps = run.kernel.pending().into_iter();
             let steps = steps.filter(|other| other.step.as_ref().is_some_and(|step| step.plan == *plan));
-            listed(steps.collect(), Text::Whole).into_iter().next()
+            listed(steps.collect(), QuestionDetail::Whole).into_iter().next()
         }
         None => announced
             .insert(question.request_id.clone())
-            .then(|| facts(question, Text::Whole)),
+            .then(|| facts(question, QuestionDetail::Whole)),
     };
     let Some(facts) = facts else { return };
     outbox.room().await;
@@ -104,7 +113,7 @@ async fn tell(
 
 /// How much of a question's text is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Text {
+pub(crate) enum QuestionDetail {
     /// The short one, and how much it hides.
     Short,
     /// The whole one, too.
@@ -112,12 +121,12 @@ pub(crate) enum Text {
 }
 
 /// What waits, a plan as one question: the facts of its first step, and under `plan` its id and all steps.
-pub(crate) fn listed(questions: Vec<Question>, text: Text) -> Vec<Value> {
+pub(crate) fn listed(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> Vec<Value> {
     Plan::group(questions)
         .iter()
         .map(|asked| match asked {
-            Waiting::One(question) => facts(question, text),
-            Waiting::Plan(plan) => {
+            WaitingApproval::One(question) => facts(question, text),
+            WaitingApproval::Plan(plan) => {
                 let facts = |step| facts(step, text);
                 let mut told = plan.steps.first().map_or(Value::Null, facts);
                 let steps: Vec<Value> = plan.steps.iter().map(facts).collect();
@@ -134,7 +143,7 @@ pub(crate) fn listed(questions: Vec<Question>, text: Text) -> Vec<Value> {
 }
 
 /// A question as the wire and the control socket tell it. Who has `text` has seen it whole; `digest` is its SHA-256.
-pub(crate) fn facts(question: &Question, text: Text) -> Value {
+pub(crate) fn facts(question: &ApprovalQuestion, text: QuestionDetail) -> Value {
     let sheet = &question.sheet;
     let mut facts = json!({
         "request_id": question.request_id,
@@ -153,7 +162,7 @@ pub(crate) fn facts(question: &Question, text: Text) -> Value {
         "folder": question.folder,
         "step": question.step.as_ref().map(|step| json!({"plan": step.plan, "step": step.number, "of": step.of})),
     });
-    if let (Text::Whole, Some(facts)) = (text, facts.as_object_mut()) {
+    if let (QuestionDetail::Whole, Some(facts)) = (text, facts.as_object_mut()) {
         facts.insert("text".to_owned(), sheet.whole().into());
     }
     facts

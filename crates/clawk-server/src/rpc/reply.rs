@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_proto::rpc::{Id, write_error, write_result};
+use clawk_proto::rpc::{RpcId, write_error, write_result};
 use clawk_proto::{ErrorCode, RpcError};
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use crate::transport::outbox::Outbox;
 #[derive(Debug)]
 pub(crate) struct Batch {
     outbox: Arc<Outbox>,
-    answers: Mutex<Answers>,
+    answers: Mutex<BatchAnswers>,
 }
 
 #[derive(Debug)]
-struct Answers {
+struct BatchAnswers {
     outstanding: usize,
     array: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Batch {
     pub(crate) fn new(outbox: Arc<Outbox>, outstanding: usize) -> Arc<Self> {
         Arc::new(Self {
             outbox,
-            answers: Mutex::new(Answers {
+            answers: Mutex::new(BatchAnswers {
                 outstanding,
                 array: b"[".to_vec(),
             }),
@@ -49,14 +49,14 @@ impl Batch {
 
 /// Where an answer goes.
 #[derive(Debug, Clone)]
-pub(crate) enum Destination {
+pub(crate) enum AnswerDestination {
     /// As a message of its own.
     Alone,
     /// Into the array of its batch.
     Batch(Arc<Batch>),
 }
 
-impl Destination {
+impl AnswerDestination {
     /// Answers from the reading loop, whose answers gather in `out`.
     pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
@@ -71,15 +71,15 @@ impl Destination {
 
 /// The duty to answer one request, carried by a task. Dropped without an answer, it says that we failed.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    id: Id<'static>,
-    place: Destination,
+pub(crate) struct ReplyGuard {
+    id: RpcId<'static>,
+    place: AnswerDestination,
     outbox: Arc<Outbox>,
     answered: bool,
 }
 
-impl Reply {
-    pub(crate) fn new(id: Id<'_>, place: Destination, outbox: Arc<Outbox>) -> Self {
+impl ReplyGuard {
+    pub(crate) fn new(id: RpcId<'_>, place: AnswerDestination, outbox: Arc<Outbox>) -> Self {
         Self {
             id: id.into_owned(),
             place,
@@ -96,7 +96,7 @@ impl Reply {
         });
     }
 
-    fn send(&mut self, write: impl FnOnce(&mut Vec<u8>, &Id<'_>)) {
+    fn send(&mut self, write: impl FnOnce(&mut Vec<u8>, &RpcId<'_>)) {
         self.answered = true;
         let mut line = Vec::new();
         self.place.put(&mut line, |out| write(out, &self.id));
@@ -104,7 +104,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplyGuard {
     fn drop(&mut self) {
         if !self.answered {
             let error = RpcError::new(

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::Pulse;
+use super::ServedRun;
 use crate::transport::outbox::Outbox;
 
 /// Before a report is repeated the first time, and at most.
@@ -28,13 +28,13 @@ const PREFIX: &str = "report-";
 
 /// What one client is owed.
 #[derive(Debug, Default)]
-pub(crate) struct Owed {
-    reports: Mutex<BTreeMap<RequestId, Report>>,
+pub(crate) struct OwedReports {
+    reports: Mutex<BTreeMap<RequestId, OwedReport>>,
     bell: Notify,
 }
 
 #[derive(Debug)]
-struct Report {
+struct OwedReport {
     token: Option<String>,
     state: State,
 }
@@ -53,8 +53,8 @@ enum State {
     },
 }
 
-impl Owed {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RequestId, Report>> {
+impl OwedReports {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RequestId, OwedReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,7 +64,7 @@ impl Owed {
         if reports.len() >= MOST && !reports.contains_key(&task) {
             return tracing::warn!("a client is owed too many reports; one more is told when it asks again");
         }
-        let report = reports.entry(task).or_insert(Report {
+        let report = reports.entry(task).or_insert(OwedReport {
             token,
             state: State::New,
         });
@@ -79,12 +79,12 @@ impl Owed {
     /// Whether this line is the client's answer to a report; it is not repeated then.
     pub(crate) fn answered(&self, line: &[u8]) -> bool {
         #[derive(Deserialize)]
-        struct Answer {
+        struct ReportAnswer {
             id: String,
             error: Option<RpcError>,
         }
-        let id = serde_json::from_slice::<Answer>(line).ok(); // silent-ok: it answers something else
-        let Some(Answer { id, error: refused }) = id else {
+        let id = serde_json::from_slice::<ReportAnswer>(line).ok(); // silent-ok: it answers something else
+        let Some(ReportAnswer { id, error: refused }) = id else {
             return false;
         };
         let task = id
@@ -214,7 +214,7 @@ fn set(object: &mut Value, member: &str, value: Value) {
 }
 
 /// Tells the client of the run that `pulse` names what it is owed, until the connection ends.
-pub(crate) async fn follow(mut pulse: watch::Receiver<Option<Pulse>>, outbox: &Outbox) {
+pub(crate) async fn follow(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox) {
     loop {
         let run = pulse.borrow_and_update().clone();
         let Some((kernel, owed)) = run.and_then(|run| Some((run.kernel, run.owed?))) else {

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::{Attached, Kernel};
+use clawk_kernel::{AttachedPicture, Kernel};
 use clawk_proto::rpc::write_notification;
 use clawk_proto::{ErrorCode, RpcError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::dispatch::Ask;
-use super::{Connection, gate, messages};
-use crate::a2a::tasks::{Fault, Task, View, Wanted};
-use crate::access::{Rights, Scope};
+use super::dispatch::AdmittedRequest;
+use super::{RpcConnection, gate, messages};
+use crate::a2a::tasks::{AgentTask, AgentTaskError, AgentTaskRequest, AgentTaskView};
+use crate::access::{ClientRights, Scope};
 use crate::error::ckp as error;
-use crate::host::Host;
-use crate::telling::Next;
+use crate::host::AgentHost;
+use crate::telling::TurnTextStep;
 use crate::transport::outbox::Outbox;
 
 /// How its methods begin.
@@ -23,13 +23,13 @@ pub(super) const PREFIX: &str = "claw.task.";
 const UPDATE: &str = "claw.task.update";
 
 #[derive(Debug, Deserialize)]
-struct Create {
+struct CreateTaskParams {
     #[serde(default)]
     task_id: Option<String>,
     #[serde(default)]
-    message: Option<Said>,
+    message: Option<TaskMessage>,
     #[serde(default)]
-    messages: Option<Vec<Said>>,
+    messages: Option<Vec<TaskMessage>>,
     #[serde(default)]
     conversation: Option<String>,
 }
@@ -37,7 +37,7 @@ struct Create {
 /// A message: its text, or an object that holds it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Said {
+enum TaskMessage {
     Text(String),
     Object {
         #[serde(default)]
@@ -45,18 +45,18 @@ enum Said {
         #[serde(default)]
         content: Option<Value>,
         #[serde(default)]
-        parts: Option<Vec<clawk_proto::message::Part>>,
+        parts: Option<Vec<clawk_proto::message::MessagePart>>,
     },
 }
 
 #[derive(Debug, Deserialize)]
-struct Named {
+struct TaskIdParams {
     task_id: String,
 }
 
-impl Said {
+impl TaskMessage {
     /// Its words and its pictures.
-    fn said(&self) -> Result<(String, Vec<Attached>), RpcError> {
+    fn said(&self) -> Result<(String, Vec<AttachedPicture>), RpcError> {
         let text = match self {
             Self::Object {
                 text: None,
@@ -75,29 +75,29 @@ fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorCode::InvalidParams, message).with(json!({"reason": "invalid_params"}))
 }
 
-fn refusal(fault: &Fault) -> RpcError {
+fn refusal(fault: &AgentTaskError) -> RpcError {
     match fault {
-        Fault::Unknown(id) => {
+        AgentTaskError::Unknown(id) => {
             invalid(fault.to_string()).with(json!({"reason": "unknown_task", "task_id": id}))
         }
-        Fault::Reused(id) => {
+        AgentTaskError::Reused(id) => {
             invalid(fault.to_string()).with(json!({"reason": "request_id_reused", "task_id": id}))
         }
-        Fault::Invalid(_) => invalid(fault.to_string()),
-        Fault::Full => RpcError::new(ErrorCode::QuotaExceeded, fault.to_string())
+        AgentTaskError::Invalid(_) => invalid(fault.to_string()),
+        AgentTaskError::Full => RpcError::new(ErrorCode::QuotaExceeded, fault.to_string())
             .with(json!({"reason": "too_many_tasks"})),
-        Fault::Kernel(kernel) => error::from_kernel(kernel),
+        AgentTaskError::Kernel(kernel) => error::from_kernel(kernel),
     }
 }
 
-fn shown(view: &View) -> Value {
+fn shown(view: &AgentTaskView) -> Value {
     json!({"task_id": view.id, "state": view.phase.state.name(), "conversation": view.context,
         "updated_at": view.phase.at.to_string(), "reason": view.phase.reason, "text": view.text, "record": view.record})
 }
 
-impl Connection {
+impl RpcConnection {
     /// One of `claw.task.*`.
-    pub(super) async fn task(&mut self, name: &str, ask: Ask<'_>) {
+    pub(super) async fn task(&mut self, name: &str, ask: AdmittedRequest<'_>) {
         let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
             Err(error) => return self.refuse(&ask, &error),
@@ -133,9 +133,9 @@ impl Connection {
 }
 
 async fn act(
-    host: &Host,
+    host: &AgentHost,
     kernel: &Kernel,
-    rights: &Rights,
+    rights: &ClientRights,
     outbox: &Arc<Outbox>,
     verb: &str,
     params: &str,
@@ -155,7 +155,7 @@ async fn act(
             Ok(json!({"tasks": all}))
         }
         _ => {
-            let Named { task_id } = error::decode(&format!("{PREFIX}{verb}"), params)?;
+            let TaskIdParams { task_id } = error::decode(&format!("{PREFIX}{verb}"), params)?;
             let task = tasks.find(owner, &task_id);
             // A task of an earlier run has ended, or is nobody's.
             let view = tasks
@@ -183,17 +183,18 @@ async fn act(
     }
 }
 
-fn wanted(host: &Host, create: Create) -> Result<Wanted, RpcError> {
-    let said: Vec<Said> = match (create.message, create.messages) {
+fn wanted(host: &AgentHost, create: CreateTaskParams) -> Result<AgentTaskRequest, RpcError> {
+    let said: Vec<TaskMessage> = match (create.message, create.messages) {
         (Some(one), None) => vec![one],
         (None, Some(all)) if !all.is_empty() => all,
         (Some(_), Some(_)) | (None, Some(_) | None) => {
             return Err(invalid("a task has either `message` or `messages`"));
         }
     };
-    let said: Vec<(String, Vec<Attached>)> = said.iter().map(Said::said).collect::<Result<_, _>>()?;
-    let (texts, images): (Vec<String>, Vec<Vec<Attached>>) = said.into_iter().unzip();
-    Ok(Wanted {
+    let said: Vec<(String, Vec<AttachedPicture>)> =
+        said.iter().map(TaskMessage::said).collect::<Result<_, _>>()?;
+    let (texts, images): (Vec<String>, Vec<Vec<AttachedPicture>>) = said.into_iter().unzip();
+    Ok(AgentTaskRequest {
         id: create
             .task_id
             .unwrap_or_else(|| host.options().clock.uuid().to_string()),
@@ -204,18 +205,18 @@ fn wanted(host: &Host, create: Create) -> Result<Wanted, RpcError> {
 }
 
 /// Tells a subscriber of a task until its end, or the subscriber's.
-async fn follow(task: Arc<Task>, outbox: std::sync::Weak<Outbox>) {
+async fn follow(task: Arc<AgentTask>, outbox: std::sync::Weak<Outbox>) {
     let mut phases = task.follow();
     let mut at = task.view().text.len();
     loop {
         let (update, over) = tokio::select! {
             biased;
             next = task.telling.next(at) => match next {
-                Next::Text(more) => {
+                TurnTextStep::Text(more) => {
                     at += more.len();
                     (json!({"task_id": task.id, "state": task.view().phase.state.name(), "text": more}), false)
                 }
-                Next::End(_) => {
+                TurnTextStep::End(_) => {
                     // silent-ok: the task is held here, so its phases do not go
                     let _ended = phases.wait_for(|phase| phase.state.is_final()).await;
                     let view = task.view();

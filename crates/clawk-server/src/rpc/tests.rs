@@ -8,34 +8,34 @@
 use std::sync::Arc;
 
 use clawk_kernel::Kernel;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use clawk_kernel::testing::{Rig, manifest};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Rights, Scope, Token};
+use crate::access::{ClientRights, Scope, Token};
 use crate::agent::{AgentFactory, InitFailure};
-use crate::host::{Host, Options};
+use crate::host::{AgentHost, Options};
 use crate::transport::lines;
 
 #[derive(Debug)]
 struct Given(Kernel);
 
 impl AgentFactory for Given {
-    fn check<'a>(&'a self, _wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+    fn check<'a>(&'a self, _wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
 }
 
 /// The answers to these requests, in order; the first one is `claw.initialize`'s.
-async fn answers(rights: Rights, requests: &[(&str, Value)]) -> Vec<Value> {
+async fn answers(rights: ClientRights, requests: &[(&str, Value)]) -> Vec<Value> {
     let rig = Rig::new(manifest(json!({})));
-    let host = Host::new(Arc::new(Given(rig.start().await)), Options::default());
+    let host = AgentHost::new(Arc::new(Given(rig.start().await)), Options::default());
     let (mut to, input) = tokio::io::duplex(1 << 16);
     let (output, from) = tokio::io::duplex(1 << 16);
     let serving = tokio::spawn(lines::serve(
@@ -61,7 +61,7 @@ async fn answers(rights: Rights, requests: &[(&str, Value)]) -> Vec<Value> {
     all
 }
 
-fn token(scopes: &[Scope]) -> Rights {
+fn token(scopes: &[Scope]) -> ClientRights {
     Token::of_text("ann", "a-token-of-length", scopes.to_vec()).rights()
 }
 
@@ -111,9 +111,9 @@ async fn each_scope_opens_its_own_methods_and_no_other() {
 #[tokio::test]
 async fn only_the_control_socket_takes_orders() {
     let order = [("clawk.status", json!({}))];
-    for rights in [token(&[Scope::Admin]), Rights::launcher()] {
+    for rights in [token(&[Scope::Admin]), ClientRights::launcher()] {
         assert_eq!(answers(rights, &order).await[1]["error"]["code"], -32601);
     }
-    let status = answers(Rights::local_user(1000), &order).await;
+    let status = answers(ClientRights::local_user(1000), &order).await;
     assert_eq!(status[1]["result"]["state"], "READY", "{}", status[1]);
 }

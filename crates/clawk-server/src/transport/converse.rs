@@ -10,7 +10,7 @@ use futures::future::FusedFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::rpc::{Connection, Pulse, heartbeat, questions, reports};
+use crate::rpc::{RpcConnection, ServedRun, heartbeat, questions, reports};
 
 /// How long a peer has to read the last answers.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionEndCause {
     /// The input ended, or nothing came for too long.
     Input,
     /// The token was cancelled.
@@ -30,27 +30,27 @@ pub enum End {
 
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct ConnectionEnd {
     /// Why.
-    pub by: End,
+    pub by: ConnectionEndCause,
     /// What was in flight ended before the drain's timeout.
     pub drained: bool,
 }
 
 /// Where a client's messages come from.
-pub(crate) trait Source: Send {
+pub(crate) trait MessageSource: Send {
     /// Hands them to the connection until there are no more.
-    fn read(&mut self, connection: &mut Connection) -> impl Future<Output = End> + Send;
+    fn read(&mut self, connection: &mut RpcConnection) -> impl Future<Output = ConnectionEndCause> + Send;
 }
 
 /// Serves one client until its messages end, `writing` does, or `cancel` fires. Then what is in flight is drained, and
 /// `writing` has a moment for the last answers.
-pub(crate) async fn converse<S: Source>(
-    (mut connection, follow): (Connection, watch::Receiver<Option<Pulse>>),
+pub(crate) async fn converse<S: MessageSource>(
+    (mut connection, follow): (RpcConnection, watch::Receiver<Option<ServedRun>>),
     mut source: S,
     writing: impl Future<Output = io::Result<()>> + Send,
     cancel: CancellationToken,
-) -> Ended {
+) -> ConnectionEnd {
     let (outbox, lanes, clock) = (connection.outbox(), connection.lanes(), connection.clock());
     let mut writing = pin!(writing.fuse());
     let mut beating = pin!(heartbeat::beat(follow.clone(), &outbox, &*clock).fuse());
@@ -61,9 +61,9 @@ pub(crate) async fn converse<S: Source>(
     let by = loop {
         tokio::select! {
             biased;
-            () = cancel.cancelled() => break End::Cancelled,
+            () = cancel.cancelled() => break ConnectionEndCause::Cancelled,
             end = &mut reading => break end,
-            _ = &mut writing => break End::PeerGone,
+            _ = &mut writing => break ConnectionEndCause::PeerGone,
             () = &mut beating => {}
             () = &mut following => {}
             () = &mut reporting => {}
@@ -71,7 +71,9 @@ pub(crate) async fn converse<S: Source>(
     };
     drop(reading);
     let finish = async {
-        let drained = connection.finish(by.reason(), by != End::PeerGone).await;
+        let drained = connection
+            .finish(by.reason(), by != ConnectionEndCause::PeerGone)
+            .await;
         outbox.finish();
         drained
     };
@@ -87,10 +89,10 @@ pub(crate) async fn converse<S: Source>(
     if !writing.is_terminated() && tokio::time::timeout(LAST_WORDS, writing).await.is_err() {
         tracing::warn!("the peer does not read; the last answers are lost");
     }
-    Ended { by, drained }
+    ConnectionEnd { by, drained }
 }
 
-impl End {
+impl ConnectionEndCause {
     const fn reason(self) -> &'static str {
         match self {
             Self::Input => "the input ended",

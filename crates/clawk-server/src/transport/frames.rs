@@ -12,7 +12,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// One line, without its newline.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum InputLine<'a> {
     /// At most `max_message_bytes`.
     Whole(&'a [u8]),
     /// Longer; what follows up to the next newline is skipped.
@@ -21,7 +21,7 @@ pub(crate) enum Line<'a> {
 
 /// Cuts what a reader gives into lines.
 #[derive(Debug)]
-pub(crate) struct Frames<R> {
+pub(crate) struct LineSplitter<R> {
     reader: R,
     max: usize,
     buffer: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Frames<R> {
     ended: bool,
 }
 
-impl<R: AsyncRead + Unpin> Frames<R> {
+impl<R: AsyncRead + Unpin> LineSplitter<R> {
     pub(crate) fn new(reader: R, max_message_bytes: usize) -> Self {
         Self {
             reader,
@@ -48,7 +48,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 
     /// The next line that is already here. The last line of the input may lack its newline.
-    pub(crate) fn next_buffered(&mut self) -> Option<Line<'_>> {
+    pub(crate) fn next_buffered(&mut self) -> Option<InputLine<'_>> {
         loop {
             let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
             let (from, end) = match memchr::memchr(b'\n', unseen) {
@@ -67,7 +67,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                     self.start = self.buffer.len();
                     self.scanned = self.start;
                     self.skipping = true;
-                    return Some(Line::TooLong);
+                    return Some(InputLine::TooLong);
                 }
                 None if self.ended && self.start < self.buffer.len() => {
                     let (from, end) = (self.start, self.buffer.len());
@@ -84,9 +84,9 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                 continue;
             }
             if end - from > self.max {
-                return Some(Line::TooLong);
+                return Some(InputLine::TooLong);
             }
-            return self.buffer.get(from..end).map(Line::Whole);
+            return self.buffer.get(from..end).map(InputLine::Whole);
         }
     }
 

@@ -6,11 +6,11 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::converse::{End, Ended, IDLE, Source, converse};
-use super::frames::{Frames, Line};
-use crate::access::Rights;
-use crate::host::Host;
-use crate::rpc::Connection;
+use super::converse::{ConnectionEnd, ConnectionEndCause, IDLE, MessageSource, converse};
+use super::frames::{InputLine, LineSplitter};
+use crate::access::ClientRights;
+use crate::host::AgentHost;
+use crate::rpc::RpcConnection;
 
 /// What the reading loop gathers before it hands over.
 const GATHER: usize = 64 * 1024;
@@ -19,27 +19,33 @@ const GATHER: usize = 64 * 1024;
 /// the agent down; any other ends by itself, and what it began goes on (R38).
 ///
 /// Nothing but protocol is written to `writer`. A peer that doesn't read stops our reading, not the work in flight.
-pub async fn serve<R, W>(reader: R, writer: W, host: Host, rights: Rights, cancel: CancellationToken) -> Ended
+pub async fn serve<R, W>(
+    reader: R,
+    writer: W,
+    host: AgentHost,
+    rights: ClientRights,
+    cancel: CancellationToken,
+) -> ConnectionEnd
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    let lines = Lines {
-        frames: Frames::new(reader, host.options().max_message_bytes),
+    let lines = RpcLineSource {
+        frames: LineSplitter::new(reader, host.options().max_message_bytes),
         max_message_bytes: host.options().max_message_bytes,
     };
-    let connection = Connection::new(host, rights);
+    let connection = RpcConnection::new(host, rights);
     let outbox = connection.0.outbox();
     converse(connection, lines, outbox.write_to(writer), cancel).await
 }
 
-struct Lines<R> {
-    frames: Frames<R>,
+struct RpcLineSource<R> {
+    frames: LineSplitter<R>,
     max_message_bytes: usize,
 }
 
-impl<R: AsyncRead + Unpin + Send> Source for Lines<R> {
-    async fn read(&mut self, connection: &mut Connection) -> End {
+impl<R: AsyncRead + Unpin + Send> MessageSource for RpcLineSource<R> {
+    async fn read(&mut self, connection: &mut RpcConnection) -> ConnectionEndCause {
         let Self {
             frames,
             max_message_bytes,
@@ -49,15 +55,15 @@ impl<R: AsyncRead + Unpin + Send> Source for Lines<R> {
 }
 
 async fn read<R: AsyncRead + Unpin>(
-    frames: &mut Frames<R>,
-    connection: &mut Connection,
+    frames: &mut LineSplitter<R>,
+    connection: &mut RpcConnection,
     max_message_bytes: usize,
-) -> End {
+) -> ConnectionEndCause {
     loop {
         while let Some(line) = frames.next_buffered() {
             match line {
-                Line::Whole(message) => connection.take(message).await,
-                Line::TooLong => connection.too_long(max_message_bytes),
+                InputLine::Whole(message) => connection.take(message).await,
+                InputLine::TooLong => connection.too_long(max_message_bytes),
             }
             if connection.gathered() >= GATHER {
                 connection.flush();
@@ -72,16 +78,16 @@ async fn read<R: AsyncRead + Unpin>(
             match tokio::time::timeout(IDLE, frames.fill()).await {
                 Ok(more) => more,
                 Err(_) if connection.is_busy() => continue, // silent-ok: its answers are under way
-                Err(_) => return End::Input, // silent-ok: who says nothing for so long wants nothing
+                Err(_) => return ConnectionEndCause::Input, // silent-ok: who says nothing for so long wants nothing
             }
         };
         match more {
-            Ok(()) if frames.is_spent() => return End::Input,
+            Ok(()) if frames.is_spent() => return ConnectionEndCause::Input,
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => {
                 tracing::debug!(error = %e, "the input broke");
-                return End::PeerGone;
+                return ConnectionEndCause::PeerGone;
             }
         }
     }

@@ -19,19 +19,19 @@ const ONE_WRITE: usize = 512 * 1024;
 
 /// Where answers and notifications are put. Dropped, nothing more will come: the last holder of an answer ends its queue.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox(Arc<Queue>);
+pub(crate) struct Outbox(Arc<OutgoingMessages>);
 
 impl Outbox {
     /// The side from which they are taken out.
-    pub(crate) fn outlet(&self) -> Arc<Queue> {
+    pub(crate) fn outlet(&self) -> Arc<OutgoingMessages> {
         Arc::clone(&self.0)
     }
 }
 
 impl Deref for Outbox {
-    type Target = Queue;
+    type Target = OutgoingMessages;
 
-    fn deref(&self) -> &Queue {
+    fn deref(&self) -> &OutgoingMessages {
         &self.0
     }
 }
@@ -42,10 +42,10 @@ impl Drop for Outbox {
     }
 }
 
-/// Messages on their way out. Whoever answers never waits; whoever reads waits for [`Queue::room`], which bounds it: what
+/// Messages on their way out. Whoever answers never waits; whoever reads waits for [`OutgoingMessages::room`], which bounds it: what
 /// is held is at most `SATURATED` and the answers to what was in flight then.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct OutgoingMessages {
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
@@ -63,7 +63,7 @@ struct State {
     broken: bool,
 }
 
-impl Queue {
+impl OutgoingMessages {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl Queue {
         }
     }
 
-    /// Nothing more will come: [`Queue::write_to`] ends when all is written.
+    /// Nothing more will come: [`OutgoingMessages::write_to`] ends when all is written.
     pub(crate) fn finish(&self) {
         self.state().finished = true;
         self.filled.notify_one();
@@ -155,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Writes until [`Queue::finish`].
+    /// Writes until [`OutgoingMessages::finish`].
     ///
     /// # Errors
     /// The peer is gone; from then on all messages are dropped.

@@ -11,13 +11,13 @@ use tokio::time::Sleep;
 
 /// A stream whose writes end when the other side takes nothing for too long.
 #[derive(Debug)]
-pub(crate) struct Stalling<S> {
+pub(crate) struct StallTimeout<S> {
     inner: S,
     stall: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalling<S> {
+impl<S> StallTimeout<S> {
     /// `inner`, whose writes may wait for `stall`.
     pub(crate) const fn new(inner: S, stall: Duration) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<S> Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeout<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -56,7 +56,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeout<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let outcome = Pin::new(&mut this.inner).poll_write(cx, bytes);

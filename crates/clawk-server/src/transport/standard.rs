@@ -10,7 +10,7 @@ use tokio::net::unix::pipe;
 
 /// Standard input.
 #[derive(Debug)]
-pub enum Input {
+pub enum StdinStream {
     /// A pipe, waited for by readiness.
     Pipe(pipe::Receiver),
     /// A file, terminal or socket, read by a thread. A read under way can't be cancelled: end the runtime in the background.
@@ -28,16 +28,16 @@ pub enum Output {
 
 /// Standard input and output of this process, for [`crate::serve`]. Call it inside a runtime.
 #[must_use]
-pub fn standard() -> (Input, Output) {
+pub fn standard() -> (StdinStream, Output) {
     let input = pipe::OpenOptions::new().open_receiver("/proc/self/fd/0");
     let output = pipe::OpenOptions::new().open_sender("/proc/self/fd/1");
     (
-        input.map_or_else(|_| Input::Thread(tokio::io::stdin()), Input::Pipe), // silent-ok: no pipe is no error
+        input.map_or_else(|_| StdinStream::Thread(tokio::io::stdin()), StdinStream::Pipe), // silent-ok: no pipe is no error
         output.map_or_else(|_| Output::Thread(tokio::io::stdout()), Output::Pipe), // silent-ok: as above
     )
 }
 
-impl AsyncRead for Input {
+impl AsyncRead for StdinStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Pipe(pipe) => Pin::new(pipe).poll_read(cx, buf),

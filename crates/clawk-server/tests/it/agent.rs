@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use clawk_kernel::ports::{Later, RunError};
+use clawk_kernel::ports::{BoxFuture, RunError};
 use clawk_kernel::testing::{Behaviour, Rig};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::{Kernel, StartError};
@@ -124,7 +124,7 @@ fn name(wire: &Value) -> &str {
 }
 
 impl AgentFactory for Launched {
-    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         let fault = |path: &str| ManifestFault {
             path: path.into(),
             message: "is required".into(),
@@ -144,7 +144,7 @@ impl AgentFactory for Launched {
         Box::pin(std::future::ready(judged))
     }
 
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             if wire.is_some_and(|wire| name(wire) == "unserved") {
                 return Err(InitFailure::Start(StartError::Unserved(vec![

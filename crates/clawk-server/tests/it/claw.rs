@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
-use clawk_server::http::{Http, HttpOptions, Keys, Page, Scope, Token, Traces};
-use clawk_server::{Host, Options};
+use clawk_server::http::{HttpListener, HttpOptions, Keys, Page, Scope, Token, TraceReader};
+use clawk_server::{AgentHost, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -21,8 +21,8 @@ use crate::wire::{LONG, call, fresh, initialize};
 #[derive(Debug)]
 struct NoTraces;
 
-impl Traces for NoTraces {
-    fn page(&self, _: Page) -> Later<'_, Result<Vec<SealedEvent>, String>> {
+impl TraceReader for NoTraces {
+    fn page(&self, _: Page) -> BoxFuture<'_, Result<Vec<SealedEvent>, String>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
@@ -30,11 +30,11 @@ impl Traces for NoTraces {
         tokio::sync::watch::channel(0).1
     }
 
-    fn count(&self, _: SessionId, _: Vec<String>) -> Later<'_, Result<u64, String>> {
+    fn count(&self, _: SessionId, _: Vec<String>) -> BoxFuture<'_, Result<u64, String>> {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    fn verify(&self, _: SessionId) -> Later<'_, Result<clawk_trace::Report, String>> {
+    fn verify(&self, _: SessionId) -> BoxFuture<'_, Result<clawk_trace::VerificationReport, String>> {
         Box::pin(std::future::ready(Err("not here".to_owned())))
     }
 }
@@ -66,7 +66,7 @@ impl Server {
     }
 
     pub(crate) async fn of(agent: Arc<Launched>, options: HttpOptions) -> Self {
-        let host = Host::new(
+        let host = AgentHost::new(
             Arc::clone(&agent) as _,
             Options {
                 drain_timeout_ms: 500,
@@ -77,7 +77,7 @@ impl Server {
         host.start(None).await.expect("starts");
         let at = "127.0.0.1:0".parse().expect("an address");
         let clock = Arc::new(SystemClock::default());
-        let http = Http::bind(at, options, host, Arc::new(NoTraces), clock)
+        let http = HttpListener::bind(at, options, host, Arc::new(NoTraces), clock)
             .await
             .expect("binds");
         let (address, keys, end) = (http.address(), http.keys(), CancellationToken::new());

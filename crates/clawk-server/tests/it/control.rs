@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clawk_server::{Client as ControlClient, Control, ControlError};
+use clawk_server::{ControlClient, ControlError, ControlSocket};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ struct Socket {
 impl Socket {
     fn beside(client: &Client) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let control = Control::bind(dir.path(), client.host.clone()).expect("bound");
+        let control = ControlSocket::bind(dir.path(), client.host.clone()).expect("bound");
         let over = CancellationToken::new();
         let serving = tokio::spawn(control.serve(over.clone()));
         Self { dir, over, serving }

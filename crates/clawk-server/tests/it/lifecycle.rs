@@ -1,6 +1,6 @@
 //! R1 to R5, and the barriers of R25.
 
-use clawk_server::End;
+use clawk_server::ConnectionEndCause;
 use serde_json::{Value, json};
 
 use crate::agent::Launched;
@@ -213,7 +213,7 @@ async fn r4_the_end_of_the_input_is_an_orderly_shutdown() {
     let slow = client.request("claw.tool.call", call("slow", &fresh())).await;
     let agent = std::sync::Arc::clone(&client.agent);
     let (rest, ended) = client.finish().await;
-    assert_eq!((ended.by, ended.drained), (End::Input, true));
+    assert_eq!((ended.by, ended.drained), (ConnectionEndCause::Input, true));
     assert_eq!(rest.len(), 1, "{rest:?}");
     assert_eq!(rest[0]["id"], slow);
     assert!(rest[0].get("result").is_some());
@@ -227,7 +227,7 @@ async fn termination_drains_what_it_can_and_answers_the_rest() {
     client.state().await;
     client.cancel.cancel();
     let (rest, ended) = client.finish().await;
-    assert_eq!((ended.by, ended.drained), (End::Cancelled, false));
+    assert_eq!((ended.by, ended.drained), (ConnectionEndCause::Cancelled, false));
     assert_eq!(rest.len(), 1, "{rest:?}");
     assert_eq!(rest[0]["id"], hang);
     assert!(rest[0].get("error").is_some(), "{rest:?}");

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_server::{Ended, Host, Options, Rights, serve};
+use clawk_server::{AgentHost, ClientRights, ConnectionEnd, Options, serve};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
 use tokio::task::JoinHandle;
@@ -18,10 +18,10 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 pub(crate) struct Client {
     pub(crate) agent: Arc<Launched>,
     pub(crate) cancel: CancellationToken,
-    pub(crate) host: Host,
+    pub(crate) host: AgentHost,
     to: Option<DuplexStream>,
     from: Lines<BufReader<DuplexStream>>,
-    serving: JoinHandle<Ended>,
+    serving: JoinHandle<ConnectionEnd>,
     /// Read, but not asked for yet.
     seen: VecDeque<Value>,
     next_id: u64,
@@ -42,8 +42,8 @@ impl Client {
         let (to, input) = tokio::io::duplex(256 * 1024);
         let (output, from) = tokio::io::duplex(64 * 1024);
         let cancel = CancellationToken::new();
-        let host = Host::new(Arc::clone(&agent) as _, options);
-        let rights = Rights::launcher();
+        let host = AgentHost::new(Arc::clone(&agent) as _, options);
+        let rights = ClientRights::launcher();
         let serving = tokio::spawn(serve(input, output, host.clone(), rights, cancel.clone()));
         Self {
             agent,
@@ -62,7 +62,7 @@ impl Client {
         let (to, input) = tokio::io::duplex(256 * 1024);
         let (output, from) = tokio::io::duplex(64 * 1024);
         let cancel = CancellationToken::new();
-        let rights = Rights::local_user(1000);
+        let rights = ClientRights::local_user(1000);
         let serving = tokio::spawn(serve(input, output, self.host.clone(), rights, cancel.clone()));
         Self {
             agent: Arc::clone(&self.agent),
@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Ends the input and reads to the end.
-    pub(crate) async fn finish(mut self) -> (Vec<Value>, Ended) {
+    pub(crate) async fn finish(mut self) -> (Vec<Value>, ConnectionEnd) {
         self.end_input();
         let mut rest: Vec<Value> = self.seen.drain(..).collect();
         while let Some(message) = self.read().await {
@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// Goes away without reading.
-    pub(crate) async fn vanish(self) -> Ended {
+    pub(crate) async fn vanish(self) -> ConnectionEnd {
         drop((self.to, self.from));
         tokio::time::timeout(LONG, self.serving)
             .await

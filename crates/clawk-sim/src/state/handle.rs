@@ -3,26 +3,27 @@
 use std::sync::Arc;
 
 use clawk_kernel::ports::{
-    AnswerKey, Arrived, Batch, ConversationKey, Holder, Journal, JournalError, Later, News, OpenEffect,
-    OpenMessage, Order, OutboxRow, Recorded, Scan, SessionRow, Shared, Spent, StoredAnswer, Ticket,
+    AnswerKey, Batch, BoxFuture, ConversationKey, EarlierArrival, HostCluster, HostNews, HostOrder, Journal,
+    JournalError, JournalScan, JournalTicket, OpenEffect, OpenMessage, OutboxRow, RecordedEvent,
+    SessionHolder, SessionRow, SpentAmount, StoredAnswer,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::own::{HOLD_MS, Own, Work};
-use super::server::Server;
+use super::own::{HOLD_MS, HostProcessState, SimWriterWork};
+use super::server::SimStateServer;
 
 /// The ports for one start of the agent.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    own: Arc<Own>,
+    own: Arc<HostProcessState>,
     number: usize,
 }
 
 impl Handle {
-    pub(crate) fn new(own: Arc<Own>) -> Self {
+    pub(crate) fn new(own: Arc<HostProcessState>) -> Self {
         let number = own.number();
         Self { own, number }
     }
@@ -35,8 +36,8 @@ impl Handle {
     /// Writes something that is not an event.
     fn write<'a, T: Send + 'a>(
         &'a self,
-        what: impl FnOnce(&Server, usize) -> T + Send + 'a,
-    ) -> Later<'a, Result<T, JournalError>> {
+        what: impl FnOnce(&SimStateServer, usize) -> T + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, JournalError>> {
         Box::pin(async move {
             if self.is_over() {
                 return Err(self.own.lost());
@@ -59,29 +60,29 @@ macro_rules! read {
 }
 
 impl Journal for Handle {
-    fn submit(&self, batch: Batch) -> Result<Ticket, JournalError> {
+    fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError> {
         if let Some(fault) = batch.fault() {
             return Err(fault);
         }
         if self.number != self.own.number() {
             return Err(self.own.lost());
         }
-        self.own.push(Work::Append(batch), Some(self.number))
+        self.own.push(SimWriterWork::Append(batch), Some(self.number))
     }
 
     fn watch(&self) -> watch::Receiver<u64> {
         self.own.committed.subscribe()
     }
 
-    fn scan(&self, scan: Scan) -> Later<'_, Result<Vec<Recorded>, JournalError>> {
+    fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>> {
         read!(self, journal => journal.scan(scan))
     }
 
-    fn last_row_of(&self, kind: &'static str) -> Later<'_, Result<Option<u64>, JournalError>> {
+    fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>> {
         read!(self, journal => journal.last_row_of(kind))
     }
 
-    fn answer_to(&self, key: AnswerKey) -> Later<'_, Result<Option<StoredAnswer>, JournalError>> {
+    fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>> {
         Box::pin(async move {
             self.own.reached(HOLD_MS).await?;
             let server = &self.own.server;
@@ -91,15 +92,15 @@ impl Journal for Handle {
         })
     }
 
-    fn content(&self, digest: Digest) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         read!(self, journal => journal.content(digest))
     }
 
-    fn open_messages(&self) -> Later<'_, Result<Vec<OpenMessage>, JournalError>> {
+    fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>> {
         read!(self, journal => journal.open_messages())
     }
 
-    fn message(&self, id: MessageId) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         read!(self, journal => journal.message(id))
     }
 
@@ -108,48 +109,48 @@ impl Journal for Handle {
         channel: &str,
         platform_id: &str,
         now: Timestamp,
-    ) -> Later<'_, Result<Option<Arrived>, JournalError>> {
+    ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>> {
         let (channel, id) = (channel.to_owned(), platform_id.to_owned());
         read!(self, journal => journal.arrived(&channel, &id, now))
     }
 
-    fn conversation(&self, key: &ConversationKey) -> Later<'_, Result<Option<SessionId>, JournalError>> {
+    fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>> {
         let key = key.clone();
         read!(self, journal => journal.conversation(&key))
     }
 
-    fn owed(&self, channel: &str, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         let channel = channel.to_owned();
         read!(self, journal => journal.owed(&channel, limit))
     }
 
-    fn outbox(&self, limit: usize) -> Later<'_, Result<Vec<OutboxRow>, JournalError>> {
+    fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>> {
         read!(self, journal => journal.outbox(limit))
     }
 
-    fn sessions(&self, limit: usize) -> Later<'_, Result<Vec<SessionRow>, JournalError>> {
+    fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>> {
         read!(self, journal => journal.sessions(limit))
     }
 
-    fn spent_since(&self, hour: i64) -> Later<'_, Result<Vec<Spent>, JournalError>> {
+    fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>> {
         read!(self, journal => journal.spent_since(hour))
     }
 
-    fn open_effects(&self) -> Later<'_, Result<Vec<OpenEffect>, JournalError>> {
+    fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>> {
         read!(self, journal => journal.open_effects())
     }
 
-    fn shared(&self) -> Option<Arc<dyn Shared>> {
+    fn shared(&self) -> Option<Arc<dyn HostCluster>> {
         Some(Arc::new(self.clone()))
     }
 
-    fn flush(&self) -> Later<'_, Result<(), JournalError>> {
-        let ticket = self.own.push(Work::Flush, None);
+    fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>> {
+        let ticket = self.own.push(SimWriterWork::Flush, None);
         Box::pin(async move { ticket?.durable().await })
     }
 }
 
-impl Shared for Handle {
+impl HostCluster for Handle {
     fn host(&self) -> &str {
         &self.own.name
     }
@@ -166,14 +167,14 @@ impl Shared for Handle {
         !self.is_over() && self.own.lock().sessions.contains_key(&session)
     }
 
-    fn hold(&self, session: SessionId) -> Later<'_, Result<Holder, JournalError>> {
+    fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>> {
         Box::pin(async move {
             if self.holds(session) {
-                return Ok(Holder::Here);
+                return Ok(SessionHolder::Here);
             }
             let taken = self.write(move |server, run| server.hold(run, session)).await?;
             let (holder, epoch) = taken.ok_or_else(|| self.own.lost())?;
-            if !matches!(holder, Holder::There(_)) {
+            if !matches!(holder, SessionHolder::There(_)) {
                 self.own.takes(self.number, vec![(session, epoch)]);
             }
             Ok(holder)
@@ -190,7 +191,9 @@ impl Shared for Handle {
             whole.then(|| held.sessions.remove(&session)).flatten()
         };
         if let Some(epoch) = epoch {
-            let _queued = self.own.push(Work::Release(session, epoch), Some(self.number)); // silent-ok: it is free when this run ends
+            let _queued = self
+                .own
+                .push(SimWriterWork::Release(session, epoch), Some(self.number)); // silent-ok: it is free when this run ends
         }
     }
 
@@ -207,7 +210,7 @@ impl Shared for Handle {
         }
     }
 
-    fn take_over(&self) -> Later<'_, Result<Vec<SessionId>, JournalError>> {
+    fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>> {
         Box::pin(async move {
             let Some((leads, taken)) = self.write(|server, run| server.look(run)).await? else {
                 self.own.fence();
@@ -221,15 +224,15 @@ impl Shared for Handle {
         })
     }
 
-    fn settled(&self, sessions: Vec<SessionId>) -> Later<'_, Result<(), JournalError>> {
+    fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>> {
         self.write(move |server, run| server.settled(run, &sessions))
     }
 
-    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> Later<'_, Result<[u8; 32], JournalError>> {
+    fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>> {
         self.write(move |server, _| server.secret(id, fresh))
     }
 
-    fn news(&self, look: bool) -> Later<'_, Result<News, JournalError>> {
+    fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>> {
         Box::pin(async move {
             self.own.reached(0).await?;
             {
@@ -245,19 +248,19 @@ impl Shared for Handle {
         held.heard_ms = held.asked_ms;
     }
 
-    fn woken(&self) -> Later<'_, ()> {
+    fn woken(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.own.bell.notified())
     }
 
-    fn order(&self, order: Order) -> Later<'_, Result<(), JournalError>> {
+    fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>> {
         self.write(move |server, _| server.order(order))
     }
 
-    fn outcome(&self, id: Uuid) -> Later<'_, Result<Option<Vec<u8>>, JournalError>> {
+    fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
         self.write(move |server, _| server.outcome(id))
     }
 
-    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> Later<'_, Result<(), JournalError>> {
+    fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>> {
         self.write(move |server, _| server.obeyed(id, outcome))
     }
 }

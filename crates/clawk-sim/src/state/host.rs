@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use clawk_kernel::ports::{FaultKind, JournalError};
 use clawk_kernel::testing::{Rig, ScriptedModel};
-use clawk_kernel::{Door, Kernel, KernelError, Parts, StartError, kind};
+use clawk_kernel::{AgentDependencies, EntryPoint, Kernel, KernelError, StartError, kind};
 use clawk_proto::SessionId;
 use tokio::runtime::{Builder, Runtime};
 
 use super::handle::Handle;
-use super::own::{Own, Writes};
-use super::server::Server;
-use super::users::Facts;
-use crate::host::{LOOK, Make, Used, rig};
-use crate::judge::Invariant;
-use crate::rng::Rng;
+use super::own::{HostProcessState, WriterFaults};
+use super::server::SimStateServer;
+use super::users::SharedClusterUserFacts;
+use crate::host::{LOOK, RunTokenUsage, SwarmHostParameters, rig};
+use crate::judge::SimInvariant;
+use crate::rng::SeededRng;
 
 /// How soon a start that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ const IDS: u64 = 1 << 40;
 
 /// The running agent of one start.
 #[derive(Clone)]
-pub(super) struct Served {
+pub(super) struct ServedAgent {
     pub(super) kernel: Kernel,
     /// Where the client calls tools.
     pub(super) desk: SessionId,
@@ -33,28 +33,28 @@ pub(super) struct Served {
     pub(super) session: SessionId,
 }
 
-type Slot = Arc<Mutex<Option<Served>>>;
+type ServedAgentSlot = Arc<Mutex<Option<ServedAgent>>>;
 
 struct Process {
     runtime: Runtime,
-    own: Arc<Own>,
-    served: Slot,
+    own: Arc<HostProcessState>,
+    served: ServedAgentSlot,
     /// It was told to end, and has.
     ended: Arc<AtomicBool>,
     ends: bool,
 }
 
 /// A host. What its tools have done, and its clock, outlive its processes.
-pub(super) struct Host {
+pub(super) struct ClusterHost {
     number: usize,
     pub(super) rig: Rig,
-    server: Server,
+    server: SimStateServer,
     /// Its clock runs so many thousandths faster or slower.
     drift: i64,
     process: Option<Process>,
     /// The present process's, for tools and models.
-    own: Arc<Mutex<Option<Arc<Own>>>>,
-    pub(super) used: Used,
+    own: Arc<Mutex<Option<Arc<HostProcessState>>>>,
+    pub(super) used: RunTokenUsage,
     /// When it worked last.
     seen_ms: u64,
     /// It is asleep until then.
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Why an agent does not start.
 #[derive(Debug)]
-enum Refused {
+enum AgentStartFailure {
     #[expect(dead_code, reason = "told by its debug form")]
     Away(JournalError),
     #[expect(dead_code, reason = "told by its debug form")]
@@ -76,13 +76,22 @@ enum Refused {
     Open(KernelError),
 }
 
-async fn start(own: &Arc<Own>, mut parts: Parts) -> Result<Served, Refused> {
-    own.begin().await.map_err(Refused::Away)?;
+async fn start(
+    own: &Arc<HostProcessState>,
+    mut parts: AgentDependencies,
+) -> Result<ServedAgent, AgentStartFailure> {
+    own.begin().await.map_err(AgentStartFailure::Away)?;
     parts.journal = Arc::new(Handle::new(Arc::clone(own)));
-    let kernel = Kernel::start(parts).await.map_err(Refused::Start)?;
-    let session = kernel.open(Door::launcher("sim")).await.map_err(Refused::Open)?;
-    let desk = kernel.open(Door::launcher("desk")).await.map_err(Refused::Open)?;
-    Ok(Served {
+    let kernel = Kernel::start(parts).await.map_err(AgentStartFailure::Start)?;
+    let session = kernel
+        .open(EntryPoint::launcher("sim"))
+        .await
+        .map_err(AgentStartFailure::Open)?;
+    let desk = kernel
+        .open(EntryPoint::launcher("desk"))
+        .await
+        .map_err(AgentStartFailure::Open)?;
+    Ok(ServedAgent {
         kernel,
         desk: desk.id,
         session: session.id,
@@ -90,7 +99,7 @@ async fn start(own: &Arc<Own>, mut parts: Parts) -> Result<Served, Refused> {
 }
 
 /// Serves the agent, and begins anew when others have taken over or the server was away.
-async fn serve(own: Arc<Own>, rig: Rig, slot: Slot) {
+async fn serve(own: Arc<HostProcessState>, rig: Rig, slot: ServedAgentSlot) {
     let mut outages = own.outages();
     loop {
         let served = loop {
@@ -112,9 +121,13 @@ async fn serve(own: Arc<Own>, rig: Rig, slot: Slot) {
     }
 }
 
-impl Host {
-    pub(super) fn new(make: Make, server: &Server, facts: &Facts) -> Self {
-        let own: Arc<Mutex<Option<Arc<Own>>>> = Arc::default();
+impl ClusterHost {
+    pub(super) fn new(
+        make: SwarmHostParameters,
+        server: &SimStateServer,
+        facts: &SharedClusterUserFacts,
+    ) -> Self {
+        let own: Arc<Mutex<Option<Arc<HostProcessState>>>> = Arc::default();
         let mine = Arc::clone(&own);
         let fresh = move || {
             let own = lock(&mine).clone();
@@ -144,7 +157,7 @@ impl Host {
             let gone = lock(&mine).as_ref().is_some_and(|own| at.is_gone(own.number()));
             let what = format!("{tool} of {request} on host {number}");
             if gone && tool != LOOK {
-                known.told.broken(Invariant::LeaseHolds, what.clone());
+                known.told.broken(SimInvariant::LeaseHolds, what.clone());
             }
             let decided = at.journal.look(|events, _| {
                 events.iter().rev().any(|event| {
@@ -152,7 +165,7 @@ impl Host {
                 })
             });
             if !decided && tool != LOOK {
-                known.told.broken(Invariant::DecidedFirst, what);
+                known.told.broken(SimInvariant::DecidedFirst, what);
             }
         });
         Self {
@@ -168,7 +181,7 @@ impl Host {
         }
     }
 
-    pub(super) const fn server(&self) -> &Server {
+    pub(super) const fn server(&self) -> &SimStateServer {
         &self.server
     }
 
@@ -176,7 +189,7 @@ impl Host {
         self.process.is_some()
     }
 
-    pub(super) fn served(&self) -> Option<Served> {
+    pub(super) fn served(&self) -> Option<ServedAgent> {
         lock(&self.process.as_ref()?.served).clone()
     }
 
@@ -188,9 +201,9 @@ impl Host {
             .start_paused(true)
             .build()
             .expect("a runtime");
-        let own = Own::new(self.number, self.server.clone());
+        let own = HostProcessState::new(self.number, self.server.clone());
         *lock(&self.own) = Some(Arc::clone(&own));
-        let served = Slot::default();
+        let served = ServedAgentSlot::default();
         runtime.spawn(serve(Arc::clone(&own), self.rig.clone(), Arc::clone(&served)));
         self.process = Some(Process {
             runtime,
@@ -247,7 +260,7 @@ impl Host {
     }
 
     /// Lets it work: so many turns of its scheduler.
-    pub(super) fn work(&mut self, turns: usize, rng: &mut Rng, writes: Writes) {
+    pub(super) fn work(&mut self, turns: usize, rng: &mut SeededRng, writes: WriterFaults) {
         if self.is_asleep() {
             return;
         }
@@ -269,7 +282,7 @@ impl Host {
             // What waits is written before the lease is given up.
             process.own.write(
                 rng,
-                Writes {
+                WriterFaults {
                     most: usize::MAX,
                     breaks: 0,
                 },

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::World;
+use super::ClusterWorld;
 use crate::host::{FORBIDDEN, LOOK, PAID, PAID_A_DAY};
-use crate::judge::{self, Broken, Invariant, broken};
+use crate::judge::{self, BrokenInvariant, SimInvariant, broken};
 
 /// Everything was done that was asked for.
-pub(super) fn is_done(world: &World) -> bool {
+pub(super) fn is_done(world: &ClusterWorld) -> bool {
     let journal = &world.server.journal;
     let ended = judge::ended(journal);
     let mut tasks = world.users.tasks.iter();
@@ -20,7 +20,7 @@ pub(super) fn is_done(world: &World) -> bool {
 }
 
 /// What holds at any time.
-pub(super) fn always(world: &World) -> Result<(), Broken> {
+pub(super) fn always(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let journal = &world.server.journal;
     if let Some((invariant, seen)) = world.users.facts.told.wrong() {
         return broken(invariant, seen);
@@ -34,7 +34,7 @@ pub(super) fn always(world: &World) -> Result<(), Broken> {
     }
     match used.iter().find(|(_, tokens)| **tokens > world.run_tokens) {
         Some((run, tokens)) => broken(
-            Invariant::PurseHolds,
+            SimInvariant::PurseHolds,
             format!(
                 "models used {tokens} tokens for `{run}` on all hosts, {} are allowed",
                 world.run_tokens
@@ -45,12 +45,12 @@ pub(super) fn always(world: &World) -> Result<(), Broken> {
 }
 
 /// What tools did, on all hosts together.
-fn once(world: &World) -> Result<(), Broken> {
+fn once(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let (mut paid, mut effects) = (0, BTreeMap::<String, Vec<usize>>::new());
     for (at, host) in world.hosts.iter().enumerate() {
         for (tool, arguments) in host.rig.runner.runs() {
             if tool == FORBIDDEN {
-                return broken(Invariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
+                return broken(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
             // Without side effects, or failed before any: as often as wanted.
             if tool == LOOK || tool == "flaky" {
@@ -63,20 +63,20 @@ fn once(world: &World) -> Result<(), Broken> {
     }
     if paid > PAID_A_DAY {
         let seen = format!("`{PAID}` ran {paid} times on all hosts, {PAID_A_DAY} are allowed");
-        return broken(Invariant::BudgetHolds, seen);
+        return broken(SimInvariant::BudgetHolds, seen);
     }
     match effects.iter().find(|(_, hosts)| hosts.len() > 1) {
-        Some((what, hosts)) => broken(Invariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
+        Some((what, hosts)) => broken(SimInvariant::NoEffectTwice, format!("{what} on hosts {hosts:?}")),
         None => Ok(()),
     }
 }
 
 /// What holds once the faults are over and there was time enough.
-pub(super) fn at_the_end(world: &World) -> Result<(), Broken> {
+pub(super) fn at_the_end(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let journal = &world.server.journal;
     let verified = journal.look(|_, sealed| clawk_trace::verify_events(sealed));
     if !verified.valid {
-        return broken(Invariant::ChainsValid, format!("{:?}", verified.fault));
+        return broken(SimInvariant::ChainsValid, format!("{:?}", verified.fault));
     }
     let ended = judge::ended(journal);
     let open = world
@@ -85,19 +85,19 @@ pub(super) fn at_the_end(world: &World) -> Result<(), Broken> {
         .iter()
         .find(|(task, _)| !ended.contains_key(task.as_str()));
     if let Some((_, text)) = open {
-        return broken(Invariant::EveryTaskEnds, format!("`{text}` has not"));
+        return broken(SimInvariant::EveryTaskEnds, format!("`{text}` has not"));
     }
     if let Some((message, _)) = journal.inbox().iter().find(|(_, end)| end.is_none()) {
-        return broken(Invariant::EveryMessageEnds, format!("{message} is open"));
+        return broken(SimInvariant::EveryMessageEnds, format!("{message} is open"));
     }
     if let Some(seen) = world.users.facts.told.missing() {
-        return broken(Invariant::SameAnswer, seen);
+        return broken(SimInvariant::SameAnswer, seen);
     }
     if let Some(seen) = world.users.waits_for() {
-        return broken(Invariant::EveryMessageEnds, seen);
+        return broken(SimInvariant::EveryMessageEnds, seen);
     }
     match world.server.aside().first() {
-        Some(aside) => broken(Invariant::NothingLeftAside, aside.clone()),
+        Some(aside) => broken(SimInvariant::NothingLeftAside, aside.clone()),
         None => Ok(()),
     }
 }

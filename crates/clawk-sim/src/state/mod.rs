@@ -13,14 +13,14 @@ mod users;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::host::{Disk, Make};
-use crate::judge::Broken;
-use crate::rng::Rng;
-use crate::world::{Report, id};
-use host::Host;
-use own::Writes;
-use server::Server;
-use users::Users;
+use crate::host::{DiskSpeed, SwarmHostParameters};
+use crate::judge::BrokenInvariant;
+use crate::rng::SeededRng;
+use crate::world::{SeedReport, id};
+use host::ClusterHost;
+use own::WriterFaults;
+use server::SimStateServer;
+use users::ClusterUsers;
 
 /// Steps before the faults end, and before everything must have ended.
 const FAULTY: usize = 1_200;
@@ -29,40 +29,40 @@ const STEPS: usize = 12_000;
 const STEP_MS: u64 = 10;
 
 /// The world.
-pub(crate) struct World {
-    rng: Rng,
-    server: Server,
-    hosts: Vec<Host>,
-    users: Users,
+pub(crate) struct ClusterWorld {
+    rng: SeededRng,
+    server: SimStateServer,
+    hosts: Vec<ClusterHost>,
+    users: ClusterUsers,
     /// Tokens that a run may use.
     run_tokens: u64,
     /// The server is away until then, and whether a standby takes its place.
     down: Option<(u64, bool)>,
-    report: Report,
+    report: SeedReport,
 }
 
 /// Plays one seed to its end.
 ///
 /// # Errors
 /// What must hold did not.
-pub(crate) fn run(seed: u64) -> Result<Report, Broken> {
-    let mut world = World::new(seed);
+pub(crate) fn run(seed: u64) -> Result<SeedReport, BrokenInvariant> {
+    let mut world = ClusterWorld::new(seed);
     world.play()?;
     Ok(world.report())
 }
 
 /// Plays one seed, and tells the journal's events, a line each.
-pub(crate) fn tell(seed: u64) -> (Result<(), Broken>, Vec<String>) {
-    let mut world = World::new(seed);
+pub(crate) fn tell(seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
+    let mut world = ClusterWorld::new(seed);
     let played = world.play();
     (played, crate::world::lines("state", &world.server.journal))
 }
 
-impl World {
+impl ClusterWorld {
     fn new(seed: u64) -> Self {
         // Another world than the other one of this seed.
-        let mut rng = Rng::new(seed ^ 0x5EED);
-        let server = Server::new();
+        let mut rng = SeededRng::new(seed ^ 0x5EED);
+        let server = SimStateServer::new();
         let run_tokens = match rng.below(3) {
             0 => 60_000,
             1 => 30_000,
@@ -74,16 +74,16 @@ impl World {
         });
         let tasks = tasks.collect();
         let calls = if rng.one_in(3) { 40 } else { 9 };
-        let users = Users::new(rng.below(calls), rng.below(5), tasks);
+        let users = ClusterUsers::new(rng.below(calls), rng.below(5), tasks);
         let hosts = (0..2 + rng.below(3)).map(|at| {
-            let make = Make {
+            let make = SwarmHostParameters {
                 number: u8::try_from(at).unwrap_or(0),
-                disk: Disk::Fast,
+                disk: DiskSpeed::Fast,
                 drift: i64::try_from(rng.below(200)).unwrap_or(0) - 100,
                 run_tokens,
                 faulty_model: rng.one_in(3).then(|| 3 + rng.below(5)),
             };
-            Host::new(make, &server, &users.facts)
+            ClusterHost::new(make, &server, &users.facts)
         });
         Self {
             hosts: hosts.collect(),
@@ -92,11 +92,11 @@ impl World {
             users,
             run_tokens,
             down: None,
-            report: Report::default(),
+            report: SeedReport::default(),
         }
     }
 
-    fn play(&mut self) -> Result<(), Broken> {
+    fn play(&mut self) -> Result<(), BrokenInvariant> {
         for step in 0..STEPS {
             let faulty = step < FAULTY;
             self.server.pass(STEP_MS);
@@ -186,13 +186,13 @@ impl World {
         }
         self.users.act((at, host), &mut self.rng, !faulty);
         let (turns, writes) = if faulty {
-            let writes = Writes {
+            let writes = WriterFaults {
                 most: self.rng.below(4),
                 breaks: 60,
             };
             (self.rng.below(40), writes)
         } else {
-            let writes = Writes { most: 16, breaks: 0 };
+            let writes = WriterFaults { most: 16, breaks: 0 };
             (60, writes)
         };
         host.work(turns, &mut self.rng, writes);
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    fn report(mut self) -> Report {
+    fn report(mut self) -> SeedReport {
         let mut hash = Sha256::new();
         self.report.events = self.server.journal.look(|_, sealed| {
             for event in sealed {

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Batch, JournalError, Ticket};
+use clawk_kernel::ports::{Batch, JournalError, JournalTicket};
 use clawk_proto::SessionId;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::server::{Committed, LEASE_MS, Server, name};
-use crate::rng::Rng;
+use super::server::{LEASE_MS, SimCommitOutcome, SimStateServer, name};
+use crate::rng::SeededRng;
 
 /// How long a write or a read is tried again while the server is away, milliseconds.
 pub(super) const HOLD_MS: u64 = 1_500;
@@ -22,28 +22,28 @@ const WAIT: Duration = Duration::from_millis(50);
 /// What may wait to be written.
 const QUEUED: usize = 4_096;
 
-type Told = oneshot::Sender<Result<(), JournalError>>;
+type WriteAckSender = oneshot::Sender<Result<(), JournalError>>;
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum SimWriterWork {
     Append(Batch),
     Release(SessionId, u64),
     Flush,
 }
 
 #[derive(Debug)]
-struct Item {
-    work: Work,
+struct SimWriterItem {
+    work: SimWriterWork,
     /// The start of the agent that it is of; `None`: of any.
     number: Option<usize>,
-    told: Told,
+    told: WriteAckSender,
     since_ms: u64,
     /// The connection broke at its commit. What became of it then, unless the server did not get it.
-    doubt: Option<Option<Committed>>,
+    doubt: Option<Option<SimCommitOutcome>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct SimHeldLease {
     pub(super) number: usize,
     /// This host's own clock, and its last renewal by it.
     pub(super) now_ms: u64,
@@ -56,25 +56,25 @@ pub(super) struct Held {
     /// Of which something was not written.
     pub(super) unwritten: BTreeSet<SessionId>,
     pub(super) leads: bool,
-    queue: VecDeque<Item>,
+    queue: VecDeque<SimWriterItem>,
     refusing: Option<JournalError>,
     begun: bool,
 }
 
-fn sessions_of(work: &Work) -> Vec<SessionId> {
+fn sessions_of(work: &SimWriterWork) -> Vec<SessionId> {
     match work {
-        Work::Append(batch) => batch.entries.iter().map(|entry| entry.session).collect(),
-        Work::Release(..) | Work::Flush => Vec::new(),
+        SimWriterWork::Append(batch) => batch.entries.iter().map(|entry| entry.session).collect(),
+        SimWriterWork::Release(..) | SimWriterWork::Flush => Vec::new(),
     }
 }
 
 /// Of one process.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct HostProcessState {
     host: usize,
     pub(super) name: String,
-    pub(super) server: Server,
-    held: Mutex<Held>,
+    pub(super) server: SimStateServer,
+    held: Mutex<SimHeldLease>,
     pub(crate) bell: Notify,
     pub(super) committed: watch::Sender<u64>,
     outages: watch::Sender<u64>,
@@ -82,17 +82,17 @@ pub(crate) struct Own {
 
 /// What faults do to the writer.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Writes {
+pub(crate) struct WriterFaults {
     /// The oldest are written, at most so many.
     pub(crate) most: usize,
     /// Once in so many times the connection breaks at the commit; 0: never.
     pub(crate) breaks: usize,
 }
 
-impl Own {
+impl HostProcessState {
     /// The process begins and joins the others.
-    pub(crate) fn new(host: usize, server: Server) -> Arc<Self> {
-        let held = Held {
+    pub(crate) fn new(host: usize, server: SimStateServer) -> Arc<Self> {
+        let held = SimHeldLease {
             number: server.join(host, None),
             now_ms: 0,
             renewed_ms: 0,
@@ -117,7 +117,7 @@ impl Own {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SimHeldLease> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,8 +242,12 @@ impl Own {
         }
     }
 
-    pub(super) fn push(&self, work: Work, number: Option<usize>) -> Result<Ticket, JournalError> {
-        let (told, ticket) = Ticket::new();
+    pub(super) fn push(
+        &self,
+        work: SimWriterWork,
+        number: Option<usize>,
+    ) -> Result<JournalTicket, JournalError> {
+        let (told, ticket) = JournalTicket::new();
         let mut held = self.lock();
         let full = (held.queue.len() >= QUEUED).then_some(JournalError::Full { limit: QUEUED });
         if let Some(cause) = held.refusing.clone().or(full) {
@@ -251,7 +255,7 @@ impl Own {
             return Err(cause);
         }
         let since_ms = held.now_ms;
-        held.queue.push_back(Item {
+        held.queue.push_back(SimWriterItem {
             work,
             number,
             told,
@@ -262,10 +266,10 @@ impl Own {
     }
 
     /// Writes some of what waits. What waits for too long is refused, until the server is back: then the agent begins anew.
-    pub(crate) fn write(&self, rng: &mut Rng, how: Writes) {
+    pub(crate) fn write(&self, rng: &mut SeededRng, how: WriterFaults) {
         if !self.server.is_near(self.host) {
             let mut held = self.lock();
-            let late = |item: &Item| held.now_ms.saturating_sub(item.since_ms) >= HOLD_MS;
+            let late = |item: &SimWriterItem| held.now_ms.saturating_sub(item.since_ms) >= HOLD_MS;
             if held.refusing.is_none() && held.queue.front().is_some_and(late) {
                 let cause = JournalError::Away("the server is away".to_owned());
                 held.refusing = Some(cause.clone());
@@ -310,8 +314,8 @@ impl Own {
             (held.number, held.queue.pop_front())
         };
         if self.server.is_near(self.host)
-            && let Some(Item {
-                work: Work::Append(batch),
+            && let Some(SimWriterItem {
+                work: SimWriterWork::Append(batch),
                 doubt: None,
                 ..
             }) = oldest
@@ -321,22 +325,22 @@ impl Own {
     }
 
     /// Back, if it is not known what became of it. `breaks`: the connection does so, before or after the server got it.
-    fn one(&self, mut item: Item, breaks: Option<bool>) -> Option<Item> {
+    fn one(&self, mut item: SimWriterItem, breaks: Option<bool>) -> Option<SimWriterItem> {
         let number = self.number();
         let committed = match (&item.work, item.doubt.take()) {
-            (Work::Append(_), _) if item.number.is_some_and(|of| of != number) => {
-                Committed::Written(Some(self.lost()), Vec::new())
+            (SimWriterWork::Append(_), _) if item.number.is_some_and(|of| of != number) => {
+                SimCommitOutcome::Written(Some(self.lost()), Vec::new())
             }
             // It is found by its first event.
-            (Work::Append(batch), Some(before))
+            (SimWriterWork::Append(batch), Some(before))
                 if batch
                     .entries
                     .first()
                     .is_some_and(|entry| self.server.has(entry.event_id)) =>
             {
-                before.unwrap_or(Committed::Written(None, Vec::new()))
+                before.unwrap_or(SimCommitOutcome::Written(None, Vec::new()))
             }
-            (Work::Append(batch), _) => {
+            (SimWriterWork::Append(batch), _) => {
                 if let Some(after) = breaks {
                     let done = after.then(|| self.server.commit(number, batch));
                     item.doubt = Some(done);
@@ -344,19 +348,19 @@ impl Own {
                 }
                 self.server.commit(number, batch)
             }
-            (Work::Release(session, epoch), _) => {
+            (SimWriterWork::Release(session, epoch), _) => {
                 self.server.release(number, *session, *epoch);
-                Committed::Written(None, Vec::new())
+                SimCommitOutcome::Written(None, Vec::new())
             }
-            (Work::Flush, _) => Committed::Written(None, Vec::new()),
+            (SimWriterWork::Flush, _) => SimCommitOutcome::Written(None, Vec::new()),
         };
         match committed {
-            Committed::Written(out, taken) => {
+            SimCommitOutcome::Written(out, taken) => {
                 self.takes(number, taken);
                 let _gone = item.told.send(out.map_or(Ok(()), Err)); // silent-ok: nobody waits
                 self.committed.send_modify(|commits| *commits += 1);
             }
-            Committed::Gone => {
+            SimCommitOutcome::Gone => {
                 let _gone = item.told.send(Err(self.lost())); // silent-ok: nobody waits
                 self.fence();
             }

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Waker};
 
 use clawk_kernel::kind;
 use clawk_kernel::ports::{
-    AnswerKey, BESIDE, Batch, Holder, Journal, JournalError, Later, News, Order, Room, Terms, Unmet,
+    AnswerKey, BESIDE, Batch, BatchConditions, BoxFuture, BudgetDemand, HostNews, HostOrder, Journal,
+    JournalError, SessionHolder, UnmetCondition,
 };
-use clawk_kernel::purse::Amount;
+use clawk_kernel::purse::BudgetAmount;
 use clawk_kernel::testing::MemJournal;
 use clawk_proto::SessionId;
 use uuid::Uuid;
@@ -23,7 +24,7 @@ const RING_MS: u64 = 1_000;
 
 /// One start of the agent on one host.
 #[derive(Debug)]
-struct Run {
+struct SimHostRun {
     host: usize,
     expires_ms: u64,
     gone: bool,
@@ -39,34 +40,34 @@ struct Lease {
 }
 
 #[derive(Debug)]
-struct Asked {
-    order: Order,
+struct StoredHostOrder {
+    order: HostOrder,
     outcome: Option<Vec<u8>>,
 }
 
 /// Set aside by a run, for a session.
 #[derive(Debug)]
-struct Reserved {
+struct SimReservation {
     id: Uuid,
     purse: Arc<str>,
     run: usize,
     session: Option<SessionId>,
-    amount: Amount,
+    amount: BudgetAmount,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SimServerState {
     now_ms: u64,
     up: bool,
     line: u32,
     cut: BTreeSet<usize>,
-    runs: Vec<Run>,
+    runs: Vec<SimHostRun>,
     leases: BTreeMap<SessionId, Lease>,
     leader: Option<usize>,
-    orders: Vec<Asked>,
+    orders: Vec<StoredHostOrder>,
     claims: BTreeMap<AnswerKey, SessionId>,
     answered_ms: BTreeMap<AnswerKey, u64>,
-    reserved: Vec<Reserved>,
+    reserved: Vec<SimReservation>,
     secrets: BTreeMap<Uuid, [u8; 32]>,
     rung: BTreeSet<usize>,
     taken_over: usize,
@@ -74,14 +75,14 @@ struct Inner {
 
 /// The server; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct SimStateServer {
     pub(crate) journal: Arc<MemJournal>,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<SimServerState>>,
 }
 
 /// What became of a batch.
 #[derive(Debug, Clone)]
-pub(crate) enum Committed {
+pub(crate) enum SimCommitOutcome {
     /// It is durable, unless it was left out; these sessions are the host's with it.
     Written(Option<JournalError>, Vec<(SessionId, u64)>),
     /// The run is over.
@@ -89,7 +90,7 @@ pub(crate) enum Committed {
 }
 
 /// What a journal in memory answers.
-fn now<T>(mut later: Later<'_, T>) -> T {
+fn now<T>(mut later: BoxFuture<'_, T>) -> T {
     match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
@@ -101,7 +102,7 @@ pub(crate) fn name(host: usize) -> String {
     format!("host-{host}")
 }
 
-impl Inner {
+impl SimServerState {
     fn is_gone(&self, run: usize) -> bool {
         self.runs.get(run).is_none_or(|run| run.gone)
     }
@@ -135,7 +136,7 @@ impl Inner {
         Ok(taken.collect())
     }
 
-    fn used(&self, room: &Room, spent: u64) -> u64 {
+    fn used(&self, room: &BudgetDemand, spent: u64) -> u64 {
         let aside = self.reserved.iter().filter(|aside| aside.purse == room.purse);
         spent + aside.map(|aside| aside.amount.get(room.unit)).sum::<u64>()
     }
@@ -165,9 +166,9 @@ impl Inner {
     }
 }
 
-impl Server {
+impl SimStateServer {
     pub(crate) fn new() -> Self {
-        let inner = Inner {
+        let inner = SimServerState {
             now_ms: 0,
             up: true,
             line: 1,
@@ -189,7 +190,7 @@ impl Server {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SimServerState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,7 +258,7 @@ impl Server {
             before.gone = true;
         }
         let (expires_ms, run) = (inner.now_ms + LEASE_MS, inner.runs.len());
-        inner.runs.push(Run {
+        inner.runs.push(SimHostRun {
             host,
             expires_ms,
             gone: false,
@@ -297,17 +298,17 @@ impl Server {
     }
 
     /// One commit.
-    pub(crate) fn commit(&self, run: usize, batch: &Batch) -> Committed {
+    pub(crate) fn commit(&self, run: usize, batch: &Batch) -> SimCommitOutcome {
         let mut inner = self.lock();
         if inner.is_gone(run) {
-            return Committed::Gone;
+            return SimCommitOutcome::Gone;
         }
         if let Some(unmet) = self.unmet(&inner, batch) {
-            return Committed::Written(Some(JournalError::Unmet(unmet)), Vec::new());
+            return SimCommitOutcome::Written(Some(JournalError::Unmet(unmet)), Vec::new());
         }
         let taken = match inner.others(run, batch) {
             Ok(taken) => taken,
-            Err(fenced) => return Committed::Written(Some(fenced), Vec::new()),
+            Err(fenced) => return SimCommitOutcome::Written(Some(fenced), Vec::new()),
         };
         let of = batch.entries.first().map(|entry| entry.session);
         if let Some(terms) = &batch.terms {
@@ -325,25 +326,25 @@ impl Server {
             *last = now_ms;
             inner.ring();
         }
-        Committed::Written(submitted.err(), taken)
+        SimCommitOutcome::Written(submitted.err(), taken)
     }
 
     /// The first term that does not hold.
-    fn unmet(&self, inner: &Inner, batch: &Batch) -> Option<Unmet> {
+    fn unmet(&self, inner: &SimServerState, batch: &Batch) -> Option<UnmetCondition> {
         let terms = batch.terms.as_deref()?;
         let of = batch.entries.first().map(|entry| entry.session);
         let claimed = terms.claim.and_then(|key| inner.claims.get(&key));
         if claimed.is_some_and(|by| Some(*by) != of) {
-            return Some(Unmet::Claimed);
+            return Some(UnmetCondition::Claimed);
         }
         if terms.stops.is_some_and(|known| self.has_stop_behind(known)) {
-            return Some(Unmet::Stopped);
+            return Some(UnmetCondition::Stopped);
         }
         terms.room.iter().enumerate().find_map(|(at, room)| {
             let spent = now(self.journal.spent_since(room.since_hour)).unwrap_or_default(); // silent-ok: as above
             let spent = spent.iter().filter(|spent| spent.purse == room.purse);
             let used = inner.used(room, spent.map(|spent| spent.amount.get(room.unit)).sum());
-            (used.saturating_add(room.wanted) > room.bound).then_some(Unmet::Room { at, used })
+            (used.saturating_add(room.wanted) > room.bound).then_some(UnmetCondition::Room { at, used })
         })
     }
 
@@ -376,7 +377,7 @@ impl Server {
     }
 
     /// Takes a session, unless a run that goes on holds it. `None`: the caller's own run is over.
-    pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(Holder, u64)> {
+    pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(SessionHolder, u64)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {
             return None;
@@ -386,10 +387,14 @@ impl Server {
             .get(&session)
             .filter(|lease| lease.run.is_some_and(|by| by != run && !inner.is_gone(by)));
         if let Some(lease) = foreign {
-            return Some((Holder::There(name(lease.host)), 0));
+            return Some((SessionHolder::There(name(lease.host)), 0));
         }
         let epoch = inner.gives(session, run);
-        let holder = if epoch > 1 { Holder::Taken } else { Holder::Here };
+        let holder = if epoch > 1 {
+            SessionHolder::Taken
+        } else {
+            SessionHolder::Here
+        };
         Some((holder, epoch))
     }
 
@@ -400,7 +405,7 @@ impl Server {
             return None;
         }
         let now_ms = inner.now_ms;
-        let late = |(at, other): &(usize, &mut Run)| *at != run && other.expires_ms <= now_ms;
+        let late = |(at, other): &(usize, &mut SimHostRun)| *at != run && other.expires_ms <= now_ms;
         for (_, other) in inner.runs.iter_mut().enumerate().filter(late) {
             other.gone = true;
         }
@@ -427,7 +432,7 @@ impl Server {
         Some((inner.leader == Some(run), taken))
     }
 
-    pub(crate) fn news(&self, run: usize, look: bool) -> News {
+    pub(crate) fn news(&self, run: usize, look: bool) -> HostNews {
         let inner = self.lock();
         let held = |session: SessionId| {
             inner
@@ -437,7 +442,7 @@ impl Server {
         };
         let open = inner.orders.iter().filter(|asked| asked.outcome.is_none());
         let orders = open.map(|asked| asked.order.clone());
-        News {
+        HostNews {
             last_row: self
                 .journal
                 .look(|events, _| events.last().map_or(0, |event| event.row)),
@@ -447,8 +452,9 @@ impl Server {
         }
     }
 
-    fn is_due(&self, inner: &Inner, run: usize) -> bool {
-        let late = |(at, other): (usize, &Run)| at != run && !other.gone && other.expires_ms <= inner.now_ms;
+    fn is_due(&self, inner: &SimServerState, run: usize) -> bool {
+        let late =
+            |(at, other): (usize, &SimHostRun)| at != run && !other.gone && other.expires_ms <= inner.now_ms;
         let lost = |lease: &Lease| lease.run.is_some_and(|run| inner.is_gone(run));
         inner.is_gone(run)
             || inner.runs.iter().enumerate().any(late)
@@ -462,7 +468,7 @@ impl Server {
 
     /// What lost hosts had set aside for these sessions is settled.
     pub(crate) fn settled(&self, run: usize, sessions: &[SessionId]) {
-        let of = |aside: &Reserved| aside.session.is_some_and(|session| sessions.contains(&session));
+        let of = |aside: &SimReservation| aside.session.is_some_and(|session| sessions.contains(&session));
         self.lock()
             .reserved
             .retain(|aside| aside.run == run || !of(aside));
@@ -472,10 +478,10 @@ impl Server {
         *self.lock().secrets.entry(id).or_insert(fresh)
     }
 
-    pub(crate) fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: HostOrder) {
         let mut inner = self.lock();
         if !inner.orders.iter().any(|asked| asked.order.id == order.id) {
-            inner.orders.push(Asked { order, outcome: None });
+            inner.orders.push(StoredHostOrder { order, outcome: None });
         }
         inner.ring();
     }
@@ -499,7 +505,7 @@ impl Server {
 }
 
 /// What the terms take.
-fn take(inner: &mut Inner, (run, of): (usize, Option<SessionId>), terms: &Terms) {
+fn take(inner: &mut SimServerState, (run, of): (usize, Option<SessionId>), terms: &BatchConditions) {
     if let (Some(key), Some(of)) = (terms.claim, of) {
         inner.claims.insert(key, of);
     }
@@ -511,7 +517,7 @@ fn take(inner: &mut Inner, (run, of): (usize, Option<SessionId>), terms: &Terms)
     if let Some(aside) = &terms.aside
         && !inner.reserved.iter().any(|known| known.id == aside.id)
     {
-        let purses = aside.purses.iter().map(|purse| Reserved {
+        let purses = aside.purses.iter().map(|purse| SimReservation {
             id: aside.id,
             purse: Arc::clone(purse),
             run,

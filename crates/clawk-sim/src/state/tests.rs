@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clawk_kernel::stop::Level;
-use clawk_kernel::{CallError, Person, kind};
+use clawk_kernel::{CallError, KnownPerson, kind};
 use clawk_proto::RequestId;
 use clawk_proto::method::ToolCallResult;
 
-use super::host::Host;
-use super::own::Writes;
-use super::server::{LEASE_MS, Server};
-use super::users::Facts;
+use super::host::ClusterHost;
+use super::own::WriterFaults;
+use super::server::{LEASE_MS, SimStateServer};
+use super::users::SharedClusterUserFacts;
 use crate::desk::tool_call;
-use crate::host::{Disk, Make};
-use crate::rng::Rng;
+use crate::host::{DiskSpeed, SwarmHostParameters};
+use crate::rng::SeededRng;
 use crate::world::id;
 
 /// The client's calls of these tools.
@@ -24,9 +24,9 @@ type Outcome = Result<ToolCallResult, CallError>;
 type Told<T> = Arc<Mutex<Option<T>>>;
 
 struct Town {
-    server: Server,
-    hosts: Vec<Host>,
-    rng: Rng,
+    server: SimStateServer,
+    hosts: Vec<ClusterHost>,
+    rng: SeededRng,
 }
 
 fn told<T: Clone>(slot: &Told<T>) -> Option<T> {
@@ -36,23 +36,23 @@ fn told<T: Clone>(slot: &Told<T>) -> Option<T> {
 impl Town {
     /// Two hosts that serve the agent.
     fn new() -> Self {
-        let server = Server::new();
+        let server = SimStateServer::new();
         let hosts = [0, 1].map(|number| {
-            let make = Make {
+            let make = SwarmHostParameters {
                 number,
-                disk: Disk::Fast,
+                disk: DiskSpeed::Fast,
                 drift: 0,
                 run_tokens: 60_000,
                 faulty_model: None,
             };
-            let mut host = Host::new(make, &server, &Facts::default());
+            let mut host = ClusterHost::new(make, &server, &SharedClusterUserFacts::default());
             host.start();
             host
         });
         let mut town = Self {
             server,
             hosts: hosts.into(),
-            rng: Rng::new(1),
+            rng: SeededRng::new(1),
         };
         town.until(|town| town.hosts.iter().all(|host| host.served().is_some()));
         town.pass(1_000);
@@ -61,7 +61,7 @@ impl Town {
 
     /// One host works, and no time passes.
     fn work(&mut self, host: usize) {
-        let writes = Writes { most: 8, breaks: 0 };
+        let writes = WriterFaults { most: 8, breaks: 0 };
         for _ in 0..40 {
             self.hosts[host].work(40, &mut self.rng, writes);
         }
@@ -71,7 +71,7 @@ impl Town {
         for _ in 0..ms / 10 {
             self.server.pass(10);
             for host in &mut self.hosts {
-                host.work(40, &mut self.rng, Writes { most: 8, breaks: 0 });
+                host.work(40, &mut self.rng, WriterFaults { most: 8, breaks: 0 });
             }
         }
     }
@@ -110,7 +110,7 @@ impl Town {
         let (served, slot) = (self.hosts[host].served().unwrap(), Told::<bool>::default());
         let tell = Arc::clone(&slot);
         self.hosts[host].spawn(async move {
-            let by = Person::admin("control", "ann");
+            let by = KnownPerson::admin("control", "ann");
             let done = if stops {
                 served.kernel.stop(None, Level::NoTools, &by, None).await.is_ok()
             } else {
@@ -125,7 +125,7 @@ impl Town {
     /// How often something of this kind is told of a request.
     fn recorded(&self, kind: &str, request: &RequestId) -> usize {
         let events = self.server.journal.events();
-        let of = |event: &&clawk_kernel::ports::Recorded| {
+        let of = |event: &&clawk_kernel::ports::RecordedEvent| {
             event.kind == kind && event.payload.contains(request.as_str())
         };
         events.iter().filter(of).count()

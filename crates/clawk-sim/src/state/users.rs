@@ -5,26 +5,26 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::stop::Level;
-use clawk_kernel::{Answer, Person};
+use clawk_kernel::{ApprovalAnswer, KnownPerson};
 use clawk_proto::RequestId;
 
-use super::host::{Host, Served};
-use super::server::{LEASE_MS, Server};
+use super::host::{ClusterHost, ServedAgent};
+use super::server::{LEASE_MS, SimStateServer};
 use crate::desk::{self, kept, tool_call};
 use crate::host::DANGER;
-use crate::judge::Invariant;
-use crate::rng::Rng;
+use crate::judge::SimInvariant;
+use crate::rng::SeededRng;
 use crate::world::{delegation, id};
 
 /// What is known outside of all hosts.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
-    pub(super) told: desk::Facts,
-    known: Arc<Mutex<Known>>,
+pub(super) struct SharedClusterUserFacts {
+    pub(super) told: desk::SharedHostUserFacts,
+    known: Arc<Mutex<ClusterUserFacts>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ClusterUserFacts {
     /// When the present stop was confirmed; `None` once somebody begins to lift it.
     stopped_ms: Option<u64>,
     /// The operator waits for an answer of this host.
@@ -40,32 +40,32 @@ fn may_be_approved(request: &str) -> bool {
     request.bytes().last().is_some_and(|last| last % 2 == 1)
 }
 
-impl Facts {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+impl SharedClusterUserFacts {
+    fn lock(&self) -> MutexGuard<'_, ClusterUserFacts> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An effect begins.
-    pub(super) fn begins(&self, server: &Server, request: &RequestId, tool: &str) {
+    pub(super) fn begins(&self, server: &SimStateServer, request: &RequestId, tool: &str) {
         let what = format!("{tool} of {request}");
         // Hosts follow each other; none begins anything when it has heard nothing for two thirds of its lease.
         let stopped = self.lock().stopped_ms;
         if stopped.is_some_and(|since| server.now_ms() > since + LEASE_MS) {
-            self.told.broken(Invariant::StopHolds, what.clone());
+            self.told.broken(SimInvariant::StopHolds, what.clone());
         }
         if tool == DANGER && !may_be_approved(request.as_str()) {
-            self.told.broken(Invariant::AskedFirst, what);
+            self.told.broken(SimInvariant::AskedFirst, what);
         }
     }
 }
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Users {
+pub(super) struct ClusterUsers {
     calls: usize,
     messages: usize,
     pub(super) tasks: Vec<(RequestId, String)>,
-    pub(super) facts: Facts,
+    pub(super) facts: SharedClusterUserFacts,
 }
 
 fn call_id(n: usize) -> RequestId {
@@ -76,13 +76,13 @@ fn message_id(n: usize) -> RequestId {
     id(400, n)
 }
 
-impl Users {
+impl ClusterUsers {
     pub(super) fn new(calls: usize, messages: usize, tasks: Vec<(RequestId, String)>) -> Self {
         Self {
             calls,
             messages,
             tasks,
-            facts: Facts::default(),
+            facts: SharedClusterUserFacts::default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Users {
     }
 
     /// They do something at this host, maybe.
-    pub(super) fn act(&self, (at, host): (usize, &Host), rng: &mut Rng, quiet: bool) {
+    pub(super) fn act(&self, (at, host): (usize, &ClusterHost), rng: &mut SeededRng, quiet: bool) {
         let Some(served) = host.served() else { return };
         if self.calls > 0 && rng.one_in(3) {
             self.call((at, host), &served, rng.below(self.calls), quiet);
@@ -148,7 +148,7 @@ impl Users {
     /// Lets it run there; it is open until it ends.
     fn under_way(
         &self,
-        (at, host): (usize, &Host),
+        (at, host): (usize, &ClusterHost),
         request: &RequestId,
         what: impl Future<Output = ()> + Send + 'static,
     ) {
@@ -165,7 +165,7 @@ impl Users {
         });
     }
 
-    fn call(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+    fn call(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let request = call_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
@@ -179,7 +179,7 @@ impl Users {
         });
     }
 
-    fn talk(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+    fn talk(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let request = message_id(n);
         if !self.is_wanted(&request, quiet) {
             return;
@@ -194,7 +194,7 @@ impl Users {
     }
 
     /// Who gives a run asks until it is acknowledged, and sometimes again.
-    fn give(&self, host: (usize, &Host), served: &Served, n: usize, quiet: bool) {
+    fn give(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let Some((task, text)) = self.tasks.get(n) else {
             return;
         };
@@ -212,7 +212,7 @@ impl Users {
     }
 
     /// A person answers a question that they see at this host, wherever it is asked.
-    fn person(&self, (_, host): (usize, &Host), served: &Served, rng: &mut Rng) {
+    fn person(&self, (_, host): (usize, &ClusterHost), served: &ServedAgent, rng: &mut SeededRng) {
         let pending = served.kernel.pending();
         let Some(question) = pending.get(rng.below(pending.len())) else {
             return;
@@ -221,7 +221,11 @@ impl Users {
         let yes = may_be_approved(request.as_str()) && !rng.one_in(4);
         let (kernel, facts) = (served.kernel.clone(), self.facts.clone());
         host.spawn(async move {
-            let answer = if yes { Answer::Approve } else { Answer::Deny };
+            let answer = if yes {
+                ApprovalAnswer::Approve
+            } else {
+                ApprovalAnswer::Deny
+            };
             if kernel.answer(&request, answer, None, "ann").await {
                 facts.told.lock().answers += 1;
             }
@@ -229,11 +233,14 @@ impl Users {
     }
 
     /// The operator stops the agent, or lets it go on, and waits for the answer.
-    fn operate(&self, (at, host): (usize, &Host), served: &Served, quiet: bool) {
+    fn operate(&self, (at, host): (usize, &ClusterHost), served: &ServedAgent, quiet: bool) {
         if self.facts.lock().operating.is_some() {
             return;
         }
-        let (by, stopped) = (Person::admin("control", "ann"), !served.kernel.stops().is_empty());
+        let (by, stopped) = (
+            KnownPerson::admin("control", "ann"),
+            !served.kernel.stops().is_empty(),
+        );
         if !stopped && quiet {
             return;
         }

@@ -2,10 +2,10 @@
 
 #![expect(clippy::panic, reason = "tests: a panic is how they fail")]
 
-use clawk_sim::{Kind, Report};
+use clawk_sim::{Kind, SeedReport};
 
 /// Plays the seeds, each twice.
-fn both(kind: Kind, seeds: impl Iterator<Item = u64>) -> Vec<Report> {
+fn both(kind: Kind, seeds: impl Iterator<Item = u64>) -> Vec<SeedReport> {
     let played = seeds.map(|seed| {
         let once = || clawk_sim::run(kind, seed).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
         let (first, second) = (once(), once());
@@ -15,7 +15,7 @@ fn both(kind: Kind, seeds: impl Iterator<Item = u64>) -> Vec<Report> {
     played.collect()
 }
 
-fn sum(reports: &[Report], of: impl Fn(&Report) -> usize) -> usize {
+fn sum(reports: &[SeedReport], of: impl Fn(&SeedReport) -> usize) -> usize {
     reports.iter().map(of).sum()
 }
 

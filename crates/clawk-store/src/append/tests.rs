@@ -1,21 +1,21 @@
 //! What the writer keeps of chains between its transactions.
 
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Batch, Entry};
+use clawk_kernel::ports::{Batch, JournalEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
 use rusqlite::Connection;
 use uuid::Uuid;
 
-use super::{Places, Tips};
-use crate::answers::Answers;
-use crate::blobs::Blobs;
-use crate::{Durability, check, schema};
+use super::{EventPartStores, SqliteChainTips};
+use crate::answers::AnswerIndex;
+use crate::blobs::BlobStore;
+use crate::{WriteDurability, check, schema};
 
 /// An event of a session; no two of them in one session are of one number.
-fn entry(session: u128, n: u128, kind: &'static str) -> Entry {
-    Entry {
+fn entry(session: u128, n: u128, kind: &'static str) -> JournalEntry {
+    JournalEntry {
         session: SessionId(Uuid::from_u128(session)),
         event_id: Uuid::from_u128(n << 64 | session),
         span: Uuid::from_u128(3),
@@ -28,7 +28,12 @@ fn entry(session: u128, n: u128, kind: &'static str) -> Entry {
     }
 }
 
-fn write(tips: &mut Tips, connection: &Connection, places: &Places<'_>, entries: Vec<Entry>) {
+fn write(
+    tips: &mut SqliteChainTips,
+    connection: &Connection,
+    places: &EventPartStores<'_>,
+    entries: Vec<JournalEntry>,
+) {
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
     let batch = Batch {
         entries,
@@ -43,14 +48,17 @@ fn write(tips: &mut Tips, connection: &Connection, places: &Places<'_>, entries:
 fn no_tip_is_kept_of_a_session_that_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("state.db");
-    let connection = schema::open_writer(&database, Durability::Relaxed).unwrap();
-    let (blobs, answers) = (Blobs::new(folder.path()), Answers::load(&connection).unwrap());
-    let places = Places {
+    let connection = schema::open_writer(&database, WriteDurability::Relaxed).unwrap();
+    let (blobs, answers) = (
+        BlobStore::new(folder.path()),
+        AnswerIndex::load(&connection).unwrap(),
+    );
+    let places = EventPartStores {
         blobs: &blobs,
         answers: &answers,
         durable: false,
     };
-    let mut tips = Tips::default();
+    let mut tips = SqliteChainTips::default();
     for session in 1..=100 {
         let whole = [kind::SESSION_STARTED, kind::MESSAGE_ACCEPTED, kind::SESSION_ENDED];
         let whole = whole

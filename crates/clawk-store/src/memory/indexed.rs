@@ -13,7 +13,7 @@ use super::rows::{CAME_OR_WENT, told, told_columns};
 const MAX_BYTES: usize = 512 * 1024 * 1024;
 
 #[derive(Debug, Default)]
-struct Part {
+struct SqliteIndexedPart {
     index: Index,
     /// Whose each entry is.
     held: BTreeMap<i64, i64>,
@@ -24,11 +24,11 @@ struct Part {
 
 /// The words of each part.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    parts: Mutex<HashMap<i64, Arc<Mutex<Part>>>>,
+pub(super) struct SqliteWordIndex {
+    parts: Mutex<HashMap<i64, Arc<Mutex<SqliteIndexedPart>>>>,
 }
 
-impl Words {
+impl SqliteWordIndex {
     /// The best first, with scores within 0..1, of those whose owners count.
     pub(super) fn find(
         &self,
@@ -51,14 +51,14 @@ impl Words {
         };
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         known.catch_up(connection, part)?;
-        let Part { index, held, .. } = &*known;
+        let SqliteIndexedPart { index, held, .. } = &*known;
         Ok(index.find(question, limit, |n| {
             held.get(&n).is_some_and(|whose| counts(*whose))
         }))
     }
 }
 
-impl Part {
+impl SqliteIndexedPart {
     fn catch_up(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
         let sql = "SELECT value FROM marks WHERE name = ?1";
         let seen = connection

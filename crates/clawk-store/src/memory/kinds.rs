@@ -2,11 +2,11 @@
 
 use clawk_kernel::ports::MemoryError;
 use clawk_manifest::model::{Store, StoreBackend};
-use clawk_recall::keys::Seals;
+use clawk_recall::keys::StateSealer;
 use clawk_recall::seal::{NO_KEY, STAYS};
 
 /// Refuses what this back end can't do, at start rather than in the middle of the work.
-pub(super) fn check(store: &Store, seals: &Seals) -> Result<(), MemoryError> {
+pub(super) fn check(store: &Store, seals: &StateSealer) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {
         None | Some(StoreBackend::Sqlite | StoreBackend::SqliteVec) => {}

@@ -1,25 +1,25 @@
 //! Looking at what is remembered, and forgetting it, from outside of the agent: by store, by scope, by words, by id.
 
-use clawk_kernel::ports::{Batch, Entry, JournalError, StoreQuery};
+use clawk_kernel::ports::{Batch, JournalEntry, JournalError, StoreQuery};
 use clawk_kernel::time::Clock;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::entry::{Hit, Mark, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryProvenance};
 use clawk_trace::bounded;
 use clawk_trace::canonical::payload_of;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::json;
 
-use super::indexed::Words;
-use super::rows::{self, ANY, Part};
-use super::search::Search;
+use super::indexed::SqliteWordIndex;
+use super::rows::{self, ANY, SqliteStorePart};
+use super::search::SqlitePartSearch;
 use super::vectors::Vectors;
 use crate::dir::StateDir;
 use crate::erase::overwriting;
 use crate::error::StateError;
-use crate::queue::{Job, Work};
-use crate::reader::Reader;
+use crate::queue::{Job, SqliteWriterWork};
+use crate::reader::StateDirReader;
 
 /// The type of the event that says what was forgotten.
 pub const FORGOTTEN: &str = "ckp.memory.forgotten";
@@ -46,7 +46,7 @@ pub struct MemoryPart {
 
 /// An entry, and where it lies.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Remembered {
+pub struct RememberedEntry {
     /// [`MemoryPart::store`].
     pub store: String,
     /// [`MemoryPart::scope`].
@@ -54,15 +54,15 @@ pub struct Remembered {
     /// The entry; `score` within 0..1 when it was searched for.
     pub entry: MemoryEntry,
     /// Where it came from.
-    pub mark: Mark,
+    pub mark: EntryProvenance,
     /// Its place in time; what comes later has a greater one.
     pub row: u64,
     part: i64,
 }
 
 impl MemoryPart {
-    fn part(&self) -> Part {
-        Part {
+    fn part(&self) -> SqliteStorePart {
+        SqliteStorePart {
             id: self.id,
             entries: i64::try_from(self.entries).unwrap_or(i64::MAX),
             sealed: self.sealed,
@@ -70,7 +70,7 @@ impl MemoryPart {
     }
 }
 
-impl Reader {
+impl StateDirReader {
     /// Everything that is remembered, by store and scope; of one store, if it is named.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Reader {
         part: &MemoryPart,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Remembered>, StateError> {
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         let before = before.map_or(i64::MAX, crate::append::integer);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with(|connection| {
@@ -127,15 +127,15 @@ impl Reader {
         part: &MemoryPart,
         words: &str,
         limit: usize,
-    ) -> Result<Vec<Remembered>, StateError> {
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         self.with(|connection| {
-            let search = Search {
+            let search = SqlitePartSearch {
                 store: &Store::named(&part.store),
                 part: part.part(),
-                whose: &Whose::All,
+                whose: &ConversationFilter::All,
                 limit,
                 vectors: &Vectors::default(),
-                words: &Words::default(),
+                words: &SqliteWordIndex::default(),
             };
             let query = StoreQuery::Text(words.to_owned());
             let found = search.run(connection, &query, None)?;
@@ -147,7 +147,11 @@ impl Reader {
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn remembered_as(&self, parts: &[MemoryPart], name: &str) -> Result<Vec<Remembered>, StateError> {
+    pub fn remembered_as(
+        &self,
+        parts: &[MemoryPart],
+        name: &str,
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         self.with(|connection| {
             let mut found = Vec::new();
             for part in parts {
@@ -170,8 +174,8 @@ impl Reader {
 }
 
 impl MemoryPart {
-    fn holds(&self, Hit { entry, mark }: Hit, row: u64) -> Remembered {
-        Remembered {
+    fn holds(&self, EntryHit { entry, mark }: EntryHit, row: u64) -> RememberedEntry {
+        RememberedEntry {
             store: self.store.clone(),
             scope: self.scope.clone(),
             entry,
@@ -182,12 +186,12 @@ impl MemoryPart {
     }
 }
 
-impl Reader {
+impl StateDirReader {
     /// What compaction set aside of a part, the newest first, at most `limit`.
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn set_aside(&self, part: &MemoryPart, limit: usize) -> Result<Vec<Remembered>, StateError> {
+    pub fn set_aside(&self, part: &MemoryPart, limit: usize) -> Result<Vec<RememberedEntry>, StateError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.with(|connection| {
             let sql = format!(
@@ -211,7 +215,7 @@ impl StateDir {
     /// More than [`MAX_FORGOTTEN`], or the journal can't be written: nothing is forgotten.
     pub async fn forget(
         &self,
-        gone: &[Remembered],
+        gone: &[RememberedEntry],
         reason: &str,
         by: &str,
         clock: &dyn Clock,
@@ -239,7 +243,7 @@ impl StateDir {
             })?;
             Ok(true)
         };
-        let work = Work::AppendAnd(batch, Box::new(job));
+        let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
         self.inner.queue.push(work)?.durable().await?;
         // The log beside the database holds old pages, too.
         self.finish_erasing().await
@@ -255,7 +259,7 @@ pub fn forgotten(
     reason: &str,
     by: &str,
     clock: &dyn Clock,
-) -> Result<Vec<Entry>, JournalError> {
+) -> Result<Vec<JournalEntry>, JournalError> {
     let entries: Vec<_> = gone
         .iter()
         .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
@@ -273,7 +277,7 @@ pub fn restored(
     id: Option<&str>,
     by: &str,
     clock: &dyn Clock,
-) -> Result<Vec<Entry>, JournalError> {
+) -> Result<Vec<JournalEntry>, JournalError> {
     let stores: Vec<_> = parts
         .iter()
         .map(|(store, scope)| json!({ "scope": scope, "store": store }))
@@ -290,7 +294,7 @@ impl StateDir {
     /// The journal can't be written.
     pub async fn forgotten_elsewhere(
         &self,
-        entries: Vec<Entry>,
+        entries: Vec<JournalEntry>,
         embedded: Vec<Digest>,
     ) -> Result<(), JournalError> {
         let job = move |connection: &Connection| {
@@ -309,16 +313,16 @@ impl StateDir {
     ///
     /// # Errors
     /// The journal can't be written.
-    pub async fn restored_elsewhere(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+    pub async fn restored_elsewhere(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
         self.noted(entries, Box::new(|_: &Connection| Ok(true))).await
     }
 
-    async fn noted(&self, entries: Vec<Entry>, job: Job) -> Result<(), JournalError> {
+    async fn noted(&self, entries: Vec<JournalEntry>, job: Job) -> Result<(), JournalError> {
         let batch = Batch {
             entries,
             ..Batch::default()
         };
-        let work = Work::AppendAnd(batch, job);
+        let work = SqliteWriterWork::AppendAnd(batch, job);
         self.inner.queue.push(work)?.durable().await
     }
 }
@@ -381,10 +385,10 @@ fn undo(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u
 }
 
 /// Brings back one entry, or what a summary stood for, or everything of a part.
-fn bring_back(connection: &Connection, part: i64, which: &Restore) -> rusqlite::Result<u64> {
+fn bring_back(connection: &Connection, part: i64, which: &RestoreSelection) -> rusqlite::Result<u64> {
     let mut back = 0;
     match which {
-        Restore::All => loop {
+        RestoreSelection::All => loop {
             let next: Option<(i64, String)> = connection
                 .query_row(
                     "SELECT n, instead FROM memory_aside WHERE part = ?1 ORDER BY since DESC, n DESC LIMIT 1",
@@ -403,7 +407,7 @@ fn bring_back(connection: &Connection, part: i64, which: &Restore) -> rusqlite::
             }
             back += came;
         },
-        Restore::Id(id) => {
+        RestoreSelection::Id(id) => {
             let mut select = connection
                 .prepare_cached("SELECT n FROM memory_aside WHERE part = ?1 AND id = ?2 ORDER BY n")?;
             let own = select
@@ -423,7 +427,7 @@ fn bring_back(connection: &Connection, part: i64, which: &Restore) -> rusqlite::
 
 /// What comes back of what compaction set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Restore {
+pub enum RestoreSelection {
     /// Everything.
     All,
     /// The entry with this id, or what the summary with this id stands for.
@@ -438,13 +442,13 @@ impl StateDir {
     pub async fn restore(
         &self,
         parts: &[MemoryPart],
-        which: Restore,
+        which: RestoreSelection,
         by: &str,
         clock: &dyn Clock,
     ) -> Result<u64, JournalError> {
         let name = match &which {
-            Restore::All => "everything",
-            Restore::Id(id) => id,
+            RestoreSelection::All => "everything",
+            RestoreSelection::Id(id) => id,
         };
         let stores: Vec<_> = parts
             .iter()
@@ -465,14 +469,19 @@ impl StateDir {
             }
             Ok(true)
         };
-        let work = Work::AppendAnd(batch, Box::new(job));
+        let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
         self.inner.queue.push(work)?.durable().await?;
         Ok(slot.load(std::sync::atomic::Ordering::Relaxed))
     }
 }
 
 /// A session of its own, which says what is gone: ids and names, never what was remembered.
-fn said(gone: &[Remembered], reason: &str, by: &str, clock: &dyn Clock) -> Result<Vec<Entry>, JournalError> {
+fn said(
+    gone: &[RememberedEntry],
+    reason: &str,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<JournalEntry>, JournalError> {
     let entries: Vec<_> = gone
         .iter()
         .map(|one| json!({ "id": one.entry.id, "scope": one.scope, "store": one.store }))
@@ -487,13 +496,13 @@ fn recorded(
     payload: &serde_json::Value,
     by: &str,
     clock: &dyn Clock,
-) -> Result<Vec<Entry>, JournalError> {
+) -> Result<Vec<JournalEntry>, JournalError> {
     let session = SessionId(clock.uuid());
     let started = json!({
         "agent_hash": clawk_proto::Digest::ZERO, "agent_id": by, "door": "operator", "goal": goal, "run": session.0,
     });
     let entry = |kind, span, parent, payload: &serde_json::Value| {
-        Ok(Entry {
+        Ok(JournalEntry {
             session,
             event_id: clock.uuid(),
             span,

@@ -11,38 +11,42 @@ mod vectors;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_kernel::ports::{Ask, Batch, JournalError, Lacking, Later, Memory, MemoryError, Scope};
+use clawk_kernel::ports::{
+    Batch, BoxFuture, JournalError, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry,
+};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::Digest;
-use clawk_recall::compact::{self, Summary, replaces};
-use clawk_recall::entry::{self, Found, Hit, New, Whose};
+use clawk_recall::compact::{self, CompactionSummary, replaces};
+use clawk_recall::entry::{self, ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};
 use clawk_recall::{packed, words};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-pub use look::{FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, Remembered, Restore, forgotten, restored};
+pub use look::{
+    FORGOTTEN, MAX_FORGOTTEN, MemoryPart, RESTORED, RememberedEntry, RestoreSelection, forgotten, restored,
+};
 pub(crate) use rows::{bundle_of, bundle_of_plain, drop_dead_words};
 
-use crate::dir::Inner;
-use crate::queue::Work;
-use indexed::Words;
+use crate::dir::StateDirInner;
+use crate::queue::SqliteWriterWork;
+use indexed::SqliteWordIndex;
 use kinds::check;
-use rows::{Part, find_part, is_kept, part, rows_of, told};
-use search::Search;
+use rows::{SqliteStorePart, find_part, is_kept, part, rows_of, told};
+use search::SqlitePartSearch;
 use vectors::Vectors;
 
 /// Memory stores of a state directory.
 #[derive(Debug)]
 pub struct SqliteMemory {
-    inner: Arc<Inner>,
+    inner: Arc<StateDirInner>,
     vectors: Arc<Vectors>,
-    words: Arc<Words>,
+    words: Arc<SqliteWordIndex>,
     /// What each part held when its entries were last compared with each other: how many, and up to which.
     merged: Arc<Mutex<HashMap<i64, (u64, i64)>>>,
 }
 
 impl SqliteMemory {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(inner: Arc<StateDirInner>) -> Self {
         Self {
             inner,
             vectors: Arc::default(),
@@ -69,9 +73,9 @@ impl SqliteMemory {
             Ok(true)
         });
         let work = if record.entries.is_empty() {
-            Work::Run(job)
+            SqliteWriterWork::Run(job)
         } else {
-            Work::AppendAnd(record, job)
+            SqliteWriterWork::AppendAnd(record, job)
         };
         let backend = |e: JournalError| MemoryError::Backend(e.to_string());
         self.inner
@@ -145,8 +149,8 @@ impl Memory for SqliteMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        ask: Ask,
-    ) -> Later<'a, Result<Found, MemoryError>> {
+        ask: MemorySearch,
+    ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>> {
         let (store, scope) = (store.clone(), place.part(store));
         let (vectors, words) = (self.vectors.clone(), self.words.clone());
         Box::pin(async move {
@@ -155,9 +159,9 @@ impl Memory for SqliteMemory {
                 // Hundreds of rows are read: they are of one moment, and the file is locked once.
                 let moment = connection.unchecked_transaction()?;
                 let Some(part) = find_part(&moment, &store.name, &scope)? else {
-                    return Ok(Found::default());
+                    return Ok(EntrySearchResult::default());
                 };
-                let search = Search {
+                let search = SqlitePartSearch {
                     store: &store,
                     part,
                     whose: &ask.whose,
@@ -175,10 +179,10 @@ impl Memory for SqliteMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
-    ) -> Later<'a, Result<Vec<String>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>> {
         Box::pin(async move {
             self.served(store)?;
             let rows =
@@ -204,7 +208,11 @@ impl Memory for SqliteMemory {
         })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<Vec<Hit>, MemoryError>> {
+    fn old<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+    ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>> {
         let (store, scope) = (store.clone(), place.part(store));
         Box::pin(async move {
             self.served(&store)?;
@@ -226,13 +234,13 @@ impl Memory for SqliteMemory {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
-    ) -> Later<'a, Result<(u64, u64), MemoryError>> {
+        summary: Option<CompactionSummary>,
+    ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>> {
         let (store, scope) = (store.clone(), place.part(store));
         Box::pin(async move {
             self.served(&store)?;
             self.write(Batch::default(), move |connection| {
-                let Some(Part { id, .. }) = find_part(connection, &store.name, &scope)? else {
+                let Some(SqliteStorePart { id, .. }) = find_part(connection, &store.name, &scope)? else {
                     return Ok((0, 0));
                 };
                 let before = rows::count(connection, id)?;
@@ -244,7 +252,7 @@ impl Memory for SqliteMemory {
         })
     }
 
-    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> Later<'a, Result<u64, MemoryError>> {
+    fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let store = store.clone();
         Box::pin(async move {
             self.served(&store)?;
@@ -281,9 +289,9 @@ impl Memory for SqliteMemory {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Later<'a, Result<Option<Hit>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>> {
         let (name, scope) = (store.name.clone(), place.part(store));
         Box::pin(async move {
             self.served(store)?;
@@ -309,7 +317,7 @@ impl Memory for SqliteMemory {
         })
     }
 
-    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Later<'a, Result<u64, MemoryError>> {
+    fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>> {
         let (name, scope) = (store.name.clone(), place.part(store));
         Box::pin(
             self.read(move |connection| match find_part(connection, &name, &scope)? {
@@ -324,7 +332,7 @@ impl Memory for SqliteMemory {
         store: &'a Store,
         model: &'a str,
         limit: usize,
-    ) -> Later<'a, Result<Vec<Lacking>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>> {
         let (name, sealed, model) = (store.name.clone(), store.encryption, model.to_owned());
         Box::pin(self.read(move |connection| {
             let mut found = Vec::new();
@@ -338,7 +346,7 @@ impl Memory for SqliteMemory {
                 let rows = select.query_map(params![part, model, left], |row| {
                     let n: i64 = row.get(0)?;
                     let (content, key) = told(row.get(1)?, row.get(2)?)?;
-                    Ok(Lacking {
+                    Ok(UnembeddedEntry {
                         handle: n.to_string(),
                         text: words::text_of(&content, key.as_deref()),
                     })
@@ -354,7 +362,7 @@ impl Memory for SqliteMemory {
         _store: &'a Store,
         model: &'a str,
         vectors: Vec<(String, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         let model = model.to_owned();
         Box::pin(self.write(Batch::default(), move |connection| {
             let mut select = connection.prepare_cached(
@@ -378,7 +386,7 @@ impl Memory for SqliteMemory {
         &'a self,
         model: &'a str,
         digests: Vec<Digest>,
-    ) -> Later<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<f32>>>, MemoryError>> {
         let model = model.to_owned();
         Box::pin(self.read(move |connection| {
             let mut select = connection
@@ -395,7 +403,7 @@ impl Memory for SqliteMemory {
         &'a self,
         model: &'a str,
         vectors: Vec<(Digest, Vec<f32>)>,
-    ) -> Later<'a, Result<(), MemoryError>> {
+    ) -> BoxFuture<'a, Result<(), MemoryError>> {
         let model = model.to_owned();
         Box::pin(self.write(Batch::default(), move |connection| {
             let mut insert = connection.prepare_cached(

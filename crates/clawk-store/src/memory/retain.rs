@@ -1,9 +1,9 @@
 //! Retention and compaction: what goes, and what is set aside.
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{CompactionStrategy, Duration, Retention, Store, StoreType};
-use clawk_recall::compact::{self, Summary};
-use clawk_recall::entry::Hit;
+use clawk_manifest::model::{CompactionStrategy, ManifestDuration, Retention, Store, StoreType};
+use clawk_recall::compact::{self, CompactionSummary};
+use clawk_recall::entry::EntryHit;
 use rusqlite::{Connection, params};
 
 use super::rows::{self, ANY, columns, count, delete, hit, insert, rows_of, set_aside};
@@ -51,7 +51,7 @@ pub(super) fn some(
 }
 
 /// After so long entries are gone.
-fn ages(store: &Store) -> impl Iterator<Item = Duration> {
+fn ages(store: &Store) -> impl Iterator<Item = ManifestDuration> {
     let checkpoint = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl);
     let ttl = checkpoint.filter(|_| store.kind == StoreType::Checkpoint);
     [store.retention.max_age, ttl].into_iter().flatten()
@@ -114,7 +114,7 @@ pub(super) fn apply(
     delete(connection, part, &rows)
 }
 
-fn before(age: Duration, at: Timestamp) -> Timestamp {
+fn before(age: ManifestDuration, at: Timestamp) -> Timestamp {
     at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
 }
 
@@ -129,7 +129,7 @@ pub(super) fn compact(
     part: i64,
     store: &Store,
     at: Timestamp,
-    summary: Option<&Summary>,
+    summary: Option<&CompactionSummary>,
 ) -> rusqlite::Result<()> {
     let rows = old(connection, part, store)?;
     if compact::strategy(store) != Some(CompactionStrategy::Summarize) || rows.is_empty() {
@@ -177,7 +177,7 @@ pub(super) fn delete_key(connection: &Connection, part: i64, key: &str) -> rusql
     delete(connection, part, &rows)
 }
 
-pub(super) fn hits(connection: &Connection, rows: &[i64], sealed: bool) -> rusqlite::Result<Vec<Hit>> {
+pub(super) fn hits(connection: &Connection, rows: &[i64], sealed: bool) -> rusqlite::Result<Vec<EntryHit>> {
     let sql = format!("SELECT {} FROM memory WHERE n = ?1", columns(sealed));
     let mut select = connection.prepare_cached(&sql)?;
     rows.iter().map(|n| select.query_row([n], hit)).collect()
@@ -198,6 +198,6 @@ pub(super) fn said_again(connection: &Connection, part: i64, sealed: bool) -> ru
     let sql = format!("SELECT {columns}, n FROM memory WHERE part = ?1 ORDER BY at, n");
     let mut select = connection.prepare_cached(&sql)?;
     let rows = select.query_map([part], |row| Ok((row.get::<_, i64>(6)?, hit(row)?)))?;
-    let rows: Vec<(i64, Hit)> = rows.collect::<Result<_, _>>()?;
+    let rows: Vec<(i64, EntryHit)> = rows.collect::<Result<_, _>>()?;
     Ok(compact::said_again(rows.iter().map(|(n, hit)| (*n, hit))))
 }

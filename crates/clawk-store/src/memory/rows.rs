@@ -5,8 +5,8 @@ use clawk_manifest::model::Store;
 use clawk_proto::Digest;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::model_of;
-use clawk_recall::entry::{Hit, Mark, New, number};
-use clawk_recall::seal::Bundle;
+use clawk_recall::entry::{EntryHit, EntryInsertion, EntryProvenance, number};
+use clawk_recall::seal::SealedEntryFields;
 use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn unreadable(error: serde_json::Error) -> rusqlite::Error {
 }
 
 /// What was sealed of an entry, as `clawk_open` gives it.
-pub(crate) fn bundle_of(text: &str) -> rusqlite::Result<Bundle> {
+pub(crate) fn bundle_of(text: &str) -> rusqlite::Result<SealedEntryFields> {
     serde_json::from_str(text.strip_prefix(BUNDLE).unwrap_or(text)).map_err(unreadable)
 }
 
@@ -50,9 +50,9 @@ pub(crate) fn bundle_of_plain(
     key: Option<String>,
     metadata: Option<String>,
     mark: Option<String>,
-) -> rusqlite::Result<Bundle> {
+) -> rusqlite::Result<SealedEntryFields> {
     let metadata = metadata.map(|text| serde_json::from_str(&text)).transpose();
-    Ok(Bundle {
+    Ok(SealedEntryFields {
         key,
         content: serde_json::from_str(content).map_err(unreadable)?,
         metadata: metadata.map_err(unreadable)?,
@@ -61,11 +61,11 @@ pub(crate) fn bundle_of_plain(
 }
 
 /// What an earlier version stored came over the wire: nobody knows who said it.
-fn mark_of(mark: Option<String>) -> Mark {
+fn mark_of(mark: Option<String>) -> EntryProvenance {
     let mark = mark.and_then(|mark| serde_json::from_str(&mark).ok()); // silent-ok: untrusted then
-    mark.unwrap_or_else(|| Mark {
+    mark.unwrap_or_else(|| EntryProvenance {
         untrusted: true,
-        ..Mark::default()
+        ..EntryProvenance::default()
     })
 }
 
@@ -81,20 +81,24 @@ pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Va
 
 /// One store's entries for one scope.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct SqliteStorePart {
     pub(super) id: i64,
     pub(super) entries: i64,
     /// Of an encrypted store: every entry of it is sealed.
     pub(super) sealed: bool,
 }
 
-pub(super) fn find_part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<Option<Part>> {
+pub(super) fn find_part(
+    connection: &Connection,
+    store: &str,
+    scope: &str,
+) -> rusqlite::Result<Option<SqliteStorePart>> {
     connection
         .prepare_cached(
             "SELECT id, entries, clawk_holds(?1) FROM memory_parts WHERE store = ?1 AND scope = ?2",
         )?
         .query_row([store, scope], |row| {
-            Ok(Part {
+            Ok(SqliteStorePart {
                 id: row.get(0)?,
                 entries: row.get(1)?,
                 sealed: row.get(2)?,
@@ -163,12 +167,14 @@ pub(super) struct NewRow {
 }
 
 /// Entries as rows; or which one does not fit the store, and what would mend it.
-pub(super) fn rows_of(store: &Store, entries: Vec<New>) -> Result<Vec<NewRow>, (usize, String)> {
+pub(super) fn rows_of(store: &Store, entries: Vec<EntryInsertion>) -> Result<Vec<NewRow>, (usize, String)> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
-    let row = |(index, new): (usize, New)| {
+    let row = |(index, new): (usize, EntryInsertion)| {
         let bytes = new.fits(store).map_err(|reason| (index, reason))?;
-        let New { id, entry, mark } = new;
-        let bundle = store.encryption.then(|| Bundle::of(&entry, &mark).text());
+        let EntryInsertion { id, entry, mark } = new;
+        let bundle = store
+            .encryption
+            .then(|| SealedEntryFields::of(&entry, &mark).text());
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
         let words = words::text_of(&entry.content, entry.key.as_deref());
@@ -415,7 +421,7 @@ pub(crate) fn drop_dead_words(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) const CAME_OR_WENT: &str = "memory_came_or_went";
 
 /// An entry as [`columns`] has it.
-pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
+pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<EntryHit> {
     let json = |index: usize, text: String| {
         serde_json::from_str::<Value>(&text).map_err(|e| {
             rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(e))
@@ -427,7 +433,7 @@ pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<Hit> {
         return Ok(bundle_of(&content)?.into_hit(id, time));
     }
     let metadata: Option<String> = row.get(3)?;
-    Ok(Hit {
+    Ok(EntryHit {
         entry: MemoryEntry {
             id,
             key: row.get(1)?,

@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 use clawk_kernel::ports::StoreQuery;
 use clawk_manifest::model::{Store, StoreType};
-use clawk_recall::entry::{Found, Hit, Used, Vector, Whose, number};
-use clawk_recall::way::{self, Near};
-use clawk_recall::words::{self, Term};
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector, number};
+use clawk_recall::way::{self, VectorQuery};
+use clawk_recall::words::{self, QueryTerm};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::indexed::Words;
-use super::rows::{OWNED, Part, columns, hit, part_token, told, told_columns, whose_token};
+use super::indexed::SqliteWordIndex;
+use super::rows::{OWNED, SqliteStorePart, columns, hit, part_token, told, told_columns, whose_token};
 use super::vectors::Vectors;
 
 /// Candidates that one word, or one combination, brings.
@@ -29,7 +29,7 @@ const DENSE: i64 = 8;
 
 /// Which of the entries that hold a word are the part's, and how they are told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Among {
+enum PartMatchMethod {
     /// All entries are the part's: none has to be looked at.
     Own,
     /// Many: the words' own entries are walked, and others skipped.
@@ -40,22 +40,22 @@ enum Among {
 
 /// A question of one part of a store.
 #[derive(Debug)]
-pub(super) struct Search<'a> {
+pub(super) struct SqlitePartSearch<'a> {
     pub(super) store: &'a Store,
-    pub(super) part: Part,
-    pub(super) whose: &'a Whose,
+    pub(super) part: SqliteStorePart,
+    pub(super) whose: &'a ConversationFilter,
     pub(super) limit: usize,
     pub(super) vectors: &'a Vectors,
-    pub(super) words: &'a Words,
+    pub(super) words: &'a SqliteWordIndex,
 }
 
-impl Search<'_> {
+impl SqlitePartSearch<'_> {
     pub(super) fn run(
         &self,
         connection: &Connection,
         query: &StoreQuery,
         vector: Option<&Vector>,
-    ) -> rusqlite::Result<Found> {
+    ) -> rusqlite::Result<EntrySearchResult> {
         // What is somebody else's is skipped as it is read.
         let bound = i64::try_from(self.limit).unwrap_or(i64::MAX);
         let (part, columns) = (self.part.id, columns(self.part.sealed));
@@ -83,22 +83,22 @@ impl Search<'_> {
                     "SELECT {columns} FROM memory WHERE part = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at, n LIMIT ?4"
                 );
                 let mut select = connection.prepare_cached(&sql)?;
-                let all = *self.whose == Whose::All;
+                let all = *self.whose == ConversationFilter::All;
                 let rows =
                     select.query_map(params![part, from.0, to.0, if all { bound } else { -1 }], hit)?;
                 self.whose_and_limit(rows)?
             }
         };
-        Ok(Found {
+        Ok(EntrySearchResult {
             hits,
-            ..Found::default()
+            ..EntrySearchResult::default()
         })
     }
 
     fn whose_and_limit(
         &self,
-        rows: impl Iterator<Item = rusqlite::Result<Hit>>,
-    ) -> rusqlite::Result<Vec<Hit>> {
+        rows: impl Iterator<Item = rusqlite::Result<EntryHit>>,
+    ) -> rusqlite::Result<Vec<EntryHit>> {
         let mine = rows.filter(|hit| hit.as_ref().map_or(true, |hit| self.whose.holds(&hit.mark.whose)));
         mine.take(self.limit).collect()
     }
@@ -108,13 +108,13 @@ impl Search<'_> {
         connection: &Connection,
         text: &str,
         vector: Option<&Vector>,
-    ) -> rusqlite::Result<Found> {
+    ) -> rusqlite::Result<EntrySearchResult> {
         let Some(way) = way::near(self.store, text, vector) else {
             let ranked = self.by_words(connection, text, self.limit)?;
-            return Ok(Found {
+            return Ok(EntrySearchResult {
                 hits: self.read(connection, &ranked)?,
-                used: Some(Used::FullText),
-                ..Found::default()
+                used: Some(SearchMethod::FullText),
+                ..EntrySearchResult::default()
             });
         };
         let depth = way::depth(self.limit);
@@ -130,17 +130,17 @@ impl Search<'_> {
         } else {
             way.fused(&self.by_words(connection, text, depth)?, &near)
         };
-        Ok(Found {
+        Ok(EntrySearchResult {
             hits: self.read(connection, &ranked)?,
             used: Some(way.used),
-            ..Found::default()
+            ..EntrySearchResult::default()
         })
     }
 
     fn by_vector(
         &self,
         connection: &Connection,
-        way: &Near,
+        way: &VectorQuery,
         depth: usize,
     ) -> rusqlite::Result<Vec<(i64, f64)>> {
         let keep = self.counts();
@@ -154,15 +154,15 @@ impl Search<'_> {
     /// Whether the entries of a conversation count, by its number.
     fn counts(&self) -> impl Fn(i64) -> bool {
         let numbers: Option<Vec<i64>> = match self.whose {
-            Whose::All => None,
-            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::All => None,
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
         };
         move |whose| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose))
     }
 
     /// The entries of these rows that are there and count, with their scores. A vector or a word that somebody gave to this part
     /// brings no entry of another one.
-    fn read(&self, connection: &Connection, ranked: &[(i64, f64)]) -> rusqlite::Result<Vec<Hit>> {
+    fn read(&self, connection: &Connection, ranked: &[(i64, f64)]) -> rusqlite::Result<Vec<EntryHit>> {
         let columns = columns(self.part.sealed);
         let sql = format!("SELECT {columns} FROM memory WHERE n = ?1 AND part = ?2");
         let mut select = connection.prepare_cached(&sql)?;
@@ -207,9 +207,9 @@ impl Search<'_> {
         }
         let dense = self.part.entries.saturating_mul(DENSE) >= newest.saturating_sub(oldest);
         let among = match (self.whose, dense) {
-            (Whose::All, _) if !others => Among::Own,
-            (Whose::All, true) => Among::Many,
-            (Whose::All, false) | (Whose::Of(_), _) => Among::Few,
+            (ConversationFilter::All, _) if !others => PartMatchMethod::Own,
+            (ConversationFilter::All, true) => PartMatchMethod::Many,
+            (ConversationFilter::All, false) | (ConversationFilter::Of(_), _) => PartMatchMethod::Few,
         };
         for text in words::terms(query) {
             let rows = self.newest_with(connection, among, &[&text])?;
@@ -217,7 +217,7 @@ impl Search<'_> {
             for n in rows {
                 *found.entry(n).or_default() += weight;
             }
-            terms.push(Term { text, weight });
+            terms.push(QueryTerm { text, weight });
         }
         terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         for group in combinations(&terms) {
@@ -235,20 +235,24 @@ impl Search<'_> {
     fn newest_with(
         &self,
         connection: &Connection,
-        among: Among,
+        among: PartMatchMethod,
         terms: &[&str],
     ) -> rusqlite::Result<Vec<i64>> {
         let sql = match among {
-            Among::Own | Among::Few => format!(
+            PartMatchMethod::Own | PartMatchMethod::Few => format!(
                 "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 AND ?2 IS NOT NULL \
                  ORDER BY rowid DESC LIMIT {PER_TERM}"
             ),
-            Among::Many => format!(
+            PartMatchMethod::Many => format!(
                 "SELECT w.rowid FROM memory_words w CROSS JOIN memory m ON m.n = w.rowid \
                  WHERE w.memory_words MATCH ?1 AND m.part = ?2 ORDER BY w.rowid DESC LIMIT {PER_TERM}"
             ),
         };
-        let query = matching((among == Among::Few).then_some(self.part.id), self.whose, terms);
+        let query = matching(
+            (among == PartMatchMethod::Few).then_some(self.part.id),
+            self.whose,
+            terms,
+        );
         let mut select = connection.prepare_cached(&sql)?;
         let rows = select.query_map(params![query, self.part.id], |row| row.get(0))?;
         rows.collect()
@@ -257,13 +261,13 @@ impl Search<'_> {
 
 /// FTS5 syntax that matches entries whose text holds all terms: in one part, if it is given; of these conversations and of
 /// everybody. No user text becomes query syntax: terms hold letters and digits only, so that quoting is enough.
-fn matching(part: Option<i64>, whose: &Whose, terms: &[&str]) -> String {
+fn matching(part: Option<i64>, whose: &ConversationFilter, terms: &[&str]) -> String {
     let text = terms.iter().map(|term| format!("text : \"{term}\""));
     let part = part.map(|part| format!("part : \"{}\"", part_token(part)));
     let all = part.into_iter().chain(text).collect::<Vec<_>>().join(" AND ");
     match whose {
-        Whose::All => all,
-        Whose::Of(known) => {
+        ConversationFilter::All => all,
+        ConversationFilter::Of(known) => {
             let own = known
                 .iter()
                 .map(|one| format!(" OR ({all} AND part : \"{}\")", whose_token(number(one))));
@@ -273,7 +277,7 @@ fn matching(part: Option<i64>, whose: &Whose, terms: &[&str]) -> String {
 }
 
 /// BM25's weight of a word, from an estimate of how many entries hold it.
-fn rarity(part: Part, rows: &[i64], oldest: i64, newest: i64) -> f64 {
+fn rarity(part: SqliteStorePart, rows: &[i64], oldest: i64, newest: i64) -> f64 {
     let total = real(part.entries.max(1));
     let held = match rows.last() {
         Some(last) if rows.len() == PER_TERM => {
@@ -286,13 +290,13 @@ fn rarity(part: Part, rows: &[i64], oldest: i64, newest: i64) -> f64 {
 }
 
 /// All words together, and pairs of the four rarest.
-fn combinations(terms: &[Term]) -> Vec<Vec<&Term>> {
+fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();
     }
     let mut groups = vec![terms.iter().collect::<Vec<_>>()];
     if terms.len() > 2 {
-        let rarest: Vec<&Term> = terms.iter().take(4).collect();
+        let rarest: Vec<&QueryTerm> = terms.iter().take(4).collect();
         for (index, first) in rarest.iter().enumerate() {
             groups.extend(rarest.iter().skip(index + 1).map(|second| vec![*first, *second]));
         }
@@ -302,8 +306,8 @@ fn combinations(terms: &[Term]) -> Vec<Vec<&Term>> {
 
 fn rank(
     connection: &Connection,
-    part: Part,
-    terms: &[Term],
+    part: SqliteStorePart,
+    terms: &[QueryTerm],
     found: HashMap<i64, f64>,
     limit: usize,
 ) -> rusqlite::Result<Vec<(i64, f64)>> {

@@ -3,26 +3,26 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_recall::packed::Matrix;
+use clawk_recall::packed::PackedVectors;
 use rusqlite::{Connection, params};
 
 /// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
 const MAX_BYTES: usize = 384 * 1024 * 1024;
 
 #[derive(Debug, Default)]
-struct Part {
-    matrix: Matrix,
+struct SqlitePartVectors {
+    matrix: PackedVectors,
     /// The last `v` that is in it.
     upto: i64,
     bytes: usize,
 }
 
-type Shared = Arc<Mutex<Part>>;
+type SharedPartVectors = Arc<Mutex<SqlitePartVectors>>;
 
 /// The vectors of each part, by model.
 #[derive(Debug, Default)]
 pub(super) struct Vectors {
-    parts: Mutex<HashMap<(i64, String), Shared>>,
+    parts: Mutex<HashMap<(i64, String), SharedPartVectors>>,
 }
 
 impl Vectors {
@@ -30,7 +30,7 @@ impl Vectors {
     pub(super) fn nearest(
         &self,
         connection: &Connection,
-        (part, model): (&super::rows::Part, &str),
+        (part, model): (&super::rows::SqliteStorePart, &str),
         query: &[f32],
         limit: usize,
         keep: impl Fn(i64) -> bool,
@@ -58,11 +58,11 @@ impl Vectors {
     }
 }
 
-impl Part {
+impl SqlitePartVectors {
     fn catch_up(
         &mut self,
         connection: &Connection,
-        part: &super::rows::Part,
+        part: &super::rows::SqliteStorePart,
         model: &str,
     ) -> rusqlite::Result<()> {
         let open = if part.sealed { "clawk_sealed" } else { "clawk_open" };

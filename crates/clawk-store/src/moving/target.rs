@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_kernel::moved::{
-    CONTENTS, Carrier, Cell, EVENTS, MEMORY, Row, SESSIONS, Sum, TABLES, Table, Tally,
+    CONTENTS, EVENTS, MEMORY, MovedCell, MovedRow, RowSealer, SESSIONS, StateTally, StateTotals, TABLES,
+    Table,
 };
 use clawk_proto::Digest;
 use clawk_recall::keys::Keys;
@@ -17,8 +18,8 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 
 use super::{place, read};
-use crate::blobs::{Blobs, INLINE_BYTES};
-use crate::dir::{Durability, make_private};
+use crate::blobs::{BlobStore, INLINE_BYTES};
+use crate::dir::{WriteDurability, make_private};
 use crate::error::StateError;
 use crate::schema;
 
@@ -27,32 +28,32 @@ const BUCKET: i64 = 4_096;
 
 /// A state directory in the making.
 #[derive(Debug)]
-pub struct Target {
+pub struct SqliteStateImport {
     /// Where it will be.
     dir: PathBuf,
     /// Where it is made.
     part: PathBuf,
     connection: Option<Connection>,
-    blobs: Blobs,
+    blobs: BlobStore,
     answers: i64,
     /// Seals what was sealed in the source.
-    carrier: Carrier,
+    carrier: RowSealer,
 }
 
-struct Put<'a>(&'a Cell);
+struct CellToSql<'a>(&'a MovedCell);
 
-impl ToSql for Put<'_> {
+impl ToSql for CellToSql<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self.0 {
-            Cell::Null => ToSqlOutput::Owned(Value::Null),
-            Cell::Int(number) => ToSqlOutput::Owned(Value::Integer(*number)),
-            Cell::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
-            Cell::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
+            MovedCell::Null => ToSqlOutput::Owned(Value::Null),
+            MovedCell::Int(number) => ToSqlOutput::Owned(Value::Integer(*number)),
+            MovedCell::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            MovedCell::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
         })
     }
 }
 
-impl Target {
+impl SqliteStateImport {
     /// Begins a state directory, which must not be there, or be empty. `keys`: of its encrypted stores.
     ///
     /// # Errors
@@ -84,14 +85,14 @@ impl Target {
         make_private(&part)?;
         make_private(&part.join("blobs"))?;
         let database = part.join("state.db");
-        let connection = schema::open_writer(&database, Durability::Relaxed)?;
+        let connection = schema::open_writer(&database, WriteDurability::Relaxed)?;
         connection
             .execute_batch(
                 "BEGIN IMMEDIATE; CREATE INDEX moving_digest ON events(content_digest) WHERE content_digest IS NOT NULL;",
             )
             .map_err(StateError::database(&database))?;
         let reference = keys.as_ref().map(|keys| keys.reference.clone());
-        let carrier = Carrier::of_target(keys, place, Cell::Null);
+        let carrier = RowSealer::of_target(keys, place, MovedCell::Null);
         let proofs = carrier.proofs().map_err(|why| fault(dir, &why))?;
         for (store, proof) in proofs {
             let sql = "INSERT INTO seals (store, reference, proof) VALUES (?1, ?2, ?3)";
@@ -101,7 +102,7 @@ impl Target {
         }
         Ok(Self {
             dir: dir.to_owned(),
-            blobs: Blobs::new(&part).sealed_by(Arc::new(carrier.seals().clone())),
+            blobs: BlobStore::new(&part).sealed_by(Arc::new(carrier.seals().clone())),
             part,
             connection: Some(connection),
             answers: 0,
@@ -119,7 +120,7 @@ impl Target {
     ///
     /// # Errors
     /// The disk is full, or a row does not fit.
-    pub fn rows(&mut self, table: &'static Table, mut rows: Vec<Row>) -> Result<(), StateError> {
+    pub fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), StateError> {
         let database = self.part.join("state.db");
         // Files are sealed as they are written.
         if table.name != CONTENTS {
@@ -131,7 +132,7 @@ impl Target {
         };
         if table.name == CONTENTS {
             for row in &rows {
-                let [Cell::Bytes(digest), Cell::Bytes(bytes)] = row.as_slice() else {
+                let [MovedCell::Bytes(digest), MovedCell::Bytes(bytes)] = row.as_slice() else {
                     continue;
                 };
                 let exact = <[u8; 32]>::try_from(digest.as_slice()).map(Digest);
@@ -163,10 +164,10 @@ impl Target {
     ///
     /// # Errors
     /// It can't be read.
-    pub fn stored(&self) -> Result<Sum, StateError> {
+    pub fn stored(&self) -> Result<StateTotals, StateError> {
         let database = self.part.join("state.db");
         let Some(connection) = &self.connection else {
-            return Ok(Sum::default());
+            return Ok(StateTotals::default());
         };
         let files = self
             .blobs
@@ -209,9 +210,9 @@ impl Target {
 }
 
 /// The rows of every table, and the chains' heads. Contents that have files are counted by these.
-fn stored(connection: &Connection, files: usize) -> rusqlite::Result<Sum> {
+fn stored(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals> {
     let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let mut tally = Tally::default();
+    let mut tally = StateTally::default();
     let mut rows = BTreeMap::new();
     for table in &TABLES {
         let number = match table.name {
@@ -234,7 +235,7 @@ fn stored(connection: &Connection, files: usize) -> rusqlite::Result<Sum> {
         };
         rows.insert(table.name, u64::try_from(number).unwrap_or(0));
     }
-    Ok(Sum { rows, ..tally.sum() })
+    Ok(StateTotals { rows, ..tally.sum() })
 }
 
 /// Files and folders are on the disk when this returns.
@@ -251,7 +252,12 @@ fn sync_below(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn write(connection: &Connection, table: &Table, rows: &[Row], answers: &mut i64) -> rusqlite::Result<()> {
+fn write(
+    connection: &Connection,
+    table: &Table,
+    rows: &[MovedRow],
+    answers: &mut i64,
+) -> rusqlite::Result<()> {
     let names = table.names();
     let places: Vec<String> = table
         .columns
@@ -270,11 +276,11 @@ fn write(connection: &Connection, table: &Table, rows: &[Row], answers: &mut i64
     let mut insert = connection.prepare_cached(&sql)?;
     for row in rows {
         match (table.name, row.as_slice()) {
-            ("answers", [Cell::Bytes(key), Cell::Int(number), at]) => {
+            ("answers", [MovedCell::Bytes(key), MovedCell::Int(number), at]) => {
                 let bucket = *answers / BUCKET;
                 *answers += 1;
                 insert.execute((bucket, key, number))?;
-                let at = if let Cell::Int(at) = at { *at } else { 0 };
+                let at = if let MovedCell::Int(at) = at { *at } else { 0 };
                 connection
                     .prepare_cached(
                         "INSERT INTO answer_buckets (bucket, last) VALUES (?1, ?2) \
@@ -283,11 +289,11 @@ fn write(connection: &Connection, table: &Table, rows: &[Row], answers: &mut i64
                     .execute((bucket, at))?;
             }
             (MEMORY, cells) => {
-                insert.execute(params_from_iter(cells.iter().map(Put)))?;
+                insert.execute(params_from_iter(cells.iter().map(CellToSql)))?;
                 index(connection, cells)?;
             }
             (_, cells) => {
-                insert.execute(params_from_iter(cells.iter().map(Put)))?;
+                insert.execute(params_from_iter(cells.iter().map(CellToSql)))?;
             }
         }
     }
@@ -295,17 +301,17 @@ fn write(connection: &Connection, table: &Table, rows: &[Row], answers: &mut i64
 }
 
 /// An entry's words.
-fn index(connection: &Connection, cells: &[Cell]) -> rusqlite::Result<()> {
+fn index(connection: &Connection, cells: &[MovedCell]) -> rusqlite::Result<()> {
     let [
-        Cell::Int(n),
-        Cell::Int(part),
+        MovedCell::Int(n),
+        MovedCell::Int(part),
         _,
         key,
-        Cell::Text(content),
+        MovedCell::Text(content),
         _,
         _,
         _,
-        Cell::Int(whose),
+        MovedCell::Int(whose),
     ] = cells
     else {
         return Ok(());
@@ -314,7 +320,7 @@ fn index(connection: &Connection, cells: &[Cell]) -> rusqlite::Result<()> {
         return Ok(()); // the words of encrypted entries are in memory alone
     }
     let key = match key {
-        Cell::Text(key) => Some(key.as_str()),
+        MovedCell::Text(key) => Some(key.as_str()),
         _ => None,
     };
     let content: serde_json::Value =

@@ -3,7 +3,7 @@
 use clawk_kernel::moved::TABLES;
 
 use super::OWN;
-use crate::dir::Durability;
+use crate::dir::WriteDurability;
 use crate::schema;
 
 /// Tables that do not cross, and why: words and buckets are made anew, `probe` measures the disk, unfinished erasures are finished
@@ -21,7 +21,7 @@ const STAYS: [&str; 6] = [
 fn every_table_of_a_state_crosses_or_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
-    let connection = schema::open_writer(&path, Durability::Relaxed).unwrap();
+    let connection = schema::open_writer(&path, WriteDurability::Relaxed).unwrap();
     let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'memory_words_%'";
     let mut select = connection.prepare(sql).unwrap();
     let names = select.query_map([], |row| row.get::<_, String>(0)).unwrap();

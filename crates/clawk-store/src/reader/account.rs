@@ -1,30 +1,30 @@
 //! Reads spent amounts and effects of unknown outcome.
 
-use clawk_kernel::ports::{OpenEffect, Spent};
-use clawk_kernel::purse::Amount;
+use clawk_kernel::ports::{OpenEffect, SpentAmount};
+use clawk_kernel::purse::BudgetAmount;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{RequestId, SessionId};
 use rusqlite::types::Type;
 
-use super::Reader;
+use super::StateDirReader;
 use crate::append::{digest_at, unsigned_at, uuid_at};
 use crate::error::StateError;
 
-impl Reader {
+impl StateDirReader {
     /// What was spent in this hour (since the epoch) and later, by hour and purse.
     ///
     /// # Errors
     /// The database can't be read.
-    pub fn spent_since(&self, hour: i64) -> Result<Vec<Spent>, StateError> {
+    pub fn spent_since(&self, hour: i64) -> Result<Vec<SpentAmount>, StateError> {
         let sql = "SELECT hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out FROM spent WHERE hour >= ?1 ORDER BY hour, purse";
         let read = || {
             let mut select = self.connection.prepare_cached(sql)?;
             let rows = select.query_map([hour], |row| {
                 let purse: String = row.get(1)?;
-                Ok(Spent {
+                Ok(SpentAmount {
                     hour: row.get(0)?,
                     purse: purse.into(),
-                    amount: Amount {
+                    amount: BudgetAmount {
                         tokens: unsigned_at(row, 2)?,
                         cost_microusd: unsigned_at(row, 3)?,
                         busy_ms: unsigned_at(row, 4)?,

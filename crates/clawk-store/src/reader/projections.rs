@@ -1,12 +1,12 @@
 //! Compares the stored tables with the events, and finds what a start would refuse.
 
-use clawk_kernel::ports::{AnswerKey, Scan};
-use clawk_kernel::projection::{Fold, Kept};
+use clawk_kernel::ports::{AnswerKey, JournalScan};
+use clawk_kernel::projection::{ProjectionFold, StoredProjections};
 use clawk_proto::MessageId;
 use clawk_trace::checkpoint::PublicKey;
 use rusqlite::types::Type;
 
-use super::Reader;
+use super::StateDirReader;
 use crate::append::{unsigned_at, uuid_at};
 use crate::check;
 use crate::error::StateError;
@@ -14,7 +14,7 @@ use crate::error::StateError;
 /// Events read at a time.
 const PAGE: usize = 1000;
 
-impl Reader {
+impl StateDirReader {
     /// Compares the stored tables with the events, and returns the differences. With `last`, reads only the newest `last`
     /// events.
     ///
@@ -27,12 +27,12 @@ impl Reader {
                 Some(last) => self.last_row()?.saturating_sub(last),
                 None => 0,
             };
-            let mut fold = Fold::new(&kept, after_row == 0);
+            let mut fold = ProjectionFold::new(&kept, after_row == 0);
             loop {
-                let page = self.recorded_events(&Scan {
+                let page = self.recorded_events(&JournalScan {
                     after_row,
                     limit: PAGE,
-                    ..Scan::default()
+                    ..JournalScan::default()
                 })?;
                 page.iter().for_each(|event| fold.see(event));
                 match page.last() {
@@ -76,7 +76,7 @@ impl Reader {
         found
     }
 
-    fn kept(&self) -> Result<Kept, StateError> {
+    fn kept(&self) -> Result<StoredProjections, StateError> {
         let (inbox, answers) = self.with(|connection| {
             let mut select = connection.prepare("SELECT message, state FROM inbox ORDER BY n")?;
             let rows = select.query_map([], |row| Ok((MessageId(uuid_at(row, 0)?), row.get(1)?)))?;
@@ -85,7 +85,7 @@ impl Reader {
             let rows = select.query_map([], |row| Ok((key_at(row)?, unsigned_at(row, 1)?)))?;
             Ok((inbox, rows.collect::<rusqlite::Result<Vec<_>>>()?))
         })?;
-        Ok(Kept {
+        Ok(StoredProjections {
             inbox,
             answers,
             answers_since: 0,

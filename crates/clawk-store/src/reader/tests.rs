@@ -1,13 +1,13 @@
 //! What every start asks for is found without looking at every event.
 
 use clawk_kernel::kind;
-use clawk_kernel::ports::Scan;
-use clawk_kernel::replay::Tape;
+use clawk_kernel::ports::JournalScan;
+use clawk_kernel::replay::ReplayTape;
 
-use super::{Reader, select};
+use super::{StateDirReader, select};
 use crate::{Options, StateDir};
 
-fn plan(reader: &Reader, scan: &Scan) -> String {
+fn plan(reader: &StateDirReader, scan: &JournalScan) -> String {
     let sql = format!("EXPLAIN QUERY PLAN {}", select(scan));
     let mut select = reader.connection.prepare(&sql).unwrap();
     let mut rows = select.raw_query();
@@ -23,15 +23,15 @@ fn plan(reader: &Reader, scan: &Scan) -> String {
 fn every_index_over_some_event_types_serves_its_queries_and_is_cheap_to_keep() {
     let folder = tempfile::tempdir().unwrap();
     StateDir::open(folder.path(), Options::default()).unwrap().close();
-    let reader = Reader::open(folder.path()).unwrap();
+    let reader = StateDirReader::open(folder.path()).unwrap();
     for (kinds, index) in [
         (&[kind::LIFECYCLE][..], "events_rare "),
         (&[kind::STOP_ENGAGED, kind::STOP_LIFTED], "events_governed "),
-        (&Tape::CHANGES, "events_atlas "),
+        (&ReplayTape::CHANGES, "events_atlas "),
     ] {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let plan = plan(&reader, &scan);
         assert!(
@@ -56,7 +56,7 @@ fn every_index_over_some_event_types_serves_its_queries_and_is_cheap_to_keep() {
 fn what_a_start_folds_is_read_in_the_order_of_an_index() {
     let folder = tempfile::tempdir().unwrap();
     StateDir::open(folder.path(), Options::default()).unwrap().close();
-    let reader = Reader::open(folder.path()).unwrap();
+    let reader = StateDirReader::open(folder.path()).unwrap();
     for (kinds, index) in [
         (
             &[
@@ -69,17 +69,17 @@ fn what_a_start_folds_is_read_in_the_order_of_an_index() {
             ][..],
             "events_carp",
         ),
-        (&Tape::BESIDE, "events_carp"),
+        (&ReplayTape::BESIDE, "events_carp"),
         (
             &[kind::SWARM_DELEGATED, kind::SWARM_REPORTED, kind::SWARM_BROADCAST],
             "events_peers",
         ),
     ] {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds,
             limit: 1_000,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let plan = plan(&reader, &scan);
         assert!(

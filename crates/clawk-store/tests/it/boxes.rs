@@ -2,12 +2,12 @@
 //! answers, also after a restart.
 
 use clawk_kernel::ports::{
-    Arrival, Batch, ConversationKey, InboxChange, Journal, OutboxChange, OutboxRow, Owed,
+    Batch, ConversationKey, InboxArrival, InboxChange, Journal, OutboxChange, OutboxRow, OwedAnswer,
 };
 use clawk_kernel::testing::MemJournal;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, SessionId};
-use clawk_store::{Durability, Options, Reader, StateDir};
+use clawk_store::{Options, StateDir, StateDirReader, WriteDurability};
 use uuid::Uuid;
 
 use crate::session;
@@ -44,14 +44,14 @@ fn step(dice: &mut u64, n: u64) -> Batch {
     let accepted = InboxChange::Accepted {
         session: session(u128::from(n % 7)),
         message: message(n),
-        arrival: Some(Arrival {
+        arrival: Some(InboxArrival {
             key: key(n),
             platform_ids: vec![format!("p{}", random(dice, 40)), format!("q{n}")],
             at,
             kept_until: Timestamp(at.0 + 7 * DAY),
         }),
     };
-    let owed = Owed {
+    let owed = OwedAnswer {
         message: message(of),
         session: session(1),
         channel: key(of).channel,
@@ -163,7 +163,7 @@ async fn on_postgresql_the_projections_answer_as_the_naive_ones_do() {
 #[tokio::test]
 async fn the_projections_answer_as_the_naive_ones_do() {
     let options = Options {
-        durability: Durability::Relaxed,
+        durability: WriteDurability::Relaxed,
         ..Options::default()
     };
     for seed in 0..8 {
@@ -191,7 +191,10 @@ async fn the_projections_answer_as_the_naive_ones_do() {
                 let now = Timestamp(1_700_000_000_000_000 + i64::try_from(n).unwrap() * DAY / 8);
                 let found = answers(&*state.journal(), now).await;
                 assert_eq!(found, answers(&naive, now).await, "seed {seed}, step {n}");
-                assert_eq!(Reader::open(dir.path()).unwrap().outbox(1000).unwrap(), found.0);
+                assert_eq!(
+                    StateDirReader::open(dir.path()).unwrap().outbox(1000).unwrap(),
+                    found.0
+                );
             }
         }
         state.close();

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    ANSWER_KEPT_MS, AnswerKey, Batch, Content, EffectChange, InboxChange, Journal, JournalError, OpenEffect,
-    Scan, Spent,
+    ANSWER_KEPT_MS, AnswerKey, Batch, EffectChange, EventContent, InboxChange, Journal, JournalError,
+    JournalScan, OpenEffect, SpentAmount,
 };
-use clawk_kernel::purse::Amount;
+use clawk_kernel::purse::BudgetAmount;
 use clawk_kernel::time::Timestamp;
-use clawk_postgres::{Database, PgReader, PgState, Serving, Which};
+use clawk_postgres::{PgDatabase, PgEventQuery, PgReader, PgState, ServingOptions};
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
-use clawk_secrets::{Env, Secret};
-use clawk_store::{Filter, Options, Reader, StateDir};
+use clawk_secrets::{EnvironmentSource, Secret};
+use clawk_store::{Filter, Options, StateDir, StateDirReader};
 use clawk_trace::chain::digest_of;
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
@@ -35,7 +35,7 @@ pub(crate) enum Backend {
 }
 
 /// A database of a server, for whoever serves and for whoever reads.
-pub(crate) fn database(server: &Server, schema: &str) -> Database {
+pub(crate) fn database(server: &Server, schema: &str) -> PgDatabase {
     let options = clawk_postgres::Options {
         password: Some(Secret::new("PG_PASSWORD", Server::PASSWORD)),
         tls: clawk_postgres::TlsMode::Disable,
@@ -44,14 +44,14 @@ pub(crate) fn database(server: &Server, schema: &str) -> Database {
         operation_timeout: Duration::from_secs(60),
         ..clawk_postgres::Options::new(Secret::new("url", server.url()))
     };
-    Database::new(options, &Env::Process).unwrap()
+    PgDatabase::new(options, &EnvironmentSource::Process).unwrap()
 }
 
 /// A lease that outlasts a busy machine.
-pub(crate) fn serving(host: &str) -> Serving {
-    Serving {
+pub(crate) fn serving(host: &str) -> ServingOptions {
+    ServingOptions {
         lease: Duration::from_secs(60),
-        ..Serving::new("tested", host, 1)
+        ..ServingOptions::new("tested", host, 1)
     }
 }
 
@@ -98,7 +98,7 @@ impl Backend {
     async fn events(&self) -> Vec<clawk_proto::trace::SealedEvent> {
         match self {
             Self::Sqlite { dir, .. } => {
-                let found = Reader::open(dir.path())
+                let found = StateDirReader::open(dir.path())
                     .unwrap()
                     .events(Filter::default())
                     .unwrap();
@@ -106,7 +106,7 @@ impl Backend {
             }
             Self::Postgres { server, schema, .. } => {
                 let reader = PgReader::new(database(server, schema));
-                let found = reader.events(Which::default()).await.unwrap();
+                let found = reader.events(PgEventQuery::default()).await.unwrap();
                 found.into_iter().map(|stored| stored.event).collect()
             }
         }
@@ -168,52 +168,52 @@ async fn a_scan_finds_what_it_asks_for() {
             };
             write(&*journal, one(one_entry)).await;
         }
-        let found = async |scan: Scan| {
+        let found = async |scan: JournalScan| {
             let rows = journal.scan(scan).await.unwrap();
             rows.iter().map(|event| event.row).collect::<Vec<_>>()
         };
-        assert_eq!(found(Scan::default()).await, (1..=10).collect::<Vec<_>>());
+        assert_eq!(found(JournalScan::default()).await, (1..=10).collect::<Vec<_>>());
         let of = Some(session(1));
         assert_eq!(
-            found(Scan {
+            found(JournalScan {
                 session: of,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await,
             [2, 4, 6, 8, 10]
         );
         let kinds = &["ckp.lifecycle.transition"];
         assert_eq!(
-            found(Scan {
+            found(JournalScan {
                 kinds,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await,
             [6, 7, 8, 9, 10]
         );
         assert_eq!(
-            found(Scan {
+            found(JournalScan {
                 kinds,
                 after_row: 8,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await,
             [9, 10]
         );
         assert_eq!(
-            found(Scan {
+            found(JournalScan {
                 limit: 3,
                 after_row: 4,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await,
             [5, 6, 7]
         );
         let since = Some(Timestamp(1_700_000_000_000_000 + 7));
         assert_eq!(
-            found(Scan {
+            found(JournalScan {
                 since,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await,
             [8, 9, 10]
@@ -221,10 +221,10 @@ async fn a_scan_finds_what_it_asks_for() {
         assert_eq!(journal.last_row_of("action.executed").await.unwrap(), Some(5));
         assert_eq!(journal.last_row_of("nothing").await.unwrap(), None);
         let page = journal
-            .scan(Scan {
+            .scan(JournalScan {
                 with_content: true,
                 limit: 1,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await
             .unwrap();
@@ -244,10 +244,10 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
             method: 0,
             request_id: [9; 16],
         };
-        let amount = Amount {
+        let amount = BudgetAmount {
             tokens: 7,
             calls: 1,
-            ..Amount::default()
+            ..BudgetAmount::default()
         };
         let effect = OpenEffect {
             request_id: RequestId::parse("00000000-0000-4000-8000-000000000007").unwrap(),
@@ -266,12 +266,12 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
                 arrival: None,
             }],
             spent: vec![
-                Spent {
+                SpentAmount {
                     hour: 4,
                     purse: "agent".into(),
                     amount,
                 },
-                Spent {
+                SpentAmount {
                     hour: 4,
                     purse: "agent".into(),
                     amount,
@@ -293,12 +293,12 @@ async fn boxes_sums_answers_and_effects_are_kept_with_their_events() {
             (1, 14, 2)
         );
         // What was assumed to be spent is taken off its own hour, and never more than is there.
-        let back = |hour: i64, tokens: u64| Spent {
+        let back = |hour: i64, tokens: u64| SpentAmount {
             hour,
             purse: "agent".into(),
-            amount: Amount {
+            amount: BudgetAmount {
                 tokens,
-                ..Amount::default()
+                ..BudgetAmount::default()
             },
         };
         for (unspent, left) in [(back(4, 10), 4), (back(3, 1), 4), (back(4, 9), 0)] {
@@ -355,7 +355,7 @@ async fn a_batch_nobody_can_verify_and_one_that_is_too_large_are_refused_and_the
         floats.payload = serde_json::value::to_raw_value(&serde_json::json!({"n": 1.5})).unwrap();
         let refused = journal.submit(one(floats)).unwrap_err();
         assert!(matches!(refused, JournalError::Unwritable(_)), "{refused}");
-        let huge = Content {
+        let huge = EventContent {
             digest: Digest([1; 32]),
             bytes: vec![0; 65 * 1024 * 1024],
         };
@@ -376,13 +376,13 @@ async fn a_batch_nobody_can_verify_and_one_that_is_too_large_are_refused_and_the
         }
         journal.flush().await.unwrap();
         seen.mark_changed();
-        assert_eq!(journal.scan(Scan::default()).await.unwrap().len(), 500);
+        assert_eq!(journal.scan(JournalScan::default()).await.unwrap().len(), 500);
     }
 }
 
 #[tokio::test]
 async fn texts_from_outside_may_hold_anything() {
-    use clawk_kernel::ports::{Arrival, ConversationKey};
+    use clawk_kernel::ports::{ConversationKey, InboxArrival};
     for backend in backends().await {
         let journal = backend.journal();
         let key = ConversationKey {
@@ -390,7 +390,7 @@ async fn texts_from_outside_may_hold_anything() {
             conversation: "a\0b".to_owned(),
             sender: "'; DROP TABLE events; --".to_owned(),
         };
-        let arrival = Arrival {
+        let arrival = InboxArrival {
             key: key.clone(),
             platform_ids: vec!["\0".to_owned()],
             at: Timestamp(1),
@@ -432,7 +432,7 @@ async fn a_host_whose_lease_was_taken_changes_nothing() {
     assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
     let lost = journal.submit(one(entry(session(1), 3)));
     assert!(matches!(lost, Err(JournalError::Fenced { .. })), "{lost:?}");
-    assert_eq!(journal.scan(Scan::default()).await.unwrap().len(), 1);
+    assert_eq!(journal.scan(JournalScan::default()).await.unwrap().len(), 1);
     let second = PgState::open(database(&server, "state"), serving("c"), Some(Duration::ZERO)).await;
     assert!(second.is_err(), "the lease is `b`'s");
 }

@@ -1,7 +1,7 @@
 //! A journal that was changed refuses to start, and says where and what to do.
 
 use clawk_kernel::ports::Journal as _;
-use clawk_store::{Options, Reader, StateDir, StateError};
+use clawk_store::{Options, StateDir, StateDirReader, StateError};
 use clawk_trace::FaultKind;
 use rusqlite::Connection;
 
@@ -110,7 +110,7 @@ async fn a_full_verification_finds_what_lies_before_the_mark() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path(), true).await;
     change(dir.path(), "UPDATE events SET payload = '{}' WHERE sequence = 3");
-    let fault = Reader::open(dir.path())
+    let fault = StateDirReader::open(dir.path())
         .unwrap()
         .verify(None)
         .unwrap()
@@ -120,7 +120,7 @@ async fn a_full_verification_finds_what_lies_before_the_mark() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path(), true).await;
     change(dir.path(), "DELETE FROM events WHERE sequence = 19");
-    let fault = Reader::open(dir.path())
+    let fault = StateDirReader::open(dir.path())
         .unwrap()
         .verify(Some(session(1)))
         .unwrap()

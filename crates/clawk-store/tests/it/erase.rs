@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use clawk_kernel::ports::{Journal, Scan};
+use clawk_kernel::ports::{Journal, JournalScan};
 use clawk_kernel::time::{SystemClock, Timestamp};
-use clawk_store::{Erase, Erased, Options, REDACTED, Reader, StateDir};
+use clawk_store::{ErasureResult, ErasureSelection, Options, REDACTED, StateDir, StateDirReader};
 use clawk_trace::chain::digest_of;
 
 use crate::{entry, one, session, with_content};
@@ -47,13 +47,13 @@ async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
     assert!(stands_in(dir.path(), b"SMALL-SECRET") && stands_in(dir.path(), b"LARGE-SECRET"));
     let erased = state
         .erase(
-            Erase::Session(session(1)),
+            ErasureSelection::Session(session(1)),
             "asked to",
             "a test",
             &SystemClock::default(),
         )
         .await;
-    let wanted = Erased {
+    let wanted = ErasureResult {
         contents: 3,
         kept: 1,
         in_force: 0,
@@ -68,16 +68,16 @@ async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
             String::from_utf8_lossy(secret)
         );
     }
-    let reader = Reader::open(dir.path()).unwrap();
+    let reader = StateDirReader::open(dir.path()).unwrap();
     assert!(reader.verify(None).unwrap().valid);
     let found = reader.contents(None).unwrap();
     assert_eq!(
         (found.present, found.erased, found.missing, found.corrupt),
         (2, 3, 0, 0)
     );
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[REDACTED],
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let said = state.journal().scan(scan).await.unwrap();
     assert_eq!((said.len(), said[0].session), (1, session(1)));
@@ -85,7 +85,7 @@ async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
     // Again: nothing is left to erase, and no event says otherwise.
     let again = state
         .erase(
-            Erase::Session(session(1)),
+            ErasureSelection::Session(session(1)),
             "again",
             "a test",
             &SystemClock::default(),
@@ -115,20 +115,20 @@ async fn by_event_by_digest_and_by_age() {
     let clock = SystemClock::default();
     let erase = async |what| state.erase(what, "test", "test", &clock).await.unwrap();
 
-    assert_eq!(erase(Erase::Event(session(1), 0)).await.contents, 1);
+    assert_eq!(erase(ErasureSelection::Event(session(1), 0)).await.contents, 1);
     assert!(!there(b"first").await && there(b"second").await);
-    let kept = erase(Erase::Event(session(1), 2)).await;
+    let kept = erase(ErasureSelection::Event(session(1), 2)).await;
     assert_eq!((kept.contents, kept.kept), (0, 1), "another session refers to it");
     assert!(there(b"shared").await);
     assert_eq!(
-        erase(Erase::Digest(session(1), digest_of(b"shared")))
+        erase(ErasureSelection::Digest(session(1), digest_of(b"shared")))
             .await
             .contents,
         1
     );
     assert!(!there(b"shared").await);
     assert_eq!(
-        erase(Erase::Digest(session(3), digest_of(b"second")))
+        erase(ErasureSelection::Digest(session(3), digest_of(b"second")))
             .await
             .contents,
         0,
@@ -137,14 +137,14 @@ async fn by_event_by_digest_and_by_age() {
 
     // Entries are a microsecond apart; the last one is not due.
     let due = Timestamp(1_700_000_000_000_004);
-    assert_eq!(erase(Erase::Before(due)).await.contents, 1);
+    assert_eq!(erase(ErasureSelection::Before(due)).await.contents, 1);
     assert!(!there(b"second").await && there(b"young").await);
     assert_eq!(
-        erase(Erase::Before(due)).await.contents,
+        erase(ErasureSelection::Before(due)).await.contents,
         0,
         "the mark stays behind it"
     );
-    let found = Reader::open(dir.path()).unwrap().contents(None).unwrap();
+    let found = StateDirReader::open(dir.path()).unwrap().contents(None).unwrap();
     assert_eq!((found.present, found.erased, found.missing), (1, 3, 0));
     state.close();
 }
@@ -162,7 +162,7 @@ async fn lost_content_is_told_apart_from_erased() {
     };
     std::fs::remove_file(blob(&gone)).unwrap();
     std::fs::write(blob(&changed), "other").unwrap();
-    let found = Reader::open(dir.path())
+    let found = StateDirReader::open(dir.path())
         .unwrap()
         .contents(Some(session(1)))
         .unwrap();
@@ -183,7 +183,12 @@ async fn a_crash_between_the_record_and_the_file_is_finished_by_the_next_start()
     let large = b"LARGE-SECRET ".repeat(4000);
     filled(&state, &[(1, &large)]).await;
     let erased = state
-        .erase(Erase::Session(session(1)), "r", "t", &SystemClock::default())
+        .erase(
+            ErasureSelection::Session(session(1)),
+            "r",
+            "t",
+            &SystemClock::default(),
+        )
         .await;
     assert_eq!(erased.unwrap().contents, 1);
     state.close();
@@ -198,7 +203,7 @@ async fn a_crash_between_the_record_and_the_file_is_finished_by_the_next_start()
     );
     StateDir::open(dir.path(), Options::default()).unwrap().close();
     assert!(!file.exists());
-    let found = Reader::open(dir.path()).unwrap().contents(None).unwrap();
+    let found = StateDirReader::open(dir.path()).unwrap().contents(None).unwrap();
     assert_eq!((found.erased, found.missing), (1, 0));
 }
 
@@ -209,7 +214,12 @@ async fn what_is_stored_again_after_its_erasure_keeps_its_file() {
     let large = b"LARGE-SHARED ".repeat(4000);
     filled(&state, &[(1, &large)]).await;
     let erased = state
-        .erase(Erase::Session(session(1)), "r", "t", &SystemClock::default())
+        .erase(
+            ErasureSelection::Session(session(1)),
+            "r",
+            "t",
+            &SystemClock::default(),
+        )
         .await;
     assert_eq!(erased.unwrap().contents, 1);
     // Somebody else says the same behind the erasure, before its files are removed: a crash came in between.
@@ -221,7 +231,7 @@ async fn what_is_stored_again_after_its_erasure_keeps_its_file() {
         &format!("INSERT INTO erasing VALUES (x'{hex}', NULL, NULL, 1)"),
     );
     StateDir::open(dir.path(), Options::default()).unwrap().close();
-    let reader = Reader::open(dir.path()).unwrap();
+    let reader = StateDirReader::open(dir.path()).unwrap();
     assert_eq!(reader.content(digest_of(&large)).unwrap(), Some(large));
     assert!(reader.contents(None).unwrap().whole());
 }
@@ -233,7 +243,7 @@ fn about_atlas(
     kind: &'static str,
     id: &str,
     content: Option<&[u8]>,
-) -> clawk_kernel::ports::Entry {
+) -> clawk_kernel::ports::JournalEntry {
     let mut made = entry(session(of), n);
     made.kind = kind;
     let payload = serde_json::json!({ "atlas_id": id, "by": "ops" });
@@ -260,7 +270,7 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
         journal.submit(one(event)).unwrap().durable().await.unwrap();
     }
     let clock = SystemClock::default();
-    let everything = Erase::Before(Timestamp(i64::MAX));
+    let everything = ErasureSelection::Before(Timestamp(i64::MAX));
     let expired = state
         .erase(everything, "retention", "clawk", &clock)
         .await
@@ -270,9 +280,9 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
     // A person who names it is told, too; neither way works around the other.
     let digest = digest_of(b"ONE-ATLAS");
     for what in [
-        Erase::Session(session(1)),
-        Erase::Event(session(1), 2),
-        Erase::Digest(session(1), digest),
+        ErasureSelection::Session(session(1)),
+        ErasureSelection::Event(session(1), 2),
+        ErasureSelection::Digest(session(1), digest),
     ] {
         let asked = state.erase(what, "asked to", "ann", &clock).await.unwrap();
         assert_eq!(asked.contents, 0, "{what:?}");
@@ -287,7 +297,13 @@ async fn an_atlas_in_force_is_not_erased_and_one_that_was_removed_is() {
         .unwrap();
     assert_eq!((expired.contents, expired.in_force), (1, 1));
     assert!(!stands_in(dir.path(), b"ONE-ATLAS") && stands_in(dir.path(), b"TWO-ATLAS"));
-    assert!(Reader::open(dir.path()).unwrap().verify(None).unwrap().valid);
+    assert!(
+        StateDirReader::open(dir.path())
+            .unwrap()
+            .verify(None)
+            .unwrap()
+            .valid
+    );
 }
 
 #[tokio::test]
@@ -296,11 +312,16 @@ async fn a_record_of_an_erasure_that_cannot_be_read_is_told_and_excuses_nothing(
     let state = StateDir::open(dir.path(), Options::default()).unwrap();
     filled(&state, &[(1, b"gone")]).await;
     let erased = state
-        .erase(Erase::Session(session(1)), "r", "t", &SystemClock::default())
+        .erase(
+            ErasureSelection::Session(session(1)),
+            "r",
+            "t",
+            &SystemClock::default(),
+        )
         .await;
     assert_eq!(erased.unwrap().contents, 1);
     state.close();
-    let contents = || Reader::open(dir.path()).unwrap().contents(None);
+    let contents = || StateDirReader::open(dir.path()).unwrap().contents(None);
     assert_eq!(contents().unwrap().erased, 1);
     crate::forge(
         dir.path(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clawk_kernel::ports::{Journal as _, JournalError, Scan};
-use clawk_store::{Options, Reader, StateDir};
+use clawk_kernel::ports::{Journal as _, JournalError, JournalScan};
+use clawk_store::{Options, StateDir, StateDirReader};
 
 use crate::{entry, one, session, with_content};
 
@@ -34,9 +34,9 @@ async fn a_full_disk_loses_nothing_and_the_journal_recovers() {
         "{refused:?}"
     );
     let kept = journal
-        .scan(Scan {
+        .scan(JournalScan {
             limit: 10_000,
-            ..Scan::default()
+            ..JournalScan::default()
         })
         .await
         .unwrap();
@@ -49,7 +49,7 @@ async fn a_full_disk_loses_nothing_and_the_journal_recovers() {
         assert!(tries < 100, "it never recovered: {error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let report = Reader::open(dir.path()).unwrap().verify(None).unwrap();
+    let report = StateDirReader::open(dir.path()).unwrap().verify(None).unwrap();
     assert!(report.valid, "{:?}", report.fault);
     assert_eq!(report.event_count, acknowledged + 1);
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use clawk_kernel::ports::Journal;
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
-use clawk_store::{Filter, Options, Reader, StateDir, StateError};
-use clawk_trace::checkpoint::{CheckpointError, PublicKey, Witness};
-use clawk_trace::{FaultKind, Report};
+use clawk_store::{Filter, Options, StateDir, StateDirReader, StateError};
+use clawk_trace::checkpoint::{CheckpointError, CheckpointVerifier, PublicKey};
+use clawk_trace::{FaultKind, VerificationReport};
 
 use crate::{entry, forge, one, session};
 
@@ -37,18 +37,18 @@ async fn signed(folder: &Path) -> (PublicKey, String) {
     grow(&state, 3, 0..4).await;
     assert_eq!(state.seal(&signer, AT).await.unwrap().unwrap().size, 16);
     state.close();
-    let reader = Reader::open(folder).unwrap();
+    let reader = StateDirReader::open(folder).unwrap();
     (
         clawk_store::public_key(folder).unwrap().unwrap(),
         reader.heads().unwrap(),
     )
 }
 
-fn judged(folder: &Path, key: &PublicKey, heads: &str, only: Option<SessionId>) -> Report {
-    let reader = Reader::open(folder).unwrap();
+fn judged(folder: &Path, key: &PublicKey, heads: &str, only: Option<SessionId>) -> VerificationReport {
+    let reader = StateDirReader::open(folder).unwrap();
     let mut report = reader.verify(only).unwrap();
     let takes = |id| only.is_none_or(|only| only == id);
-    let mut witness = Witness::new(heads, key, only.is_none(), takes).unwrap();
+    let mut witness = CheckpointVerifier::new(heads, key, only.is_none(), takes).unwrap();
     let filter = Filter {
         session: only,
         ..Filter::default()
@@ -87,7 +87,7 @@ async fn an_honest_journal_holds_however_it_grew_since() {
     );
     state.close();
     assert!(judged(dir.path(), &key, &heads, None).valid);
-    let all = Reader::open(dir.path()).unwrap().heads().unwrap();
+    let all = StateDirReader::open(dir.path()).unwrap().heads().unwrap();
     assert!(judged(dir.path(), &key, &all, None).valid);
     // The tree line, then the sessions that grew: 2, 2 and 1 of them.
     assert_eq!(all.lines().count(), 3 + 2 + 2 + 1);
@@ -103,7 +103,11 @@ async fn a_removed_end_is_found_even_when_the_tables_agree() {
          head=(SELECT hash FROM events WHERE row=14), verified_hash=(SELECT hash FROM events WHERE row=14) WHERE id=3;",
     );
     assert!(
-        Reader::open(dir.path()).unwrap().verify(None).unwrap().valid,
+        StateDirReader::open(dir.path())
+            .unwrap()
+            .verify(None)
+            .unwrap()
+            .valid,
         "the chains alone show nothing"
     );
     assert_eq!(
@@ -149,7 +153,13 @@ async fn a_removed_session_and_a_fresh_history_are_found() {
     grow(&state, 1, 0..9).await;
     grow(&state, 3, 0..7).await;
     state.close();
-    assert!(Reader::open(forged.path()).unwrap().verify(None).unwrap().valid);
+    assert!(
+        StateDirReader::open(forged.path())
+            .unwrap()
+            .verify(None)
+            .unwrap()
+            .valid
+    );
     let tree: String = heads
         .lines()
         .filter(|line| line.contains("root"))
@@ -191,7 +201,7 @@ async fn a_swapped_or_lost_key_is_found() {
             .contains("names the key")
     );
     assert!(matches!(
-        Witness::new(&heads, &swapped, true, |_| true),
+        CheckpointVerifier::new(&heads, &swapped, true, |_| true),
         Err(CheckpointError::Signature { line: 1, .. })
     ));
     std::fs::remove_file(&file).unwrap();
@@ -224,7 +234,7 @@ async fn two_histories_under_one_key_contradict_each_other() {
     grow(&state, 7, 0..8).await;
     state.seal(&state.signer().unwrap(), AT).await.unwrap();
     state.close();
-    let both = heads + &Reader::open(two.path()).unwrap().heads().unwrap();
-    let error = Witness::new(&both, &key, true, |_| true).unwrap_err();
+    let both = heads + &StateDirReader::open(two.path()).unwrap().heads().unwrap();
+    let error = CheckpointVerifier::new(&both, &key, true, |_| true).unwrap_err();
     assert!(matches!(error, CheckpointError::Contradiction { .. }), "{error}");
 }

@@ -2,11 +2,12 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use clawk_kernel::kind;
 use clawk_kernel::ports::{
-    AnswerKey, Batch, EffectChange, Entry, InboxChange, Journal as _, JournalError, OpenEffect, Scan,
+    AnswerKey, Batch, EffectChange, InboxChange, Journal as _, JournalEntry, JournalError, JournalScan,
+    OpenEffect,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
-use clawk_store::{Durability, Filter, Options, Reader, StateDir, StateError};
+use clawk_store::{Filter, Options, StateDir, StateDirReader, StateError, WriteDurability};
 use clawk_trace::canonical::payload_of;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -21,7 +22,7 @@ async fn what_is_later_than_a_time_is_found_also_where_a_clock_was_set_back() {
     // A thousand minutes, and half an hour back at the six hundredth.
     let minute = |n: i64| Timestamp(1_700_000_000_000_000 + n * 60_000_000);
     let times: Vec<Timestamp> = (0..600).chain(570..1000).map(minute).collect();
-    let entries = times.iter().zip(0..).map(|(at, n)| Entry {
+    let entries = times.iter().zip(0..).map(|(at, n)| JournalEntry {
         at: *at,
         ..entry(session(1), n)
     });
@@ -31,10 +32,10 @@ async fn what_is_later_than_a_time_is_found_also_where_a_clock_was_set_back() {
     };
     journal.submit(batch).unwrap().durable().await.unwrap();
     for since in [0, 1, 570, 585, 599, 600, 998, 999, 1000].map(minute) {
-        let scan = Scan {
+        let scan = JournalScan {
             since: Some(since),
             limit: 2000,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let found = journal.scan(scan).await.unwrap();
         let wanted = times.iter().filter(|at| **at >= since).count();
@@ -56,14 +57,14 @@ async fn what_was_written_is_read_in_order_and_verifies() {
         };
         journal.submit(batch).unwrap().durable().await.unwrap();
     }
-    let all = journal.scan(Scan::default()).await.unwrap();
+    let all = journal.scan(JournalScan::default()).await.unwrap();
     assert_eq!(all.len(), 20);
     assert!(all.windows(2).all(|pair| pair[0].row < pair[1].row));
-    let only = Scan {
+    let only = JournalScan {
         session: Some(session(2)),
         after_row: all[9].row,
         limit: 3,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let page = journal.scan(only).await.unwrap();
     assert_eq!(
@@ -71,16 +72,16 @@ async fn what_was_written_is_read_in_order_and_verifies() {
         [5, 6, 7].map(|n| (session(2), n))
     );
     assert_eq!(page[0].payload, "{\"n\":5,\"tool\":\"echo\"}");
-    let since = Scan {
+    let since = JournalScan {
         since: Some(Timestamp(1_700_000_000_000_008)),
-        ..Scan::default()
+        ..JournalScan::default()
     };
     assert_eq!(journal.scan(since).await.unwrap().len(), 4);
     let sessions = journal.sessions(10).await.unwrap();
     assert_eq!(sessions.iter().map(|s| s.events).collect::<Vec<_>>(), [10, 10]);
 
     // From outside, while the agent owns it.
-    let reader = Reader::open(state.path()).unwrap();
+    let reader = StateDirReader::open(state.path()).unwrap();
     let report = reader.verify(None).unwrap();
     assert!(report.valid, "{:?}", report.fault);
     assert_eq!((report.event_count, report.sessions.len()), (20, 2));
@@ -122,9 +123,9 @@ async fn kinds_are_found_by_their_index_and_without() {
         let kinds: &'static [&'static str] = Box::leak(kinds.into());
         assert_eq!(
             journal
-                .scan(Scan {
+                .scan(JournalScan {
                     kinds,
-                    ..Scan::default()
+                    ..JournalScan::default()
                 })
                 .await
                 .unwrap()
@@ -159,7 +160,7 @@ async fn a_restart_goes_on_with_the_chain() {
         let refused = state.journal().submit(one(entry(session(1), 99)));
         assert!(matches!(refused, Err(JournalError::Unwritable(_))));
     }
-    let report = Reader::open(dir.path()).unwrap().verify(None).unwrap();
+    let report = StateDirReader::open(dir.path()).unwrap().verify(None).unwrap();
     assert_eq!((report.valid, report.event_count), (true, 15));
 }
 
@@ -281,7 +282,7 @@ async fn a_full_queue_refuses_and_names_its_limit() {
         .await
         .unwrap();
     assert_eq!(
-        journal.scan(Scan::default()).await.unwrap()[0].sequence,
+        journal.scan(JournalScan::default()).await.unwrap()[0].sequence,
         0,
         "nothing of the refused batch was taken"
     );
@@ -302,7 +303,7 @@ async fn a_payload_that_nobody_could_verify_is_refused() {
 async fn stored_answers_are_found_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
-        durability: Durability::Relaxed,
+        durability: WriteDurability::Relaxed,
         ..Options::default()
     };
     let key = |n: u128| AnswerKey {
@@ -401,7 +402,7 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
     let journal = state.journal();
     let of = |run: u64, kind: &'static str, n: u64| {
         let payload = serde_json::json!({ "run": format!("run-{run:05}"), "swarm": "team" });
-        let entry = Entry {
+        let entry = JournalEntry {
             kind,
             payload: payload_of(&payload).unwrap(),
             ..entry(session(1), n)
@@ -422,11 +423,11 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
         };
         journal.submit(batch).unwrap().durable().await.unwrap();
     }
-    let scan = |run: u64| Scan {
+    let scan = |run: u64| JournalScan {
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
         says: Some(format!("\"run\":\"run-{run:05}\"")),
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     for run in [0, 4_321, 9_999] {
         let found = journal.scan(scan(run)).await.unwrap();
@@ -444,7 +445,7 @@ async fn one_run_of_ten_thousand_is_read_without_the_contents_of_others() {
         &dir.path().join("state"),
         "UPDATE events SET content = x'00' WHERE instr(payload, 'run-04321') = 0",
     );
-    let reader = Reader::open(dir.path().join("state")).unwrap();
+    let reader = StateDirReader::open(dir.path().join("state")).unwrap();
     assert_eq!(reader.recorded_events(&scan(4_321)).unwrap().len(), 2);
     assert!(
         reader.recorded_events(&scan(4_322)).is_err(),

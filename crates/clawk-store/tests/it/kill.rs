@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Journal as _, Scan};
-use clawk_store::{Durability, Options, Reader, StateDir};
+use clawk_kernel::ports::{Journal as _, JournalScan};
+use clawk_store::{Options, StateDir, StateDirReader, WriteDurability};
 
 use crate::{entry, one, session, with_content};
 
@@ -23,9 +23,9 @@ async fn child() {
     let (path, round) = path.rsplit_once(':').unwrap();
     let round: u64 = round.parse().unwrap();
     let durability = if round.is_multiple_of(2) {
-        Durability::Durable
+        WriteDurability::Durable
     } else {
-        Durability::Relaxed
+        WriteDurability::Relaxed
     };
     let state = StateDir::open(
         path,
@@ -79,11 +79,11 @@ async fn found(state: &StateDir) -> HashSet<u64> {
     let mut after_row = 0;
     let mut found = HashSet::new();
     loop {
-        let scan = Scan {
+        let scan = JournalScan {
             after_row,
             limit: 5000,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let page = state.journal().scan(scan).await.unwrap();
         let Some(last) = page.last() else { return found };
@@ -115,7 +115,7 @@ async fn nothing_acknowledged_is_lost_by_kill_9() {
         assert!(lost.is_empty(), "round {round}: lost {lost:?}");
         state.close();
     }
-    let report = Reader::open(dir.path()).unwrap().verify(None).unwrap();
+    let report = StateDirReader::open(dir.path()).unwrap().verify(None).unwrap();
     assert!(report.valid, "{:?}", report.fault);
     assert!(
         acknowledged.len() > 240,

@@ -23,7 +23,7 @@ mod sealed;
 #[path = "../../../../tests/parts/postgres.rs"]
 mod server;
 
-use clawk_kernel::ports::{Batch, Content, Entry};
+use clawk_kernel::ports::{Batch, EventContent, JournalEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
@@ -35,8 +35,8 @@ fn session(n: u128) -> SessionId {
 }
 
 /// The n-th entry of a session; its payload says `n`.
-fn entry(session: SessionId, n: u64) -> Entry {
-    Entry {
+fn entry(session: SessionId, n: u64) -> JournalEntry {
+    JournalEntry {
         session,
         event_id: Uuid::from_u128(u128::from(n) << 64 | session.0.as_u128()),
         span: Uuid::from_u128(3),
@@ -49,15 +49,15 @@ fn entry(session: SessionId, n: u64) -> Entry {
     }
 }
 
-fn with_content(mut entry: Entry, bytes: Vec<u8>) -> Entry {
-    entry.content = Some(Content {
+fn with_content(mut entry: JournalEntry, bytes: Vec<u8>) -> JournalEntry {
+    entry.content = Some(EventContent {
         digest: digest_of(&bytes),
         bytes,
     });
     entry
 }
 
-fn one(entry: Entry) -> Batch {
+fn one(entry: JournalEntry) -> Batch {
     Batch {
         entries: vec![entry],
         ..Batch::default()

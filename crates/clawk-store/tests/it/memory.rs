@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Ask, Batch, Memory, MemoryError, Scope, StoreQuery};
+use clawk_kernel::ports::{Batch, Memory, MemoryError, MemorySearch, Scope, StoreQuery};
 use clawk_kernel::time::{SystemClock, Timestamp};
 use clawk_manifest::model::Store;
-use clawk_memory::{Qdrant, QdrantOptions};
+use clawk_memory::{QdrantMemory, QdrantOptions};
 use clawk_proto::method::NewEntry;
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Mark, New, Used, Vector, Whose};
-use clawk_secrets::{Env, Secret};
-use clawk_store::{Durability, Options, Restore, StateDir};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryInsertion, EntryProvenance, SearchMethod, Vector};
+use clawk_secrets::{EnvironmentSource, Secret};
+use clawk_store::{Options, RestoreSelection, StateDir, WriteDurability};
 use serde_json::{Value, json};
 
 use super::sealed::{self, Encrypted};
@@ -67,7 +67,7 @@ fn postgres() -> [Backend; 3] {
             pgvector,
             ..clawk_postgres::Options::new(Secret::new("url", server.url()))
         };
-        let database = clawk_postgres::Database::new(options, &Env::Process).unwrap();
+        let database = clawk_postgres::PgDatabase::new(options, &EnvironmentSource::Process).unwrap();
         let memory = clawk_postgres::PgMemory::new(database, "tested");
         let memory: Arc<dyn Memory> = match schema {
             "encrypted" => Arc::new(Encrypted(Arc::new(memory.with_vault(Some(sealed::vault("a")))))),
@@ -81,7 +81,7 @@ fn postgres() -> [Backend; 3] {
 }
 
 /// On Qdrant, by the local mode of its own client.
-fn qdrant() -> (Qdrant, super::qdrant::Server) {
+fn qdrant() -> (QdrantMemory, super::qdrant::Server) {
     let server = super::qdrant::Server::start();
     let options = QdrantOptions {
         url: server.url(),
@@ -90,7 +90,10 @@ fn qdrant() -> (Qdrant, super::qdrant::Server) {
         connect_timeout: std::time::Duration::from_secs(30),
         operation_timeout: std::time::Duration::from_secs(60),
     };
-    (Qdrant::new(&options, "tested", &Env::Process).unwrap(), server)
+    (
+        QdrantMemory::new(&options, "tested", &EnvironmentSource::Process).unwrap(),
+        server,
+    )
 }
 
 /// Every back end, each empty.
@@ -440,20 +443,20 @@ async fn what_cannot_be_served_is_refused_at_start() {
         .unwrap();
 }
 
-fn marked(id: &str, text: &str, whose: &str) -> New {
-    New {
+fn marked(id: &str, text: &str, whose: &str) -> EntryInsertion {
+    EntryInsertion {
         id: id.to_owned(),
         entry: new(json!(text), None),
-        mark: Mark {
+        mark: EntryProvenance {
             origin: "user".to_owned(),
             whose: whose.to_owned(),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     }
 }
 
-fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
-    Ask {
+fn asked(whose: ConversationFilter, query: StoreQuery, limit: usize) -> MemorySearch {
+    MemorySearch {
         whose,
         query,
         vector: None,
@@ -464,7 +467,7 @@ fn asked(whose: Whose, query: StoreQuery, limit: usize) -> Ask {
 fn opened() -> (StateDir, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
-        durability: Durability::Relaxed,
+        durability: WriteDurability::Relaxed,
         ..Options::default()
     };
     (StateDir::open(dir.path(), options).unwrap(), dir)
@@ -473,9 +476,9 @@ fn opened() -> (StateDir, tempfile::TempDir) {
 async fn ids(
     memory: &Arc<dyn Memory>,
     store: &Store,
-    whose: Whose,
+    whose: ConversationFilter,
     text: &str,
-) -> (Vec<String>, Option<Used>) {
+) -> (Vec<String>, Option<SearchMethod>) {
     let found = memory
         .ask(store, &place("a", ""), asked(whose, words(text), 5))
         .await
@@ -503,7 +506,7 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
                 marked("1", "Anna owns a red bicycle", "tg/anna"),
                 marked("2", "a red bicycle is in the shop", ""),
             ];
-            let theirs: Vec<New> = (0..200)
+            let theirs: Vec<EntryInsertion> = (0..200)
                 .map(|n| marked(&format!("b{n}"), "Ben owns a red bicycle", "tg/ben"))
                 .collect();
             for entries in [mine, theirs] {
@@ -512,7 +515,7 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
                     .await
                     .unwrap();
             }
-            let of = |who: &str| Whose::Of(vec![who.to_owned()]);
+            let of = |who: &str| ConversationFilter::Of(vec![who.to_owned()]);
             let (mut found, _) = ids(memory, &store, of("tg/anna"), "red bicycle").await;
             found.sort();
             assert_eq!(found, ["1", "2"], "{strategy}");
@@ -522,7 +525,10 @@ async fn a_conversations_entries_are_found_by_it_and_by_nobody_else() {
                 "{strategy}"
             );
             assert_eq!(
-                ids(memory, &store, Whose::All, "red bicycle").await.0.len(),
+                ids(memory, &store, ConversationFilter::All, "red bicycle")
+                    .await
+                    .0
+                    .len(),
                 5,
                 "{strategy}"
             );
@@ -556,15 +562,15 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
                 .unwrap();
         }
         assert_eq!(
-            ids(memory, &words_only, Whose::All, "the doctor's name").await,
-            (vec![], Some(Used::FullText))
+            ids(memory, &words_only, ConversationFilter::All, "the doctor's name").await,
+            (vec![], Some(SearchMethod::FullText))
         );
-        let (found, used) = ids(memory, &both, Whose::All, "the doctor's name").await;
-        assert_eq!((found[0].as_str(), used), ("1", Some(Used::Static)));
+        let (found, used) = ids(memory, &both, ConversationFilter::All, "the doctor's name").await;
+        assert_eq!((found[0].as_str(), used), ("1", Some(SearchMethod::Static)));
         // A provider's vectors come later; until then, and while none is given for the question, words are what there is.
         assert_eq!(
-            ids(memory, &paid, Whose::All, "doctor").await,
-            (vec![], Some(Used::FullText))
+            ids(memory, &paid, ConversationFilter::All, "doctor").await,
+            (vec![], Some(SearchMethod::FullText))
         );
         let lacking = memory.lacking(&paid, "p/m", 10).await.unwrap();
         assert_eq!(lacking.len(), 2);
@@ -585,14 +591,14 @@ async fn marks_are_kept_and_an_answer_says_how_it_was_searched() {
             .ask(
                 &paid,
                 &place("a", ""),
-                Ask {
+                MemorySearch {
                     vector: Some(vector),
-                    ..asked(Whose::All, words("doctor"), 1)
+                    ..asked(ConversationFilter::All, words("doctor"), 1)
                 },
             )
             .await
             .unwrap();
-        assert_eq!(found.used, Some(Used::Hybrid));
+        assert_eq!(found.used, Some(SearchMethod::Hybrid));
         assert_eq!(
             (found.hits[0].mark.origin.as_str(), found.hits[0].mark.untrusted),
             ("web https://x.test/", true)
@@ -628,7 +634,7 @@ async fn checkpoints_keep_the_newest_of_each_task_for_their_time() {
                 .ask(
                     &store,
                     &place("a", ""),
-                    asked(Whose::All, StoreQuery::Key(task.to_owned()), 9),
+                    asked(ConversationFilter::All, StoreQuery::Key(task.to_owned()), 9),
                 )
                 .await
                 .unwrap();
@@ -661,7 +667,10 @@ async fn a_workspaces_isolation_is_its_scope() {
         }
         for at in &places {
             let query = StoreQuery::Key("notes/a.md".to_owned());
-            let found = memory.ask(&store, at, asked(Whose::All, query, 9)).await.unwrap();
+            let found = memory
+                .ask(&store, at, asked(ConversationFilter::All, query, 9))
+                .await
+                .unwrap();
             assert_eq!(found.hits.len(), 1, "the last writer of a path wins");
             all.insert(found.hits[0].entry.id.clone());
         }
@@ -717,7 +726,7 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             .unwrap();
         let old = memory.old(&store, &place("a", "")).await.unwrap();
         let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
-        let summary = Summary {
+        let summary = CompactionSummary {
             of,
             text: "they spoke of a garden".to_owned(),
         };
@@ -726,14 +735,14 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
-        let (found, _) = ids(&memory, &store, Whose::All, "spoke").await;
+        let (found, _) = ids(&memory, &store, ConversationFilter::All, "spoke").await;
         assert_eq!(
             found.contains(&"summary-e5".to_owned()),
             strategy == "summarize",
             "{found:?}"
         );
         // Forgetting one that was set aside takes the summary that was made of it as well.
-        let reader = clawk_store::Reader::open(dir.path()).unwrap();
+        let reader = clawk_store::StateDirReader::open(dir.path()).unwrap();
         let parts = reader.memory_parts(None).unwrap();
         let gone = reader.remembered_as(&parts, "e2").unwrap();
         assert_eq!(gone.len(), 1);
@@ -742,23 +751,23 @@ async fn what_compaction_sets_aside_comes_back_and_what_is_forgotten_does_not() 
             .await
             .unwrap();
         assert!(
-            ids(&memory, &store, Whose::All, "secret2")
+            ids(&memory, &store, ConversationFilter::All, "secret2")
                 .await
                 .0
                 .iter()
                 .all(|id| id != "e2")
         );
         assert!(
-            !ids(&memory, &store, Whose::All, "spoke")
+            !ids(&memory, &store, ConversationFilter::All, "spoke")
                 .await
                 .0
                 .contains(&"summary-e5".to_owned())
         );
         state
-            .restore(&parts, Restore::All, "me", &SystemClock::default())
+            .restore(&parts, RestoreSelection::All, "me", &SystemClock::default())
             .await
             .unwrap();
-        let (found, _) = ids(&memory, &store, Whose::All, "secret0").await;
+        let (found, _) = ids(&memory, &store, ConversationFilter::All, "secret0").await;
         assert_eq!(found[0], "e0", "{strategy}");
         assert_eq!(reader.memory_parts(None).unwrap()[0].entries, 9, "{strategy}");
         assert!(reader.remembered_as(&parts, "e2").unwrap().is_empty());
@@ -786,11 +795,11 @@ async fn compaction_comes_by_itself_before_retention_would_delete() {
                 .await
                 .unwrap();
         }
-        let reader = clawk_store::Reader::open(dir.path()).unwrap();
+        let reader = clawk_store::StateDirReader::open(dir.path()).unwrap();
         let parts = reader.memory_parts(None).unwrap();
         assert!(parts[0].entries <= 20);
         state
-            .restore(&parts, Restore::All, "me", &SystemClock::default())
+            .restore(&parts, RestoreSelection::All, "me", &SystemClock::default())
             .await
             .unwrap();
         assert_eq!(
@@ -915,7 +924,7 @@ async fn a_merged_entry_comes_back_by_its_id() {
             .unwrap();
     }
     memory.retain(&merging, T0).await.unwrap();
-    let parts = clawk_store::Reader::open(state.path())
+    let parts = clawk_store::StateDirReader::open(state.path())
         .unwrap()
         .memory_parts(None)
         .unwrap();
@@ -923,7 +932,7 @@ async fn a_merged_entry_comes_back_by_its_id() {
     let back = state
         .restore(
             &parts,
-            Restore::Id("one".to_owned()),
+            RestoreSelection::Id("one".to_owned()),
             "me",
             &SystemClock::default(),
         )
@@ -953,7 +962,7 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
         let of: Vec<String> = old.iter().map(|hit| hit.entry.id.clone()).collect();
         let text = "they spoke of a garden".to_owned();
         let counts = memory
-            .compact(&store, &at, T0, Some(Summary { of, text }))
+            .compact(&store, &at, T0, Some(CompactionSummary { of, text }))
             .await
             .unwrap();
         assert_eq!(counts, (10, 5), "{strategy}");
@@ -963,7 +972,7 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
             .keep(&store, &at, annas, T0, Batch::default())
             .await
             .unwrap();
-        let ben = Whose::Of(vec!["tg/ben".to_owned()]);
+        let ben = ConversationFilter::Of(vec!["tg/ben".to_owned()]);
         assert!(
             memory
                 .remove(&store, &at, ben, "x".to_owned())
@@ -971,7 +980,7 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
                 .unwrap()
                 .is_none()
         );
-        let anna = Whose::Of(vec!["tg/anna".to_owned()]);
+        let anna = ConversationFilter::Of(vec!["tg/anna".to_owned()]);
         assert!(
             memory
                 .remove(&store, &at, anna, "x".to_owned())
@@ -980,7 +989,7 @@ async fn what_compaction_sets_aside_on_qdrant_comes_back_and_what_is_forgotten_d
                 .is_some()
         );
         let gone = memory
-            .remove(&store, &at, Whose::All, "e2".to_owned())
+            .remove(&store, &at, ConversationFilter::All, "e2".to_owned())
             .await
             .unwrap();
         assert_eq!(gone.unwrap().entry.id, "e2", "{strategy}");
@@ -1018,16 +1027,16 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
             model: "p/m".to_owned(),
             values: vec![1.0, 0.0, 0.0],
         });
-        let ask = Ask {
+        let ask = MemorySearch {
             vector,
-            ..asked(Whose::All, words("xyz"), limit)
+            ..asked(ConversationFilter::All, words("xyz"), limit)
         };
         let found = memory.ask(&store, &at, ask).await.unwrap();
         found.hits.into_iter().map(|hit| hit.entry.id).collect::<Vec<_>>()
     };
     assert_eq!(near(9).await.len(), 2);
     memory
-        .remove(&store, &at, Whose::All, "1".to_owned())
+        .remove(&store, &at, ConversationFilter::All, "1".to_owned())
         .await
         .unwrap()
         .unwrap();
@@ -1039,7 +1048,7 @@ async fn vectors_on_qdrant_go_with_their_entry_and_a_wrong_key_is_refused() {
         connect_timeout: std::time::Duration::from_secs(30),
         operation_timeout: std::time::Duration::from_secs(60),
     };
-    let wrong = Qdrant::new(&options, "tested", &Env::Process).unwrap();
+    let wrong = QdrantMemory::new(&options, "tested", &EnvironmentSource::Process).unwrap();
     let refused = wrong.count(&store, &at).await.unwrap_err().to_string();
     assert!(
         refused.contains("401") && !refused.contains("CANARY"),
@@ -1053,7 +1062,7 @@ async fn a_store_that_is_alone_answers_as_beside_another_and_never_with_entries_
     let (state, dir) = opened();
     let own = store(json!({"type": "semantic", "name": "own", "search": {"strategy": "fts-only"}}));
     let other = store(json!({"type": "semantic", "name": "other", "search": {"strategy": "fts-only"}}));
-    let keep = async |state: &StateDir, store: &Store, entries: Vec<New>| {
+    let keep = async |state: &StateDir, store: &Store, entries: Vec<EntryInsertion>| {
         let memory = state.memory();
         let here = place("a", "");
         let kept = memory.keep(store, &here, entries, T0, Batch::default());
@@ -1061,7 +1070,7 @@ async fn a_store_that_is_alone_answers_as_beside_another_and_never_with_entries_
     };
     let found = async |state: &StateDir| -> Vec<(String, Option<f64>)> {
         let (memory, here) = (state.memory(), place("a", ""));
-        let ask = asked(Whose::All, words("the red bicycle of Anna"), 50);
+        let ask = asked(ConversationFilter::All, words("the red bicycle of Anna"), 50);
         let found = memory.ask(&own, &here, ask).await.unwrap();
         let hits = found.hits.into_iter();
         hits.map(|hit| (hit.entry.id, hit.entry.score)).collect()

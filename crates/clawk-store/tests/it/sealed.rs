@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawk_kernel::ports::{
-    Ask, Batch, InboxChange, Journal as _, Lacking, Later, Memory, MemoryError, Owed, Scan, Scope, StoreQuery,
+    Batch, BoxFuture, InboxChange, Journal as _, JournalScan, Memory, MemoryError, MemorySearch, OwedAnswer,
+    Scope, StoreQuery, UnembeddedEntry,
 };
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
-use clawk_memory::{Files, Held};
+use clawk_memory::{FolderMemory, FolderScopeView};
 use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
-use clawk_recall::compact::Summary;
-use clawk_recall::entry::{Found, Hit, Mark, New, Whose};
-use clawk_recall::seal::{Key, Vault};
-use clawk_store::{Keys, Options, Reader, StateDir, StateError};
+use clawk_recall::compact::CompactionSummary;
+use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult};
+use clawk_recall::seal::{SealKey, SealKeyring};
+use clawk_store::{Keys, Options, StateDir, StateDirReader, StateError};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -37,7 +38,7 @@ fn encrypted(store: &Store) -> Store {
     }
 }
 
-type Answer<'a, T> = Later<'a, Result<T, MemoryError>>;
+type Answer<'a, T> = BoxFuture<'a, Result<T, MemoryError>>;
 
 impl Memory for Encrypted {
     fn check(&self, store: &Store) -> Result<(), MemoryError> {
@@ -48,7 +49,12 @@ impl Memory for Encrypted {
         self.0.joins(store)
     }
 
-    fn ask<'a>(&'a self, store: &'a Store, place: &'a Scope, ask: Ask) -> Answer<'a, Found> {
+    fn ask<'a>(
+        &'a self,
+        store: &'a Store,
+        place: &'a Scope,
+        ask: MemorySearch,
+    ) -> Answer<'a, EntrySearchResult> {
         Box::pin(async move { self.0.ask(&encrypted(store), place, ask).await })
     }
 
@@ -56,14 +62,14 @@ impl Memory for Encrypted {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        entries: Vec<New>,
+        entries: Vec<EntryInsertion>,
         at: Timestamp,
         record: Batch,
     ) -> Answer<'a, Vec<String>> {
         Box::pin(async move { self.0.keep(&encrypted(store), place, entries, at, record).await })
     }
 
-    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, Vec<Hit>> {
+    fn old<'a>(&'a self, store: &'a Store, place: &'a Scope) -> Answer<'a, Vec<EntryHit>> {
         Box::pin(async move { self.0.old(&encrypted(store), place).await })
     }
 
@@ -72,7 +78,7 @@ impl Memory for Encrypted {
         store: &'a Store,
         place: &'a Scope,
         at: Timestamp,
-        summary: Option<Summary>,
+        summary: Option<CompactionSummary>,
     ) -> Answer<'a, (u64, u64)> {
         Box::pin(async move { self.0.compact(&encrypted(store), place, at, summary).await })
     }
@@ -85,9 +91,9 @@ impl Memory for Encrypted {
         &'a self,
         store: &'a Store,
         place: &'a Scope,
-        whose: Whose,
+        whose: ConversationFilter,
         id: String,
-    ) -> Answer<'a, Option<Hit>> {
+    ) -> Answer<'a, Option<EntryHit>> {
         Box::pin(async move { self.0.remove(&encrypted(store), place, whose, id).await })
     }
 
@@ -95,7 +101,12 @@ impl Memory for Encrypted {
         Box::pin(async move { self.0.count(&encrypted(store), place).await })
     }
 
-    fn lacking<'a>(&'a self, store: &'a Store, model: &'a str, limit: usize) -> Answer<'a, Vec<Lacking>> {
+    fn lacking<'a>(
+        &'a self,
+        store: &'a Store,
+        model: &'a str,
+        limit: usize,
+    ) -> Answer<'a, Vec<UnembeddedEntry>> {
         Box::pin(async move { self.0.lacking(&encrypted(store), model, limit).await })
     }
 
@@ -109,12 +120,12 @@ impl Memory for Encrypted {
     }
 }
 
-fn key(digit: &str) -> Key {
-    Key::from_hex(&digit.repeat(64)).unwrap()
+fn key(digit: &str) -> SealKey {
+    SealKey::from_hex(&digit.repeat(64)).unwrap()
 }
 
-pub(crate) fn vault(digit: &str) -> Arc<Vault> {
-    Arc::new(Vault::new(key(digit)))
+pub(crate) fn vault(digit: &str) -> Arc<SealKeyring> {
+    Arc::new(SealKeyring::new(key(digit)))
 }
 
 /// The names of stores in these tests and in the contract's.
@@ -143,7 +154,7 @@ const NAMES: [&str; 20] = [
 
 fn keys(digit: &str, stores: &[&str]) -> Keys {
     Keys {
-        vault: Vault::new(key(digit)),
+        vault: SealKeyring::new(key(digit)),
         reference: format!("KEY_{digit}"),
         stores: stores.iter().map(|name| (*name).to_owned()).collect(),
     }
@@ -158,13 +169,13 @@ pub(crate) fn state() -> (StateDir, TempDir) {
     (open(dir.path(), Some(keys("a", &NAMES))).unwrap(), dir)
 }
 
-pub(crate) fn files(vault: Option<Arc<Vault>>) -> (Files, TempDir) {
+pub(crate) fn files(vault: Option<Arc<SealKeyring>>) -> (FolderMemory, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     (in_folder(dir.path(), vault), dir)
 }
 
-fn in_folder(root: &Path, vault: Option<Arc<Vault>>) -> Files {
-    Files::new(clawk_memory::Options {
+fn in_folder(root: &Path, vault: Option<Arc<SealKeyring>>) -> FolderMemory {
+    FolderMemory::new(clawk_memory::Options {
         root: root.to_owned(),
         home: None,
         tenant: String::new(),
@@ -207,22 +218,22 @@ fn facts(encrypted: bool) -> Store {
     store(json!({"name": "facts", "type": "key-value", "encryption": encrypted, "scope": "global"}))
 }
 
-fn new(id: &str, key: Option<&str>, text: &str) -> New {
-    New {
+fn new(id: &str, key: Option<&str>, text: &str) -> EntryInsertion {
+    EntryInsertion {
         id: id.to_owned(),
         entry: NewEntry {
             content: json!(text),
             key: key.map(str::to_owned),
             metadata: Some(json!({ "said": text })),
         },
-        mark: Mark {
+        mark: EntryProvenance {
             origin: format!("web http://{text}"),
-            ..Mark::default()
+            ..EntryProvenance::default()
         },
     }
 }
 
-async fn keep(memory: &dyn Memory, store: &Store, entries: Vec<New>) {
+async fn keep(memory: &dyn Memory, store: &Store, entries: Vec<EntryInsertion>) {
     let place = Scope::default();
     memory
         .keep(store, &place, entries, T0, Batch::default())
@@ -231,14 +242,14 @@ async fn keep(memory: &dyn Memory, store: &Store, entries: Vec<New>) {
 }
 
 async fn texts(memory: &dyn Memory, store: &Store, query: StoreQuery) -> Vec<String> {
-    let ask = Ask {
-        whose: Whose::All,
+    let ask = MemorySearch {
+        whose: ConversationFilter::All,
         query,
         vector: None,
         limit: 20,
     };
     let found = memory.ask(store, &Scope::default(), ask).await.unwrap();
-    let text = |hit: &Hit| hit.entry.content.as_str().unwrap().to_owned();
+    let text = |hit: &EntryHit| hit.entry.content.as_str().unwrap().to_owned();
     found.hits.iter().map(text).collect()
 }
 
@@ -247,7 +258,7 @@ async fn texts(memory: &dyn Memory, store: &Store, query: StoreQuery) -> Vec<Str
 /// Why a message failed, whose answer is owed: what a server or a tool said.
 async fn owe_a_reason(state: &StateDir) {
     let (message, of) = (MessageId(uuid::Uuid::from_u128(7)), session(0));
-    let owed = Owed {
+    let owed = OwedAnswer {
         message,
         session: of,
         channel: "chat".to_owned(),
@@ -336,9 +347,9 @@ async fn is_whole(state: &StateDir) {
         owed.first().unwrap().reason.as_deref(),
         Some(&*format!("the server said: {PLANTED}"))
     );
-    let scan = Scan {
+    let scan = JournalScan {
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let events = state.journal().scan(scan).await.unwrap();
     let sizes: Vec<usize> = events
@@ -369,7 +380,7 @@ async fn nothing_of_an_encrypted_store_can_be_read_on_the_disk() {
         assert!(error.contains(why), "{error}");
     }
     // Who looks without the key sees how much there is, and no text.
-    let reader = Reader::open(dir.path()).unwrap();
+    let reader = StateDirReader::open(dir.path()).unwrap();
     let parts = reader.memory_parts(Some("facts")).unwrap();
     assert_eq!(parts[0].entries, 1);
     let error = reader.remembered(&parts[0], None, 9).unwrap_err().to_string();
@@ -435,7 +446,7 @@ async fn what_is_forgotten_and_restored_leaves_and_joins_the_index_in_memory() {
     let back = state
         .restore(
             &parts,
-            clawk_store::Restore::All,
+            clawk_store::RestoreSelection::All,
             "me",
             &clawk_kernel::time::SystemClock::default(),
         )
@@ -445,7 +456,12 @@ async fn what_is_forgotten_and_restored_leaves_and_joins_the_index_in_memory() {
     let all = texts(&*memory, &notes(true), found("zanzibar")).await;
     assert!(all.iter().any(|text| text.ends_with("is 0")), "{all:?}");
     memory
-        .remove(&notes(true), &Scope::default(), Whose::All, "n0".to_owned())
+        .remove(
+            &notes(true),
+            &Scope::default(),
+            ConversationFilter::All,
+            "n0".to_owned(),
+        )
         .await
         .unwrap()
         .unwrap();
@@ -458,7 +474,7 @@ async fn what_is_forgotten_and_restored_leaves_and_joins_the_index_in_memory() {
 
 fn state_parts(state: &StateDir, store: &str) -> Vec<clawk_store::MemoryPart> {
     // The reader of another process has no key; counting needs none.
-    Reader::open(state.path())
+    StateDirReader::open(state.path())
         .unwrap()
         .memory_parts(Some(store))
         .unwrap()
@@ -467,7 +483,7 @@ fn state_parts(state: &StateDir, store: &str) -> Vec<clawk_store::MemoryPart> {
 /// Both keys: the new one seals.
 fn both() -> Keys {
     Keys {
-        vault: Vault::new(key("b")).with_older(key("a")),
+        vault: SealKeyring::new(key("b")).with_older(key("a")),
         reference: "KEY_b".to_owned(),
         stores: BTreeSet::new(),
     }
@@ -482,7 +498,7 @@ async fn another_key_seals_everything_and_the_old_one_opens_nothing() {
     let state = open(dir.path(), Some(both())).unwrap();
     is_whole(&state).await;
     state.close();
-    let references = Reader::open(dir.path())
+    let references = StateDirReader::open(dir.path())
         .unwrap()
         .key_references()
         .unwrap()
@@ -626,9 +642,9 @@ async fn sealed_rows_that_change_places_do_not_open() {
     connection.execute_batch(swap).unwrap();
     drop(connection);
     let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
-    let scan = Scan {
+    let scan = JournalScan {
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let error = state.journal().scan(scan).await.unwrap_err().to_string();
     assert!(
@@ -688,8 +704,8 @@ async fn stores_in_folders_are_sealed_line_by_line() {
     assert!(refused.contains("write `encryption: true`"), "{refused}");
 
     // Another key: the line says with which it was sealed.
-    let both = Arc::new(Vault::new(key("b")).with_older(key("a")));
-    for mut held in Held::all(dir.path(), Some(&both)).unwrap() {
+    let both = Arc::new(SealKeyring::new(key("b")).with_older(key("a")));
+    for mut held in FolderScopeView::all(dir.path(), Some(&both)).unwrap() {
         held.seal_anew().unwrap();
     }
     let files = in_folder(dir.path(), Some(vault("b")));

@@ -2,27 +2,27 @@ use clawk_manifest::model::AggregationStrategy as Strategy;
 use clawk_proto::method::TaskStatus::{self, Completed, Failed, Partial};
 use proptest::prelude::*;
 
-use super::{Combined, Fault, Outcome, Purpose, Said, chosen, combine, verdict};
-use crate::answer::Answer;
+use super::{CombineResult, HeadPurpose, MemberAnswer, SwarmFault, TaskOutcome, chosen, combine, verdict};
+use crate::answer::TaskAnswer;
 
-fn said(all: &[(TaskStatus, &str)]) -> Vec<Said> {
-    let one = |(at, (status, text)): (usize, &(TaskStatus, &str))| Said {
+fn said(all: &[(TaskStatus, &str)]) -> Vec<MemberAnswer> {
+    let one = |(at, (status, text)): (usize, &(TaskStatus, &str))| MemberAnswer {
         member: format!("m{at}"),
         status: *status,
-        answer: Answer::of(text),
+        answer: TaskAnswer::of(text),
     };
     all.iter().enumerate().map(one).collect()
 }
 
-fn done(strategy: Strategy, all: &[(TaskStatus, &str)], short: bool) -> Outcome {
-    let fault = Fault::failed("timeout", "x");
+fn done(strategy: Strategy, all: &[(TaskStatus, &str)], short: bool) -> TaskOutcome {
+    let fault = SwarmFault::failed("timeout", "x");
     match combine(strategy, &said(all), short.then_some(&fault)) {
-        Combined::Done(outcome) => *outcome,
-        Combined::Ask(purpose) => panic!("asks {purpose:?}"),
+        CombineResult::Done(outcome) => *outcome,
+        CombineResult::Ask(purpose) => panic!("asks {purpose:?}"),
     }
 }
 
-fn end(outcome: &Outcome) -> (TaskStatus, &str, &str) {
+fn end(outcome: &TaskOutcome) -> (TaskStatus, &str, &str) {
     let reason = outcome.fault.as_ref().map_or("", |fault| &fault.reason);
     (outcome.status, &outcome.answer.text, reason)
 }
@@ -67,7 +67,7 @@ fn partial_answers_count_where_they_may() {
     assert_eq!(end(&done(Strategy::BestOfN, both, false)).1, "b");
     assert_eq!(
         combine(Strategy::LeaderDecides, &said(both), None),
-        Combined::Ask(Purpose::Decide)
+        CombineResult::Ask(HeadPurpose::Decide)
     );
     assert_eq!(
         end(&done(Strategy::MajorityVote, both, false)),
@@ -134,7 +134,7 @@ fn a_verdict_is_a_number_in_range() {
         assert_eq!(verdict(unreadable, 2), None, "{unreadable}");
     }
     let said = said(&[(Completed, "a"), (Completed, "b")]);
-    let counting: Vec<&Said> = said.iter().collect();
+    let counting: Vec<&MemberAnswer> = said.iter().collect();
     let outcome = chosen(&counting, "head", 2, None);
     assert_eq!(
         (outcome.answer.text.as_str(), outcome.judge.unwrap().best),
@@ -155,9 +155,9 @@ proptest! {
     ) {
         let strategy = Strategy::ALL[at];
         let all: Vec<(TaskStatus, &str)> = all.iter().map(|(status, text)| (*status, text.as_str())).collect();
-        let fault = Fault::failed("timeout", "x");
-        if let Combined::Done(outcome) = combine(strategy, &said(&all), short.then_some(&fault)) {
-            prop_assert_eq!(outcome.status == Failed, outcome.answer == Answer::default());
+        let fault = SwarmFault::failed("timeout", "x");
+        if let CombineResult::Done(outcome) = combine(strategy, &said(&all), short.then_some(&fault)) {
+            prop_assert_eq!(outcome.status == Failed, outcome.answer == TaskAnswer::default());
             prop_assert!(outcome.status != Failed || outcome.fault.is_some());
             prop_assert!(!short || outcome.status != Completed);
             let known = all.iter().any(|(_, text)| outcome.answer.text.contains(text));

@@ -5,9 +5,10 @@ use clawk_proto::method::TaskStatus;
 use serde_json::Value;
 
 use super::{
-    BTreeSet, Brief, Coord, Effect, Fact, Kind, NewTask, Phase, Reception, TaskId, Used, Who, Wish, derived,
+    BTreeSet, Effect, Kind, NewTask, ReportReception, SwarmCoordinator, SwarmFact, SwarmTaskPhase,
+    SwarmWorkerId, TaskBrief, TaskConstraints, TaskId, TryUsage, derived,
 };
-use crate::answer::{Answer, Fault, MAX_ANSWER_BYTES, canonical};
+use crate::answer::{MAX_ANSWER_BYTES, SwarmFault, TaskAnswer, canonical};
 use crate::words;
 
 /// Bytes of a task's description with its input.
@@ -15,7 +16,7 @@ pub(super) const MAX_TASK_BYTES: usize = 1 << 20;
 
 /// Why a task is not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct SwarmTaskRefusal {
     /// The wire's number: -32040 or -32602.
     pub code: i64,
     /// A stable word: `busy`, `circuit_open`, `max_depth`, `ask_cycle`, `not_below`, `unknown_task` …
@@ -24,9 +25,9 @@ pub struct Refusal {
     pub message: String,
 }
 
-impl Refusal {
+impl SwarmTaskRefusal {
     fn unreached(reason: &'static str, message: impl Into<String>) -> Self {
-        let fault = Fault::unreached(reason, message);
+        let fault = SwarmFault::unreached(reason, message);
         Self {
             code: fault.code,
             reason,
@@ -45,35 +46,35 @@ impl Refusal {
 
 /// A task that a member wants done.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct DelegatedTask {
     /// Its id: the same call gives the same one.
     pub task: TaskId,
     /// What is to be done.
-    pub brief: Brief,
+    pub brief: TaskBrief,
     /// A member, an identity or a role; none: whoever is free below the asker.
     pub to: Option<String>,
     /// Wishes; they only narrow.
-    pub wish: Wish,
+    pub wish: TaskConstraints,
     /// The asker waits for the result.
     pub wait: bool,
 }
 
 /// On which terms a run is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms<'a> {
+pub struct RunTerms<'a> {
     /// A member, an identity or a role; none: the whole swarm.
     pub to: Option<&'a str>,
     /// Wishes; they only narrow.
-    pub wish: Wish,
+    pub wish: TaskConstraints,
     /// Another host of the swarm gives it: that host counts it.
     pub from_afar: bool,
 }
 
-fn size(brief: &Brief) -> usize {
+fn size(brief: &TaskBrief) -> usize {
     brief.description.len() + brief.input.as_ref().map_or(0, |input| canonical(input).len())
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// Takes a run: a task for the whole swarm, or for the members that `to` names. The same id again is the same run, and
     /// changes nothing.
     ///
@@ -82,14 +83,14 @@ impl Coord {
     pub fn accept(
         &mut self,
         run: &TaskId,
-        brief: Brief,
+        brief: TaskBrief,
         to: Option<&str>,
         origin: &str,
         now_ms: u64,
-    ) -> Result<Vec<Effect>, Refusal> {
-        let terms = Terms {
+    ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
+        let terms = RunTerms {
             to,
-            ..Terms::default()
+            ..RunTerms::default()
         };
         self.accept_within(run, brief, terms, origin, now_ms)
     }
@@ -101,23 +102,23 @@ impl Coord {
     pub fn accept_within(
         &mut self,
         run: &TaskId,
-        brief: Brief,
-        terms: Terms<'_>,
+        brief: TaskBrief,
+        terms: RunTerms<'_>,
         origin: &str,
         now_ms: u64,
-    ) -> Result<Vec<Effect>, Refusal> {
+    ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         if let Some(known) = self.runs.get(run) {
             return if known.brief == brief {
                 Ok(Vec::new())
             } else {
-                Err(Refusal::invalid(
+                Err(SwarmTaskRefusal::invalid(
                     "task_id_reused",
                     "another task has this `task_id`",
                 ))
             };
         }
         if self.tasks.contains_key(run) || self.ended.contains(run) {
-            return Err(Refusal::invalid(
+            return Err(SwarmTaskRefusal::invalid(
                 "task_id_reused",
                 "another task has this `task_id`",
             ));
@@ -125,9 +126,9 @@ impl Coord {
         if brief.description.trim().is_empty() || size(&brief) > MAX_TASK_BYTES {
             let message =
                 format!("a task has a description, and at most {MAX_TASK_BYTES} bytes with its input");
-            return Err(Refusal::invalid("bad_task", message));
+            return Err(SwarmTaskRefusal::invalid("bad_task", message));
         }
-        let all: Vec<Who> = self.plan.all().chain([Who::Claw]).collect();
+        let all: Vec<SwarmWorkerId> = self.plan.all().chain([SwarmWorkerId::Claw]).collect();
         let to = match terms.to {
             None => Vec::new(),
             Some(name) => {
@@ -140,13 +141,13 @@ impl Coord {
                         "`{name}` is no member, identity or role of the swarm `{}`",
                         self.plan.swarm
                     );
-                    return Err(Refusal::invalid("unknown_member", message));
+                    return Err(SwarmTaskRefusal::invalid("unknown_member", message));
                 }
                 named
             }
         };
         self.room()?;
-        self.emit(Fact::Run {
+        self.emit(SwarmFact::Run {
             run: run.clone(),
             brief,
             to,
@@ -166,7 +167,12 @@ impl Coord {
     ///
     /// # Errors
     /// The asker does not work, may not delegate, or to nobody of that name; nobody is free (`direct`), or too much waits.
-    pub fn delegate(&mut self, asker: &TaskId, wanted: Wanted, now_ms: u64) -> Result<Vec<Effect>, Refusal> {
+    pub fn delegate(
+        &mut self,
+        asker: &TaskId,
+        wanted: DelegatedTask,
+        now_ms: u64,
+    ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         let (who, run) = self.asker(asker)?;
         if self.tasks.contains_key(&wanted.task) {
             return self.again(asker, &wanted);
@@ -177,7 +183,7 @@ impl Coord {
                 "`{}` has no members below it to delegate to",
                 self.plan.member(who)
             );
-            return Err(Refusal::invalid("not_below", message));
+            return Err(SwarmTaskRefusal::invalid("not_below", message));
         }
         let among = match &wanted.to {
             None => below,
@@ -186,7 +192,7 @@ impl Coord {
                 if named.is_empty() {
                     let names: Vec<&str> = below.iter().map(|who| self.plan.member(*who)).collect();
                     let message = format!("`{name}` is none of {}", names.join(", "));
-                    return Err(Refusal::invalid("not_below", message));
+                    return Err(SwarmTaskRefusal::invalid("not_below", message));
                 }
                 named
             }
@@ -228,17 +234,17 @@ impl Coord {
         to: &str,
         question: String,
         now_ms: u64,
-    ) -> Result<Vec<Effect>, Refusal> {
+    ) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         let (who, run) = self.asker(asker)?;
-        let brief = Brief {
+        let brief = TaskBrief {
             description: words::marked(self.plan.member(who), &question),
             input: None,
         };
-        let wanted = Wanted {
+        let wanted = DelegatedTask {
             task,
             brief,
             to: Some(to.to_owned()),
-            wish: Wish::default(),
+            wish: TaskConstraints::default(),
             wait: true,
         };
         if self.tasks.contains_key(&wanted.task) {
@@ -247,14 +253,14 @@ impl Coord {
         let named = self.plan.named(&self.plan.askable(who), to);
         let Some(first) = named.first().copied() else {
             let message = format!("`{to}` is no peer that `{}` may ask", self.plan.member(who));
-            return Err(Refusal::invalid("not_a_peer", message));
+            return Err(SwarmTaskRefusal::invalid("not_a_peer", message));
         };
         if named.iter().any(|peer| self.waits_for(&run, *peer, who)) {
             let message = format!(
                 "`{to}` waits for `{}` itself: two that wait for each other wait for ever",
                 self.plan.member(who)
             );
-            return Err(Refusal::unreached("ask_cycle", message));
+            return Err(SwarmTaskRefusal::unreached("ask_cycle", message));
         }
         let depth = self.depth_below(asker)?;
         self.free_or_wait(&[first], true, now_ms)?;
@@ -285,7 +291,7 @@ impl Coord {
         by: Option<&str>,
         status: TaskStatus,
         result: &Value,
-    ) -> (Reception, Vec<Effect>) {
+    ) -> (ReportReception, Vec<Effect>) {
         self.report_from_afar(task, by, (status, result), None)
     }
 
@@ -295,18 +301,18 @@ impl Coord {
         task: &TaskId,
         by: Option<&str>,
         (status, result): (TaskStatus, &Value),
-        used: Option<Used>,
-    ) -> (Reception, Vec<Effect>) {
+        used: Option<TryUsage>,
+    ) -> (ReportReception, Vec<Effect>) {
         let reception = self.judge_report(task, by, result);
         match reception {
-            Reception::Taken => self.emit(Fact::Word {
+            ReportReception::Taken => self.emit(SwarmFact::Word {
                 task: task.clone(),
                 status,
-                answer: Answer::reported(result),
+                answer: TaskAnswer::reported(result),
                 used,
             }),
-            Reception::Unknown => {}
-            refused => self.emit(Fact::Refused {
+            ReportReception::Unknown => {}
+            refused => self.emit(SwarmFact::Refused {
                 task: task.clone(),
                 reason: refused.reason().unwrap_or_default().to_owned(),
                 by: by.unwrap_or_default().to_owned(),
@@ -316,9 +322,9 @@ impl Coord {
     }
 
     /// A report that is not taken, whatever it says; it is recorded.
-    pub fn refuse_report(&mut self, task: &TaskId, by: &str, reception: Reception) -> Vec<Effect> {
+    pub fn refuse_report(&mut self, task: &TaskId, by: &str, reception: ReportReception) -> Vec<Effect> {
         if let Some(reason) = reception.reason() {
-            self.emit(Fact::Refused {
+            self.emit(SwarmFact::Refused {
                 task: task.clone(),
                 reason: reason.to_owned(),
                 by: by.to_owned(),
@@ -327,43 +333,49 @@ impl Coord {
         std::mem::take(&mut self.out)
     }
 
-    fn judge_report(&self, task: &TaskId, by: Option<&str>, result: &Value) -> Reception {
+    fn judge_report(&self, task: &TaskId, by: Option<&str>, result: &Value) -> ReportReception {
         if self.ended.contains(task) {
-            return Reception::Late;
+            return ReportReception::Late;
         }
         let Some(task) = self.tasks.get(task) else {
-            return Reception::Unknown;
+            return ReportReception::Unknown;
         };
         if task.seat.map(|who| self.plan.member(who)) != by {
-            return Reception::NotYours;
+            return ReportReception::NotYours;
         }
         if task.word.is_some() {
-            return Reception::Duplicate;
+            return ReportReception::Duplicate;
         }
-        if task.phase != Phase::Running {
-            return Reception::Late;
+        if task.phase != SwarmTaskPhase::Running {
+            return ReportReception::Late;
         }
         if canonical(result).len() > MAX_ANSWER_BYTES || !(result.is_string() || result.is_object()) {
-            return Reception::Garbage;
+            return ReportReception::Garbage;
         }
-        Reception::Taken
+        ReportReception::Taken
     }
 
     /// Who works on the task, and in which run.
-    fn asker(&self, asker: &TaskId) -> Result<(Who, TaskId), Refusal> {
-        let task = self.tasks.get(asker).filter(|task| task.phase == Phase::Running);
+    fn asker(&self, asker: &TaskId) -> Result<(SwarmWorkerId, TaskId), SwarmTaskRefusal> {
+        let task = self
+            .tasks
+            .get(asker)
+            .filter(|task| task.phase == SwarmTaskPhase::Running);
         let found = task.and_then(|task| Some((task.seat?, task.new.run.clone())));
-        found.ok_or_else(|| Refusal::invalid("unknown_task", "the task of who asks has ended"))
+        found.ok_or_else(|| SwarmTaskRefusal::invalid("unknown_task", "the task of who asks has ended"))
     }
 
     /// The same request again, after a crash of who asked.
-    fn again(&mut self, asker: &TaskId, wanted: &Wanted) -> Result<Vec<Effect>, Refusal> {
+    fn again(&mut self, asker: &TaskId, wanted: &DelegatedTask) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         let known = self
             .tasks
             .get(&wanted.task)
             .filter(|task| task.new.parent.as_ref() == Some(asker));
         let Some(known) = known else {
-            return Err(Refusal::invalid("task_id_reused", "another task has this id"));
+            return Err(SwarmTaskRefusal::invalid(
+                "task_id_reused",
+                "another task has this id",
+            ));
         };
         if known.is_done() && wanted.wait {
             let result = Box::new(self.result_of(known));
@@ -375,7 +387,7 @@ impl Coord {
         Ok(std::mem::take(&mut self.out))
     }
 
-    fn depth_below(&self, asker: &TaskId) -> Result<u32, Refusal> {
+    fn depth_below(&self, asker: &TaskId) -> Result<u32, SwarmTaskRefusal> {
         let depth = self
             .tasks
             .get(asker)
@@ -386,27 +398,27 @@ impl Coord {
             let message = format!(
                 "{depth} tasks would stand below each other; `[swarm] max_depth` of clawk.toml allows {most}"
             );
-            return Err(Refusal::unreached("max_depth", message));
+            return Err(SwarmTaskRefusal::unreached("max_depth", message));
         }
         Ok(depth)
     }
 
-    fn room(&self) -> Result<(), Refusal> {
+    fn room(&self) -> Result<(), SwarmTaskRefusal> {
         let waiting = self
             .tasks
             .values()
-            .filter(|task| task.phase == Phase::Waiting)
+            .filter(|task| task.phase == SwarmTaskPhase::Waiting)
             .count();
         let most = self.plan.limits.local.max_waiting;
         if waiting >= most {
             let message = format!("{waiting} tasks wait; `[swarm] max_waiting` of clawk.toml allows {most}");
-            return Err(Refusal::unreached("busy", message));
+            return Err(SwarmTaskRefusal::unreached("busy", message));
         }
         Ok(())
     }
 
     /// A task for one of these may wait, or one of them is free.
-    fn free_or_wait(&self, among: &[Who], wait: bool, now_ms: u64) -> Result<(), Refusal> {
+    fn free_or_wait(&self, among: &[SwarmWorkerId], wait: bool, now_ms: u64) -> Result<(), SwarmTaskRefusal> {
         if !self.plan.limits.refuses_to_wait() {
             return self.room();
         }
@@ -416,28 +428,28 @@ impl Coord {
         if free && others < self.plan.limits.max_parallel {
             return Ok(());
         }
-        let open = |who: &Who| self.circuit_open(*who);
+        let open = |who: &SwarmWorkerId| self.circuit_open(*who);
         if among.iter().all(open) {
             let message = "every member that could do it has failed too often and is left alone for a while";
-            return Err(Refusal::unreached("circuit_open", message));
+            return Err(SwarmTaskRefusal::unreached("circuit_open", message));
         }
         let message = "no member that could do it is free, and `message_passing: direct` lets nothing wait";
-        Err(Refusal::unreached("busy", message))
+        Err(SwarmTaskRefusal::unreached("busy", message))
     }
 
-    fn give(&mut self, new: NewTask, now_ms: u64) -> Result<Vec<Effect>, Refusal> {
+    fn give(&mut self, new: NewTask, now_ms: u64) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         if size(&new.brief) > MAX_TASK_BYTES {
             let message = format!("a task has at most {MAX_TASK_BYTES} bytes with its input");
-            return Err(Refusal::invalid("bad_task", message));
+            return Err(SwarmTaskRefusal::invalid("bad_task", message));
         }
-        self.emit(Fact::Delegated { new, at_ms: now_ms });
+        self.emit(SwarmFact::Delegated { new, at_ms: now_ms });
         self.pump(now_ms);
         Ok(std::mem::take(&mut self.out))
     }
 
     /// Whether what `peer` works on waits, directly or through others, for `who`.
-    fn waits_for(&self, run: &TaskId, peer: Who, who: Who) -> bool {
-        let on = |seat: Who| {
+    fn waits_for(&self, run: &TaskId, peer: SwarmWorkerId, who: SwarmWorkerId) -> bool {
+        let on = |seat: SwarmWorkerId| {
             self.tasks
                 .values()
                 .filter(move |task| task.new.run == *run && !task.is_done() && task.seat == Some(seat))
@@ -469,7 +481,7 @@ impl Coord {
             self.fan(run, vec![to], 0, now_ms);
             return;
         }
-        let each = |whom: Vec<Who>| whom.into_iter().map(|who| vec![who]).collect();
+        let each = |whom: Vec<SwarmWorkerId>| whom.into_iter().map(|who| vec![who]).collect();
         match self.plan.topology {
             Topology::LeaderWorker | Topology::Hierarchical => {
                 self.fan(run, vec![vec![self.plan.head]], 0, now_ms)
@@ -499,7 +511,7 @@ impl Coord {
     }
 
     /// One task for each of these groups, any member of which may do it.
-    fn fan(&mut self, run: &TaskId, groups: Vec<Vec<Who>>, stage: u32, now_ms: u64) {
+    fn fan(&mut self, run: &TaskId, groups: Vec<Vec<SwarmWorkerId>>, stage: u32, now_ms: u64) {
         let Some(of) = self.runs.get(run).cloned() else {
             return;
         };
@@ -530,7 +542,7 @@ impl Coord {
                 after: before.take().filter(|_| chained),
                 wish: of.wish.clone(),
             };
-            self.emit(Fact::Delegated { new, at_ms: now_ms });
+            self.emit(SwarmFact::Delegated { new, at_ms: now_ms });
             before = Some(task);
         }
     }

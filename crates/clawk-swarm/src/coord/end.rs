@@ -2,14 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Circuit, Coord, Effect, Fact, Fault, Kind, Phase, Task, TaskId, TaskStatus, Who};
-use crate::combine::Outcome;
+use super::{
+    CircuitState, Effect, Kind, SwarmCoordinator, SwarmFact, SwarmFault, SwarmTask, SwarmTaskPhase,
+    SwarmWorkerId, TaskAnswer, TaskId, TaskStatus,
+};
+use crate::combine::TaskOutcome;
 use crate::plan::Plan;
 
 /// Why a try is made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lost {
+pub enum RetryReason {
     /// There was no connection.
     Unreached,
     /// The member died.
@@ -22,7 +25,7 @@ pub enum Lost {
     Garbage,
 }
 
-impl Lost {
+impl RetryReason {
     /// The stable word.
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -48,14 +51,14 @@ pub enum TryEnd {
     /// It may be tried again.
     Lost {
         /// Why.
-        why: Lost,
+        why: RetryReason,
         /// For people.
         message: String,
     },
     /// The task failed with it: the outcome of an effect is not known, a rule refused, a limit was reached.
     Over {
         /// Why.
-        fault: Fault,
+        fault: SwarmFault,
         /// A limit of the whole swarm is used up: the run ends.
         run: bool,
     },
@@ -67,7 +70,7 @@ impl TryEnd {
         !matches!(
             self,
             Self::Lost {
-                why: Lost::Unreached,
+                why: RetryReason::Unreached,
                 ..
             }
         )
@@ -76,24 +79,24 @@ impl TryEnd {
 
 /// What a try used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Used {
+pub struct TryUsage {
     /// Tokens.
     pub tokens: u64,
     /// Millionths of a dollar.
     pub cost_microusd: u64,
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// A try ended. One that is not running any more changes nothing: it is late.
     pub fn try_ended(
         &mut self,
         task: &TaskId,
         attempt: u32,
         end: TryEnd,
-        used: Used,
+        used: TryUsage,
         now_ms: u64,
     ) -> Vec<Effect> {
-        let runs = |task: &&Task| task.phase == Phase::Running && task.attempts == attempt;
+        let runs = |task: &&SwarmTask| task.phase == SwarmTaskPhase::Running && task.attempts == attempt;
         if self.tasks.get(task).filter(runs).is_some() {
             self.ended_try(task, end, used, now_ms);
             self.pump(now_ms);
@@ -101,7 +104,7 @@ impl Coord {
         std::mem::take(&mut self.out)
     }
 
-    pub(super) fn ended_try(&mut self, id: &TaskId, end: TryEnd, used: Used, now_ms: u64) {
+    pub(super) fn ended_try(&mut self, id: &TaskId, end: TryEnd, used: TryUsage, now_ms: u64) {
         let Some(task) = self.tasks.get(id) else { return };
         let (attempt, seat) = (task.attempts, task.seat);
         let again = match &end {
@@ -109,7 +112,7 @@ impl Coord {
             TryEnd::Said { .. } | TryEnd::Over { .. } => None,
         };
         self.held.retain(|(asker, _)| asker != id);
-        self.emit(Fact::TryEnded {
+        self.emit(SwarmFact::TryEnded {
             task: id.clone(),
             attempt,
             end: end.clone(),
@@ -126,7 +129,7 @@ impl Coord {
                     self.wind_down(&run, fault, now_ms);
                 }
             }
-            TryEnd::Over { fault, run: false } => self.finish(id, Outcome::failed(fault), now_ms),
+            TryEnd::Over { fault, run: false } => self.finish(id, TaskOutcome::failed(fault), now_ms),
             TryEnd::Lost { why, message } => {
                 self.abandon_children(id, now_ms);
                 if again.is_none() {
@@ -145,13 +148,13 @@ impl Coord {
             .map(|task| task.id().clone())
             .collect();
         for child in open {
-            let fault = Fault::failed("asker_ended", "the one who asked for it has ended");
-            self.finish(&child, Outcome::failed(fault), now_ms);
+            let fault = SwarmFault::failed("asker_ended", "the one who asked for it has ended");
+            self.finish(&child, TaskOutcome::failed(fault), now_ms);
         }
     }
 
-    fn circuit(&mut self, who: Who, end: &TryEnd, now_ms: u64) {
-        let (Some(breaker), Who::Seat(_)) = (self.plan.limits.breaker, who) else {
+    fn circuit(&mut self, who: SwarmWorkerId, end: &TryEnd, now_ms: u64) {
+        let (Some(breaker), SwarmWorkerId::Seat(_)) = (self.plan.limits.breaker, who) else {
             return;
         };
         let member = self.plan.member(who).to_owned();
@@ -159,43 +162,45 @@ impl Coord {
             return;
         };
         let circuit = match end {
-            TryEnd::Lost { .. } if state.circuit == Circuit::Trial || state.failures >= breaker.threshold => {
-                Circuit::Open {
+            TryEnd::Lost { .. }
+                if state.circuit == CircuitState::Trial || state.failures >= breaker.threshold =>
+            {
+                CircuitState::Open {
                     until_ms: now_ms.saturating_add(breaker.reset_ms),
                 }
             }
-            TryEnd::Said { .. } | TryEnd::Over { .. } => Circuit::Closed,
+            TryEnd::Said { .. } | TryEnd::Over { .. } => CircuitState::Closed,
             TryEnd::Lost { .. } => return,
         };
         if state.circuit != circuit {
-            self.emit(Fact::Circuit { member, circuit });
+            self.emit(SwarmFact::Circuit { member, circuit });
         }
     }
 
     /// Nobody tries the task again.
-    fn give_up(&mut self, id: &TaskId, why: Lost, message: &str, now_ms: u64) {
+    fn give_up(&mut self, id: &TaskId, why: RetryReason, message: &str, now_ms: u64) {
         let Some(task) = self.tasks.get(id) else { return };
         let reached = task.reached;
         let tries = task.attempts;
         let dead = self.plan.limits.dead_letter.is_some();
         let message = format!("{message} ({tries} tries)");
         if dead {
-            self.emit(Fact::DeadLettered {
+            self.emit(SwarmFact::DeadLettered {
                 task: id.clone(),
                 reason: message.clone(),
             });
         }
         let reason = if dead { "dead_lettered" } else { why.reason() };
         let fault = if reached || dead {
-            Fault::failed(reason, message)
+            SwarmFault::failed(reason, message)
         } else {
-            Fault::unreached(reason, message)
+            SwarmFault::unreached(reason, message)
         };
-        self.finish(id, Outcome::failed(fault), now_ms);
+        self.finish(id, TaskOutcome::failed(fault), now_ms);
     }
 
     /// Ends a task: its asker is told, what it still had under way ends, its run goes on.
-    pub(super) fn finish(&mut self, id: &TaskId, outcome: Outcome, now_ms: u64) {
+    pub(super) fn finish(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(task) = self.tasks.get(id).filter(|task| !task.is_done()) else {
             return;
         };
@@ -203,13 +208,13 @@ impl Coord {
         let duration_ms = now_ms.saturating_sub(task.at_ms);
         let waited = asker.clone().filter(|asker| {
             let asker = self.tasks.get(asker);
-            asker.is_some_and(|asker| asker.phase == Phase::Running && asker.waits.contains(id))
+            asker.is_some_and(|asker| asker.phase == SwarmTaskPhase::Running && asker.waits.contains(id))
         });
-        if task.phase == Phase::Running {
+        if task.phase == SwarmTaskPhase::Running {
             self.out.push(Effect::Cancel(id.clone()));
         }
         self.held.retain(|(asker, _)| asker != id);
-        self.emit(Fact::Reported {
+        self.emit(SwarmFact::Reported {
             task: id.clone(),
             outcome,
             duration_ms,
@@ -255,7 +260,9 @@ impl Coord {
             .tasks
             .values()
             .filter(|other| {
-                other.new.run == task.new.run && other.phase == Phase::Running && other.new.kind == Kind::Work
+                other.new.run == task.new.run
+                    && other.phase == SwarmTaskPhase::Running
+                    && other.new.kind == Kind::Work
             })
             // Who waits for it reads it as its result.
             .filter(|other| task.new.parent.as_ref() != Some(other.id()) || !task.new.wait)
@@ -267,23 +274,26 @@ impl Coord {
     }
 
     /// What a task's member itself says at its end.
-    pub(super) fn own_word(task: &Task) -> Outcome {
+    pub(super) fn own_word(task: &SwarmTask) -> TaskOutcome {
         match &task.word {
-            Some((TaskStatus::Failed, answer)) => Outcome {
+            Some((TaskStatus::Failed, answer)) => TaskOutcome {
                 answer: answer.clone(),
-                ..Outcome::failed(Fault::failed("reported_failed", "its member reported it failed"))
+                ..TaskOutcome::failed(SwarmFault::failed(
+                    "reported_failed",
+                    "its member reported it failed",
+                ))
             },
-            Some((status, answer)) => Outcome {
+            Some((status, answer)) => TaskOutcome {
                 status: *status,
-                ..Outcome::completed(answer.clone())
+                ..TaskOutcome::completed(answer.clone())
             },
-            None => Outcome::completed(Answer::of(task.said.as_deref().unwrap_or_default())),
+            None => TaskOutcome::completed(TaskAnswer::of(task.said.as_deref().unwrap_or_default())),
         }
     }
 }
 
 /// Who tries a task again that was lost just now, and when; none: nobody.
-fn again(plan: &Plan, task: &Task, now_ms: u64) -> Option<(Who, u64)> {
+fn again(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u64)> {
     let limits = &plan.limits;
     let seat = task.seat?;
     if task.attempts >= limits.tries() {
@@ -304,7 +314,7 @@ fn again(plan: &Plan, task: &Task, now_ms: u64) -> Option<(Who, u64)> {
 }
 
 /// Who could do the task in the place of a seat: also others than those who were named.
-fn group(plan: &Plan, task: &Task, seat: Who) -> Vec<Who> {
+fn group(plan: &Plan, task: &SwarmTask, seat: SwarmWorkerId) -> Vec<SwarmWorkerId> {
     match task.new.kind {
         Kind::Judge { .. } | Kind::Asked => vec![seat],
         Kind::Work => plan

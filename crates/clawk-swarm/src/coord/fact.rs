@@ -1,17 +1,18 @@
 //! What happened: the only way in which the state changes, and what the journal keeps.
 
 use super::{
-    Answer, BTreeMap, BTreeSet, Brief, Coord, Deserialize, ENDED, Kind, Phase, Run, SeatState, Serialize,
-    Task, TaskId, TaskStatus, TryEnd, Used, Who, Wish,
+    BTreeMap, BTreeSet, Deserialize, ENDED, Kind, SeatState, Serialize, SwarmCoordinator, SwarmRun,
+    SwarmTask, SwarmTaskPhase, SwarmWorkerId, TaskAnswer, TaskBrief, TaskConstraints, TaskId, TaskStatus,
+    TryEnd, TryUsage,
 };
-use crate::answer::Said;
-use crate::combine::Outcome;
-use crate::coord::task::{Shared, StageEnd};
+use crate::answer::MemberAnswer;
+use crate::combine::TaskOutcome;
+use crate::coord::task::{SharedValue, StageEnd};
 
 /// A seat's circuit breaker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
-pub enum Circuit {
+pub enum CircuitState {
     /// Tasks reach it.
     #[default]
     Closed,
@@ -41,7 +42,7 @@ pub struct NewTask {
     /// Who asked waits for it.
     pub wait: bool,
     /// Who may work on it.
-    pub among: Vec<Who>,
+    pub among: Vec<SwarmWorkerId>,
     /// Its place among the answers.
     pub order: u32,
     /// Its stage in a pipeline.
@@ -49,35 +50,35 @@ pub struct NewTask {
     /// How many tasks stand above it.
     pub depth: u32,
     /// What is to be done.
-    pub brief: Brief,
+    pub brief: TaskBrief,
     /// What came from others with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub from: Vec<Said>,
+    pub from: Vec<MemberAnswer>,
     /// It begins after this one, with its answer (`chain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<TaskId>,
     /// Wishes of who asked.
     #[serde(default)]
-    pub wish: Wish,
+    pub wish: TaskConstraints,
 }
 
 /// What happened. Times are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
-pub enum Fact {
+pub enum SwarmFact {
     /// A run was accepted.
     Run {
         /// Its id.
         run: TaskId,
         /// What is to be done.
-        brief: Brief,
+        brief: TaskBrief,
         /// Only these members.
-        to: Vec<Who>,
+        to: Vec<SwarmWorkerId>,
         /// Who asked.
         origin: String,
         /// What who asked wants of it.
-        #[serde(default, skip_serializing_if = "Wish::is_empty")]
-        wish: Wish,
+        #[serde(default, skip_serializing_if = "TaskConstraints::is_empty")]
+        wish: TaskConstraints,
         /// Another host of the swarm gave it, and counts it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         from_afar: bool,
@@ -98,7 +99,7 @@ pub enum Fact {
         /// The task.
         task: TaskId,
         /// Who works on it.
-        who: Who,
+        who: SwarmWorkerId,
         /// Counted from 1.
         attempt: u32,
     },
@@ -111,9 +112,9 @@ pub enum Fact {
         /// How.
         end: TryEnd,
         /// What it used.
-        used: Used,
+        used: TryUsage,
         /// Who tries next, and not before when; none: nobody.
-        again: Option<(Who, u64)>,
+        again: Option<(SwarmWorkerId, u64)>,
     },
     /// A member reported its own task; it ends with its turn.
     Word {
@@ -122,10 +123,10 @@ pub enum Fact {
         /// As it says.
         status: TaskStatus,
         /// Its result.
-        answer: Answer,
+        answer: TaskAnswer,
         /// What it says that it used; none: it works here, where that is counted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        used: Option<Used>,
+        used: Option<TryUsage>,
     },
     /// A member put a value where all of its run read it (`shared-memory`).
     Shared {
@@ -134,7 +135,7 @@ pub enum Fact {
         /// Under which key.
         key: String,
         /// What.
-        shared: Shared,
+        shared: SharedValue,
     },
     /// Results went to who had delegated them and not waited.
     Told {
@@ -148,7 +149,7 @@ pub enum Fact {
         /// The task.
         task: TaskId,
         /// How.
-        outcome: Outcome,
+        outcome: TaskOutcome,
         /// From its acceptance, milliseconds.
         duration_ms: u64,
     },
@@ -164,7 +165,7 @@ pub enum Fact {
         /// The seat.
         member: String,
         /// Now.
-        circuit: Circuit,
+        circuit: CircuitState,
     },
     /// A report was not taken.
     Refused {
@@ -186,7 +187,7 @@ pub enum Fact {
         /// Who gave it, where it is handed on.
         member: String,
         /// The one outcome.
-        outcome: Outcome,
+        outcome: TaskOutcome,
     },
     /// A run ended.
     Ended {
@@ -195,12 +196,12 @@ pub enum Fact {
     },
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// Changes the state by what happened. What does not fit (a task that is not known) changes nothing.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
-    pub fn apply(&mut self, fact: &Fact) {
+    pub fn apply(&mut self, fact: &SwarmFact) {
         match fact {
-            Fact::Run {
+            SwarmFact::Run {
                 run,
                 brief,
                 to,
@@ -210,7 +211,7 @@ impl Coord {
                 plan,
                 at_ms,
             } => {
-                let new = Run {
+                let new = SwarmRun {
                     id: run.clone(),
                     brief: brief.clone(),
                     to: to.clone(),
@@ -225,23 +226,23 @@ impl Coord {
                 };
                 self.runs.insert(run.clone(), new);
             }
-            Fact::Delegated { new, at_ms } => self.delegated(new, *at_ms),
-            Fact::Began { task, who, attempt } => self.change(task, |task| {
-                task.phase = Phase::Running;
+            SwarmFact::Delegated { new, at_ms } => self.delegated(new, *at_ms),
+            SwarmFact::Began { task, who, attempt } => self.change(task, |task| {
+                task.phase = SwarmTaskPhase::Running;
                 task.afar = false;
                 task.attempts = *attempt;
                 if task.seat.replace(*who) != Some(*who) {
                     task.failed_here = 0;
                 }
             }),
-            Fact::TryEnded {
+            SwarmFact::TryEnded {
                 task,
                 end,
                 used,
                 again,
                 ..
             } => self.try_applied(task, (end, used), *again),
-            Fact::Word {
+            SwarmFact::Word {
                 task,
                 status,
                 answer,
@@ -250,25 +251,25 @@ impl Coord {
                 task.word = Some((*status, answer.clone()));
                 task.word_used = *used;
             }),
-            Fact::Shared { task, key, shared } => {
+            SwarmFact::Shared { task, key, shared } => {
                 let run = self.tasks.get(task).map(|task| task.new.run.clone());
                 if let Some(run) = run.and_then(|run| self.runs.get_mut(&run)) {
                     run.shared.insert(key.clone(), shared.clone());
                 }
             }
-            Fact::Told { task, of } => self.change(task, |task| {
+            SwarmFact::Told { task, of } => self.change(task, |task| {
                 task.told.extend(of.iter().cloned());
-                task.phase = Phase::Running;
+                task.phase = SwarmTaskPhase::Running;
             }),
-            Fact::Reported {
+            SwarmFact::Reported {
                 task,
                 outcome,
                 duration_ms,
             } => self.reported(task, outcome, *duration_ms),
-            Fact::Circuit { member, circuit } => {
+            SwarmFact::Circuit { member, circuit } => {
                 self.seats.entry(member.clone()).or_default().circuit = *circuit
             }
-            Fact::Aggregated {
+            SwarmFact::Aggregated {
                 run,
                 stage,
                 member,
@@ -283,12 +284,12 @@ impl Coord {
                     });
                 }
             }
-            Fact::DeadLettered { .. } | Fact::Refused { .. } => {}
-            Fact::Ended { result } => self.run_ended(&result.task_id),
+            SwarmFact::DeadLettered { .. } | SwarmFact::Refused { .. } => {}
+            SwarmFact::Ended { result } => self.run_ended(&result.task_id),
         }
     }
 
-    fn change(&mut self, task: &TaskId, change: impl FnOnce(&mut Task)) {
+    fn change(&mut self, task: &TaskId, change: impl FnOnce(&mut SwarmTask)) {
         if let Some(task) = self.tasks.get_mut(task) {
             change(task);
         }
@@ -303,10 +304,10 @@ impl Coord {
             });
         }
         self.arrived += 1;
-        let task = Task {
+        let task = SwarmTask {
             arrived: self.arrived,
             at_ms,
-            phase: Phase::Waiting,
+            phase: SwarmTaskPhase::Waiting,
             seat: None,
             attempts: 0,
             failed_here: 0,
@@ -328,7 +329,12 @@ impl Coord {
         self.tasks.insert(new.task.clone(), task);
     }
 
-    fn try_applied(&mut self, id: &TaskId, (end, used): (&TryEnd, &Used), again: Option<(Who, u64)>) {
+    fn try_applied(
+        &mut self,
+        id: &TaskId,
+        (end, used): (&TryEnd, &TryUsage),
+        again: Option<(SwarmWorkerId, u64)>,
+    ) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -340,10 +346,10 @@ impl Coord {
         match end {
             TryEnd::Said { text } => {
                 task.said = Some(text.clone());
-                task.phase = Phase::Parked;
+                task.phase = SwarmTaskPhase::Parked;
             }
             TryEnd::Lost { .. } => {
-                task.phase = Phase::Waiting;
+                task.phase = SwarmTaskPhase::Waiting;
                 task.failed_here += 1;
                 (task.word, task.word_used) = (None, None);
                 if let Some((who, not_before_ms)) = again {
@@ -353,10 +359,10 @@ impl Coord {
                     task.not_before_ms = not_before_ms;
                 }
             }
-            TryEnd::Over { .. } => task.phase = Phase::Parked,
+            TryEnd::Over { .. } => task.phase = SwarmTaskPhase::Parked,
         }
         let Some(member) = seat
-            .filter(|who| *who != Who::Claw)
+            .filter(|who| *who != SwarmWorkerId::Claw)
             .map(|who| self.plan.member(who).to_owned())
         else {
             return;
@@ -375,11 +381,11 @@ impl Coord {
         }
     }
 
-    fn reported(&mut self, id: &TaskId, outcome: &Outcome, duration_ms: u64) {
+    fn reported(&mut self, id: &TaskId, outcome: &TaskOutcome, duration_ms: u64) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.phase = Phase::Done;
+        task.phase = SwarmTaskPhase::Done;
         task.outcome = Some(outcome.clone());
         task.duration_ms = duration_ms;
         task.waits.clear();

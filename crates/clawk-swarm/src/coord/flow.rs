@@ -2,9 +2,12 @@
 
 use clawk_manifest::model::{AggregationStrategy as Strategy, Topology};
 
-use super::{Brief, Coord, Fact, Fault, Kind, NewTask, Phase, Task, TaskId, TaskStatus, Who, Wish, derived};
-use crate::answer::{Answer, Said};
-use crate::combine::{self, Combined, Outcome, Purpose};
+use super::{
+    Kind, NewTask, SwarmCoordinator, SwarmFact, SwarmFault, SwarmTask, SwarmTaskPhase, SwarmWorkerId,
+    TaskBrief, TaskConstraints, TaskId, TaskStatus, derived,
+};
+use crate::answer::{MemberAnswer, TaskAnswer};
+use crate::combine::{self, CombineResult, HeadPurpose, TaskOutcome};
 use crate::coord::task::StageEnd;
 use crate::plan::identity_name;
 use crate::words;
@@ -12,8 +15,8 @@ use crate::words;
 impl StageEnd {
     /// Its answer, as the next stage reads it.
     #[must_use]
-    pub fn said(&self) -> Said {
-        Said {
+    pub fn said(&self) -> MemberAnswer {
+        MemberAnswer {
             member: self.member.clone(),
             status: self.outcome.status,
             answer: self.outcome.answer.clone(),
@@ -21,13 +24,17 @@ impl StageEnd {
     }
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// A task whose member has said its last word: it ends when what it delegated has.
     pub(super) fn node(&mut self, id: &TaskId, now_ms: u64) {
-        let Some(task) = self.tasks.get(id).filter(|task| task.phase == Phase::Parked) else {
+        let Some(task) = self
+            .tasks
+            .get(id)
+            .filter(|task| task.phase == SwarmTaskPhase::Parked)
+        else {
             return;
         };
-        let open = |other: &Task| other.new.parent.as_ref() == Some(id) && !other.is_done();
+        let open = |other: &SwarmTask| other.new.parent.as_ref() == Some(id) && !other.is_done();
         if self.tasks.values().any(open) {
             return;
         }
@@ -43,8 +50,8 @@ impl Coord {
             return;
         }
         match combine::combine(self.plan.strategy, &below, None) {
-            Combined::Done(outcome) => self.node_ends(id, *outcome, now_ms),
-            Combined::Ask(purpose) => {
+            CombineResult::Done(outcome) => self.node_ends(id, *outcome, now_ms),
+            CombineResult::Ask(purpose) => {
                 let run = task.new.run.clone();
                 self.ask_head(&run, Some(id.clone()), (purpose, false), now_ms);
             }
@@ -52,13 +59,13 @@ impl Coord {
     }
 
     /// A node's children have become one answer.
-    fn node_ends(&mut self, id: &TaskId, outcome: Outcome, now_ms: u64) {
+    fn node_ends(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(task) = self.tasks.get(id) else { return };
-        let outcome = Outcome {
+        let outcome = TaskOutcome {
             head_text: Some(Self::own_word(task).answer.text),
             ..outcome
         };
-        self.emit(Fact::Aggregated {
+        self.emit(SwarmFact::Aggregated {
             run: task.new.run.clone(),
             task: Some(id.clone()),
             stage: None,
@@ -69,13 +76,13 @@ impl Coord {
     }
 
     /// What the tasks below this one said, in the order of its calls.
-    pub(super) fn said_below(&self, task: &Task) -> Vec<Said> {
+    pub(super) fn said_below(&self, task: &SwarmTask) -> Vec<MemberAnswer> {
         let below = self.answers_below(&task.new.run, Some(task.id()), 0);
         self.said_of(&below)
     }
 
-    pub(super) fn said_of(&self, tasks: &[&Task]) -> Vec<Said> {
-        let said = |task: &&Task| task.said_as(task.seat.map_or("", |who| self.plan.member(who)));
+    pub(super) fn said_of(&self, tasks: &[&SwarmTask]) -> Vec<MemberAnswer> {
+        let said = |task: &&SwarmTask| task.said_as(task.seat.map_or("", |who| self.plan.member(who)));
         tasks.iter().map(said).collect()
     }
 
@@ -86,7 +93,7 @@ impl Coord {
         if self.over.contains_key(run) {
             return;
         }
-        let judge = |task: &Task| task.new.run == *run && task.new.parent.is_none() && !task.is_done();
+        let judge = |task: &SwarmTask| task.new.run == *run && task.new.parent.is_none() && !task.is_done();
         if self.tasks.values().any(judge) {
             return;
         }
@@ -108,14 +115,19 @@ impl Coord {
             .answers_below(run, None, 0)
             .first()
             .and_then(|task| task.outcome.clone());
-        let none = || Outcome::failed(Fault::failed("no_member", "no member could be given the task"));
+        let none = || {
+            TaskOutcome::failed(SwarmFault::failed(
+                "no_member",
+                "no member could be given the task",
+            ))
+        };
         self.end_run(run, outcome.unwrap_or_else(none), now_ms);
     }
 
-    fn combined(&mut self, run: &TaskId, said: &[Said], now_ms: u64) {
+    fn combined(&mut self, run: &TaskId, said: &[MemberAnswer], now_ms: u64) {
         match combine::combine(self.plan.strategy, said, None) {
-            Combined::Done(outcome) => self.run_has(run, *outcome, now_ms),
-            Combined::Ask(purpose) => self.ask_head(run, None, (purpose, false), now_ms),
+            CombineResult::Done(outcome) => self.run_has(run, *outcome, now_ms),
+            CombineResult::Ask(purpose) => self.ask_head(run, None, (purpose, false), now_ms),
         }
     }
 
@@ -123,14 +135,15 @@ impl Coord {
         let Some((stage, ends)) = self.runs.get(run).map(|run| (run.stage, run.stages.clone())) else {
             return;
         };
-        let said: Vec<Said> = ends.iter().map(StageEnd::said).collect();
+        let said: Vec<MemberAnswer> = ends.iter().map(StageEnd::said).collect();
         if usize::try_from(stage).unwrap_or(usize::MAX) >= self.plan.stages().len() {
             // Every stage has given its answer.
             match self.plan.strategy {
                 Strategy::LeaderDecides => self.combined(run, &said, now_ms),
                 _ => {
                     let last = ends.last().map(|end| end.outcome.clone());
-                    let none = || Outcome::failed(Fault::failed("no_member", "the pipeline has no stage"));
+                    let none =
+                        || TaskOutcome::failed(SwarmFault::failed("no_member", "the pipeline has no stage"));
                     self.end_run(run, last.unwrap_or_else(none), now_ms);
                 }
             }
@@ -143,25 +156,27 @@ impl Coord {
             return;
         }
         let first = answers.first().and_then(|task| task.outcome.clone());
-        let outcome =
-            first.unwrap_or_else(|| Outcome::failed(Fault::failed("no_member", "the stage has no member")));
+        let outcome = first.unwrap_or_else(|| {
+            TaskOutcome::failed(SwarmFault::failed("no_member", "the stage has no member"))
+        });
         let whole = outcome.status == TaskStatus::Completed
             || (outcome.status == TaskStatus::Partial && self.plan.strategy == Strategy::LeaderDecides);
         if whole {
             self.stage_ends(run, stage, outcome, now_ms);
         } else {
             let fault = outcome.fault.clone();
-            let broken = || Fault::failed("chain_broken", "a stage of the pipeline did not end completed");
+            let broken =
+                || SwarmFault::failed("chain_broken", "a stage of the pipeline did not end completed");
             let fault = if self.plan.strategy == Strategy::Chain {
                 broken()
             } else {
                 fault.unwrap_or_else(broken)
             };
-            self.end_run(run, Outcome::failed(fault), now_ms);
+            self.end_run(run, TaskOutcome::failed(fault), now_ms);
         }
     }
 
-    fn stage_ends(&mut self, run: &TaskId, stage: u32, outcome: Outcome, now_ms: u64) {
+    fn stage_ends(&mut self, run: &TaskId, stage: u32, outcome: TaskOutcome, now_ms: u64) {
         let answers = self.answers_below(run, None, stage);
         let member = match answers.as_slice() {
             [one] => one.seat.map(|who| self.plan.member(who).to_owned()),
@@ -173,7 +188,7 @@ impl Coord {
                 })
                 .map(|seat| identity_name(&seat.identity)),
         };
-        self.emit(Fact::Aggregated {
+        self.emit(SwarmFact::Aggregated {
             run: run.clone(),
             task: None,
             stage: Some(stage),
@@ -185,7 +200,7 @@ impl Coord {
     }
 
     /// The answers of a run, or of its stage, have become one.
-    fn run_has(&mut self, run: &TaskId, outcome: Outcome, now_ms: u64) {
+    fn run_has(&mut self, run: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let stage = self.runs.get(run).map_or(0, |run| run.stage);
         let stages = u32::try_from(self.plan.stages().len()).unwrap_or(u32::MAX);
         if self.plan.topology == Topology::Pipeline && stage < stages && outcome.status != TaskStatus::Failed
@@ -193,7 +208,7 @@ impl Coord {
             self.stage_ends(run, stage, outcome, now_ms);
             return;
         }
-        self.emit(Fact::Aggregated {
+        self.emit(SwarmFact::Aggregated {
             run: run.clone(),
             task: None,
             stage: None,
@@ -204,17 +219,19 @@ impl Coord {
     }
 
     /// Whom the answers of a place are shown to.
-    fn judge_of(&self, parent: Option<&TaskId>, purpose: Purpose) -> Who {
+    fn judge_of(&self, parent: Option<&TaskId>, purpose: HeadPurpose) -> SwarmWorkerId {
         match parent.and_then(|parent| self.tasks.get(parent)) {
             Some(node) => node.seat.unwrap_or(self.plan.head),
             // Who is a contestant does not judge.
-            None if purpose == Purpose::Choose && self.plan.topology == Topology::PeerToPeer => Who::Claw,
+            None if purpose == HeadPurpose::Choose && self.plan.topology == Topology::PeerToPeer => {
+                SwarmWorkerId::Claw
+            }
             None => self.plan.head,
         }
     }
 
     /// The answers that a judge of this place is shown.
-    fn contest(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<Said> {
+    fn contest(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<MemberAnswer> {
         let of = self.runs.get(run);
         let stage = of.map_or(0, |run| run.stage);
         match parent.and_then(|parent| self.tasks.get(parent)) {
@@ -231,7 +248,7 @@ impl Coord {
         &mut self,
         run: &TaskId,
         parent: Option<TaskId>,
-        (purpose, again): (Purpose, bool),
+        (purpose, again): (HeadPurpose, bool),
         now_ms: u64,
     ) {
         let Some(of) = self.runs.get(run) else { return };
@@ -243,8 +260,8 @@ impl Coord {
         let said = self.contest(run, parent.as_ref());
         let counting = combine::counting(self.plan.strategy, &said);
         let description = match purpose {
-            Purpose::Decide => words::decide(&brief.description, brief.input.as_ref(), &counting),
-            Purpose::Choose => words::choose(&brief.description, brief.input.as_ref(), &counting, again),
+            HeadPurpose::Decide => words::decide(&brief.description, brief.input.as_ref(), &counting),
+            HeadPurpose::Choose => words::choose(&brief.description, brief.input.as_ref(), &counting, again),
         };
         let judge = self.judge_of(parent.as_ref(), purpose);
         let place = parent.as_ref().unwrap_or(run);
@@ -261,15 +278,15 @@ impl Coord {
             order: 0,
             stage,
             depth,
-            brief: Brief {
+            brief: TaskBrief {
                 description,
                 input: None,
             },
             from: Vec::new(),
             after: None,
-            wish: Wish::default(),
+            wish: TaskConstraints::default(),
         };
-        self.emit(Fact::Delegated { new, at_ms: now_ms });
+        self.emit(SwarmFact::Delegated { new, at_ms: now_ms });
     }
 
     /// A head has answered, or could not.
@@ -277,7 +294,7 @@ impl Coord {
         &mut self,
         id: &TaskId,
         (run, parent): (&TaskId, Option<&TaskId>),
-        (purpose, again): (Purpose, bool),
+        (purpose, again): (HeadPurpose, bool),
         now_ms: u64,
     ) {
         let Some(task) = self.tasks.get(id) else { return };
@@ -288,13 +305,13 @@ impl Coord {
         let said = self.contest(run, parent);
         let counting = combine::counting(self.plan.strategy, &said);
         let outcome = if judged.status != TaskStatus::Completed {
-            Outcome::failed(judged.fault.unwrap_or_else(|| combine::no_verdict(&member)))
-        } else if purpose == Purpose::Decide {
-            Outcome::completed(Answer::of(&judged.answer.text))
+            TaskOutcome::failed(judged.fault.unwrap_or_else(|| combine::no_verdict(&member)))
+        } else if purpose == HeadPurpose::Decide {
+            TaskOutcome::completed(TaskAnswer::of(&judged.answer.text))
         } else {
             match combine::verdict(&judged.answer.text, counting.len()) {
                 Some((best, why)) => combine::chosen(&counting, &member, best, why),
-                None if again => Outcome::failed(combine::no_verdict(&member)),
+                None if again => TaskOutcome::failed(combine::no_verdict(&member)),
                 None => {
                     self.ask_head(run, parent.cloned(), (purpose, true), now_ms);
                     return;
@@ -307,7 +324,7 @@ impl Coord {
         }
     }
 
-    pub(super) fn end_run(&mut self, run: &TaskId, outcome: Outcome, now_ms: u64) {
+    pub(super) fn end_run(&mut self, run: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(result) = self.run_result(run, outcome, now_ms) else {
             return;
         };
@@ -316,12 +333,12 @@ impl Coord {
             if self.tasks.get(&id).is_some_and(|task| !task.is_done()) {
                 self.over
                     .entry(run.clone())
-                    .or_insert_with(|| Fault::failed("run_ended", "its run has ended"));
-                let fault = Fault::failed("run_ended", "its run has ended");
-                self.finish(&id, Outcome::failed(fault), now_ms);
+                    .or_insert_with(|| SwarmFault::failed("run_ended", "its run has ended"));
+                let fault = SwarmFault::failed("run_ended", "its run has ended");
+                self.finish(&id, TaskOutcome::failed(fault), now_ms);
             }
         }
-        self.emit(Fact::Ended {
+        self.emit(SwarmFact::Ended {
             result: Box::new(result.clone()),
         });
         self.out.push(super::Effect::RunEnded(Box::new(result)));

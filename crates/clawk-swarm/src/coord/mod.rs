@@ -1,7 +1,7 @@
 //! The coordinator: a state machine without I/O. Events come in with their time; effects go out.
 //!
-//! Every change of the state is a [`Fact`], and only [`Coord::apply`] makes it. The facts are what the journal keeps, so the
-//! state after a restart is the fold of them: [`Coord::apply`] for each, then [`Coord::resume`].
+//! Every change of the state is a [`SwarmFact`], and only [`SwarmCoordinator::apply`] makes it. The facts are what the journal keeps, so the
+//! state after a restart is the fold of them: [`SwarmCoordinator::apply`] for each, then [`SwarmCoordinator::resume`].
 //!
 //! INVARIANT: what is not a fact (`out`, `held`, `over`) holds nothing that a fold of the facts would miss.
 
@@ -26,15 +26,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::answer::{Answer, Fault};
-use crate::plan::{Plan, Who};
+use crate::answer::{SwarmFault, TaskAnswer};
+use crate::plan::{Plan, SwarmWorkerId};
 
-pub use accept::{Refusal, Terms, Wanted};
-pub use end::{Lost, TryEnd, Used};
-pub use fact::{Circuit, Fact, NewTask};
+pub use accept::{DelegatedTask, RunTerms, SwarmTaskRefusal};
+pub use end::{RetryReason, TryEnd, TryUsage};
+pub use fact::{CircuitState, NewTask, SwarmFact};
 pub use share::NotShared;
-pub use task::{Brief, Kind, Phase, Run, Shared, Task, Wish};
-pub use view::{Edge, EdgeKind, Member, Node, RunResult, RunState, TaskResult};
+pub use task::{Kind, SharedValue, SwarmRun, SwarmTask, SwarmTaskPhase, TaskBrief, TaskConstraints};
+pub use view::{EdgeKind, Member, Node, RunResult, RunState, SwarmEdge, TaskResult};
 
 /// A task's id, and a run's.
 pub type TaskId = RequestId;
@@ -46,9 +46,9 @@ const ENDED: usize = 4096;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// To be kept, before anything that follows it is done.
-    Record(Box<Fact>),
+    Record(Box<SwarmFact>),
     /// A try begins, or goes on after a restart.
-    Start(Box<Start>),
+    Start(Box<TryStart>),
     /// The task's try is to be ended: what it still says does not count.
     Cancel(TaskId),
     /// The asker of this task may read its result now.
@@ -80,7 +80,7 @@ pub enum Effect {
 
 /// A try.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Start {
+pub struct TryStart {
     /// The task.
     pub task: TaskId,
     /// Its run.
@@ -88,7 +88,7 @@ pub struct Start {
     /// What it is.
     pub kind: Kind,
     /// Who works on it.
-    pub who: Who,
+    pub who: SwarmWorkerId,
     /// Its name.
     pub member: String,
     /// Counted from 1.
@@ -104,7 +104,7 @@ pub struct Start {
     /// The members whom it may ask.
     pub askable: Vec<String>,
     /// The wishes of who asked; they only narrow.
-    pub wish: Wish,
+    pub wish: TaskConstraints,
     /// Whose session it is a turn of, by task and try: its own, or that of the task on which the asked one has worked.
     pub session: (TaskId, u32),
     /// It began before a restart: it goes on where its session stood.
@@ -113,7 +113,7 @@ pub struct Start {
 
 /// What a report met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reception {
+pub enum ReportReception {
     /// It counts.
     Taken,
     /// The task has been reported before.
@@ -130,7 +130,7 @@ pub enum Reception {
     Unknown,
 }
 
-impl Reception {
+impl ReportReception {
     /// The reason in `ckp.swarm.refused`.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
@@ -150,17 +150,17 @@ impl Reception {
 struct SeatState {
     /// Failed tries in a row.
     failures: u32,
-    circuit: Circuit,
+    circuit: CircuitState,
     done: u64,
     failed: u64,
 }
 
 /// A swarm at work.
 #[derive(Debug, Clone, Serialize)]
-pub struct Coord {
+pub struct SwarmCoordinator {
     plan: Plan,
-    runs: BTreeMap<TaskId, Run>,
-    tasks: BTreeMap<TaskId, Task>,
+    runs: BTreeMap<TaskId, SwarmRun>,
+    tasks: BTreeMap<TaskId, SwarmTask>,
     seats: BTreeMap<String, SeatState>,
     /// Tasks so far: the order of arrival.
     arrived: u64,
@@ -171,7 +171,7 @@ pub struct Coord {
     #[serde(skip)]
     held: Vec<(TaskId, TaskId)>,
     #[serde(skip)]
-    over: BTreeMap<TaskId, Fault>,
+    over: BTreeMap<TaskId, SwarmFault>,
 }
 
 /// An id that is made of another one: the same after a restart.
@@ -188,7 +188,7 @@ pub fn derived(from: &TaskId, what: &str) -> TaskId {
     TaskId::from(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// A swarm in which nothing has happened.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
@@ -213,7 +213,7 @@ impl Coord {
 
     /// A task whose run has not ended.
     #[must_use]
-    pub fn task(&self, task: &TaskId) -> Option<&Task> {
+    pub fn task(&self, task: &TaskId) -> Option<&SwarmTask> {
         self.tasks.get(task)
     }
 
@@ -225,13 +225,13 @@ impl Coord {
 
     /// What the task's own report says that its try used, where the member works elsewhere.
     #[must_use]
-    pub fn word_used(&self, task: &TaskId) -> Option<Used> {
+    pub fn word_used(&self, task: &TaskId) -> Option<TryUsage> {
         self.tasks.get(task)?.word_used
     }
 
     /// A run that has not ended.
     #[must_use]
-    pub fn run(&self, run: &TaskId) -> Option<&Run> {
+    pub fn run(&self, run: &TaskId) -> Option<&SwarmRun> {
         self.runs.get(run)
     }
 
@@ -252,7 +252,7 @@ impl Coord {
             .map(|run| run.id.clone())
             .collect();
         for run in changed {
-            let fault = Fault::failed(
+            let fault = SwarmFault::failed(
                 "swarm_changed",
                 "the Swarm of the manifest has changed since the run began",
             );
@@ -261,7 +261,7 @@ impl Coord {
         let running: Vec<TaskId> = self
             .tasks
             .values()
-            .filter(|task| task.phase == Phase::Running)
+            .filter(|task| task.phase == SwarmTaskPhase::Running)
             .map(|task| task.id().clone())
             .collect();
         for id in running {
@@ -273,7 +273,7 @@ impl Coord {
         let parked: Vec<TaskId> = self
             .tasks
             .values()
-            .filter(|task| task.phase == Phase::Parked)
+            .filter(|task| task.phase == SwarmTaskPhase::Parked)
             .map(|task| task.id().clone())
             .collect();
         for task in parked {
@@ -307,35 +307,35 @@ impl Coord {
         std::mem::take(&mut self.out)
     }
 
-    fn emit(&mut self, fact: Fact) {
+    fn emit(&mut self, fact: SwarmFact) {
         self.apply(&fact);
         self.out.push(Effect::Record(Box::new(fact)));
     }
 
     /// Every task whose run has not ended.
-    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+    pub fn tasks(&self) -> impl Iterator<Item = &SwarmTask> {
         self.tasks.values()
     }
 
     /// A run's tasks.
-    pub fn tasks_in<'a>(&'a self, run: &'a TaskId) -> impl Iterator<Item = &'a Task> {
+    pub fn tasks_in<'a>(&'a self, run: &'a TaskId) -> impl Iterator<Item = &'a SwarmTask> {
         self.tasks.values().filter(move |task| task.new.run == *run)
     }
 
     /// The ids of a run's tasks in the order of arrival.
     fn tasks_of(&self, run: &TaskId) -> Vec<TaskId> {
-        let mut of: Vec<&Task> = self.tasks.values().filter(|task| task.new.run == *run).collect();
+        let mut of: Vec<&SwarmTask> = self.tasks.values().filter(|task| task.new.run == *run).collect();
         of.sort_by_key(|task| task.arrived);
         of.into_iter().map(|task| task.id().clone()).collect()
     }
 
     /// The tasks that this one delegated, in the order of its calls; of a run, what its topology began, in their order.
-    fn answers_below(&self, run: &TaskId, parent: Option<&TaskId>, stage: u32) -> Vec<&Task> {
+    fn answers_below(&self, run: &TaskId, parent: Option<&TaskId>, stage: u32) -> Vec<&SwarmTask> {
         // What an earlier try of the asker delegated belongs to that try.
         let attempt = parent
             .and_then(|parent| self.tasks.get(parent))
             .map_or(0, |task| task.attempts);
-        let mut of: Vec<&Task> = self
+        let mut of: Vec<&SwarmTask> = self
             .tasks
             .values()
             .filter(|task| {

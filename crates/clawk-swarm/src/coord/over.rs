@@ -2,14 +2,17 @@
 
 use clawk_manifest::model::{AggregationStrategy as Strategy, Topology};
 
-use super::{Coord, Effect, Fact, Fault, Kind, Lost, Phase, TaskId, TryEnd, Used};
-use crate::answer::Said;
-use crate::combine::{self, Combined, Outcome};
+use super::{
+    Effect, Kind, RetryReason, SwarmCoordinator, SwarmFact, SwarmFault, SwarmTaskPhase, TaskId, TryEnd,
+    TryUsage,
+};
+use crate::answer::MemberAnswer;
+use crate::combine::{self, CombineResult, TaskOutcome};
 use crate::coord::task::StageEnd;
-use crate::plan::Who;
+use crate::plan::SwarmWorkerId;
 
-impl Coord {
-    /// When [`Coord::tick`] has something to do, Unix milliseconds; none: only an event brings it on.
+impl SwarmCoordinator {
+    /// When [`SwarmCoordinator::tick`] has something to do, Unix milliseconds; none: only an event brings it on.
     #[must_use]
     pub fn wakes_at(&self) -> Option<u64> {
         let runs = self
@@ -19,23 +22,26 @@ impl Coord {
             .map(|(at, _)| at);
         let tasks = self.tasks.values().filter(|task| !task.is_done());
         let tasks = tasks.flat_map(|task| {
-            let running =
-                (task.phase == Phase::Running).then(|| task.since_ms.saturating_add(self.try_ms(task.seat)));
-            let waiting = task.phase == Phase::Waiting && task.not_before_ms > 0;
+            let running = (task.phase == SwarmTaskPhase::Running)
+                .then(|| task.since_ms.saturating_add(self.try_ms(task.seat)));
+            let waiting = task.phase == SwarmTaskPhase::Waiting && task.not_before_ms > 0;
             let waiting = waiting.then_some(task.not_before_ms);
             [task.deadline_ms(), running, waiting]
         });
         let circuits = self.seats.values().filter_map(|seat| match seat.circuit {
-            super::Circuit::Open { until_ms } => Some(until_ms),
-            super::Circuit::Closed | super::Circuit::Trial => None,
+            super::CircuitState::Open { until_ms } => Some(until_ms),
+            super::CircuitState::Closed | super::CircuitState::Trial => None,
         });
-        let waits = self.tasks.values().any(|task| task.phase == Phase::Waiting);
+        let waits = self
+            .tasks
+            .values()
+            .any(|task| task.phase == SwarmTaskPhase::Waiting);
         runs.chain(tasks.flatten())
             .chain(circuits.filter(|_| waits))
             .min()
     }
 
-    fn try_ms(&self, seat: Option<Who>) -> u64 {
+    fn try_ms(&self, seat: Option<SwarmWorkerId>) -> u64 {
         let own = seat
             .and_then(|who| self.plan.seat(who))
             .and_then(|seat| seat.timeout_ms);
@@ -55,7 +61,7 @@ impl Coord {
                 "swarm_duration" => "the run reached `resource_limits.max_duration_ms` of the Swarm",
                 _ => "the run reached `aggregation.timeout_ms` of the Swarm",
             };
-            self.wind_down(&run, Fault::failed(why, message), now_ms);
+            self.wind_down(&run, SwarmFault::failed(why, message), now_ms);
         }
         let due: Vec<TaskId> = self
             .tasks
@@ -64,36 +70,39 @@ impl Coord {
             .map(|task| task.id().clone())
             .collect();
         for task in due {
-            let fault = Fault::failed(
+            let fault = SwarmFault::failed(
                 "timeout",
                 "the task reached the `timeout_ms` that its asker gave it",
             );
-            self.finish(&task, Outcome::failed(fault), now_ms);
+            self.finish(&task, TaskOutcome::failed(fault), now_ms);
         }
         let slow: Vec<TaskId> = self
             .tasks
             .values()
-            .filter(|task| task.phase == Phase::Running)
+            .filter(|task| task.phase == SwarmTaskPhase::Running)
             .filter(|task| task.since_ms.saturating_add(self.try_ms(task.seat)) <= now_ms)
             .map(|task| task.id().clone())
             .collect();
         for task in slow {
             // What a slower one had delegated may have ended with it.
-            let still = self.tasks.get(&task).filter(|task| task.phase == Phase::Running);
+            let still = self
+                .tasks
+                .get(&task)
+                .filter(|task| task.phase == SwarmTaskPhase::Running);
             let Some(limit) = still.map(|task| self.try_ms(task.seat)) else {
                 continue;
             };
             let end = TryEnd::Lost {
-                why: Lost::Timeout,
+                why: RetryReason::Timeout,
                 message: format!("the try took longer than {limit} ms"),
             };
             self.out.push(Effect::Cancel(task.clone()));
-            self.ended_try(&task, end, Used::default(), now_ms);
+            self.ended_try(&task, end, TryUsage::default(), now_ms);
         }
     }
 
     /// Ends a run early: what runs is cancelled, what waits never starts, what is there counts where no model has to be asked.
-    pub(super) fn wind_down(&mut self, run: &TaskId, fault: Fault, now_ms: u64) {
+    pub(super) fn wind_down(&mut self, run: &TaskId, fault: SwarmFault, now_ms: u64) {
         if !self.runs.contains_key(run) {
             return;
         }
@@ -108,16 +117,16 @@ impl Coord {
                 && !below.is_empty()
                 && self.plan.strategy != Strategy::LeaderDecides;
             let outcome = match node.then(|| combine::combine(self.plan.strategy, &below, Some(&fault))) {
-                Some(Combined::Done(outcome)) => Outcome {
+                Some(CombineResult::Done(outcome)) => TaskOutcome {
                     head_text: task.said.clone(),
                     ..*outcome
                 },
-                Some(Combined::Ask(_)) | None => Outcome::failed(fault.clone()),
+                Some(CombineResult::Ask(_)) | None => TaskOutcome::failed(fault.clone()),
             };
             self.finish(&id, outcome, now_ms);
         }
         let outcome = self.cut_outcome(run, &fault);
-        self.emit(Fact::Aggregated {
+        self.emit(SwarmFact::Aggregated {
             run: run.clone(),
             task: None,
             stage: None,
@@ -128,18 +137,18 @@ impl Coord {
     }
 
     /// What a run that was cut short has.
-    fn cut_outcome(&self, run: &TaskId, fault: &Fault) -> Outcome {
+    fn cut_outcome(&self, run: &TaskId, fault: &SwarmFault) -> TaskOutcome {
         let Some(of) = self.runs.get(run) else {
-            return Outcome::failed(fault.clone());
+            return TaskOutcome::failed(fault.clone());
         };
         let here = self.answers_below(run, None, of.stage);
         let root = || here.first().and_then(|task| task.outcome.clone());
-        let ends: Vec<Said> = of.stages.iter().map(StageEnd::said).collect();
+        let ends: Vec<MemberAnswer> = of.stages.iter().map(StageEnd::said).collect();
         let said = match self.plan.topology {
             Topology::LeaderWorker | Topology::Hierarchical => {
-                return root().unwrap_or_else(|| Outcome::failed(fault.clone()));
+                return root().unwrap_or_else(|| TaskOutcome::failed(fault.clone()));
             }
-            _ if !of.to.is_empty() => return root().unwrap_or_else(|| Outcome::failed(fault.clone())),
+            _ if !of.to.is_empty() => return root().unwrap_or_else(|| TaskOutcome::failed(fault.clone())),
             Topology::Broadcast | Topology::PeerToPeer => self.said_of(&here),
             Topology::Pipeline if self.plan.stage_needs_all() => {
                 let now = self.said_of(&here);
@@ -152,8 +161,8 @@ impl Coord {
             Topology::Pipeline => ends,
         };
         match combine::combine(self.plan.strategy, &said, Some(fault)) {
-            Combined::Done(outcome) => *outcome,
-            Combined::Ask(_) => Outcome::failed(fault.clone()),
+            CombineResult::Done(outcome) => *outcome,
+            CombineResult::Ask(_) => TaskOutcome::failed(fault.clone()),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Who starts: first come, first served, within what runs at once.
 
-use super::{Answer, Circuit, Coord, Effect, Fact, Fault, Kind, Phase, Start, Task, TaskId, TaskStatus, Who};
-use crate::combine::Outcome;
+use super::{
+    CircuitState, Effect, Kind, SwarmCoordinator, SwarmFact, SwarmFault, SwarmTask, SwarmTaskPhase,
+    SwarmWorkerId, TaskAnswer, TaskId, TaskStatus, TryStart,
+};
+use crate::combine::TaskOutcome;
 use crate::words;
 
-impl Coord {
+impl SwarmCoordinator {
     /// Tries that run now. Who waits for its own `delegate` or `ask-peer` is not counted.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -25,23 +28,23 @@ impl Coord {
         running.count() < self.plan.limits.max_parallel
     }
 
-    fn is_from_afar(&self, task: &Task) -> bool {
+    fn is_from_afar(&self, task: &SwarmTask) -> bool {
         self.runs.get(&task.new.run).is_some_and(|run| run.from_afar)
     }
 
-    fn counts(&self, task: &Task) -> bool {
+    fn counts(&self, task: &SwarmTask) -> bool {
         let held = self.held.iter().any(|(asker, _)| asker == task.id());
-        task.phase == Phase::Running && task.waits.is_empty() && !held
+        task.phase == SwarmTaskPhase::Running && task.waits.is_empty() && !held
     }
 
     /// A member may be given a task now; `for_task`: this one, which may stand there already.
-    pub(super) fn is_free(&self, who: Who, for_task: Option<&TaskId>, now_ms: u64) -> bool {
-        let Who::Seat(_) = who else { return true };
+    pub(super) fn is_free(&self, who: SwarmWorkerId, for_task: Option<&TaskId>, now_ms: u64) -> bool {
+        let SwarmWorkerId::Seat(_) = who else { return true };
         let state = self.seats.get(self.plan.member(who));
         match state.map(|state| state.circuit).unwrap_or_default() {
-            Circuit::Closed => {}
-            Circuit::Open { until_ms } if now_ms >= until_ms => {}
-            Circuit::Open { .. } | Circuit::Trial => return false,
+            CircuitState::Closed => {}
+            CircuitState::Open { until_ms } if now_ms >= until_ms => {}
+            CircuitState::Open { .. } | CircuitState::Trial => return false,
         }
         if !self.plan.limits.sequential {
             return true;
@@ -57,14 +60,14 @@ impl Coord {
             task.seat == Some(who)
                 // Who works elsewhere leaves the seat here to what comes from elsewhere.
                 && !(task.afar && from_afar)
-                && matches!(task.phase, Phase::Running | Phase::Parked)
+                && matches!(task.phase, SwarmTaskPhase::Running | SwarmTaskPhase::Parked)
                 && Some(task.id()) != judged
         })
     }
 
-    pub(super) fn circuit_open(&self, who: Who) -> bool {
+    pub(super) fn circuit_open(&self, who: SwarmWorkerId) -> bool {
         let state = self.seats.get(self.plan.member(who));
-        state.is_some_and(|state| state.circuit != Circuit::Closed)
+        state.is_some_and(|state| state.circuit != CircuitState::Closed)
     }
 
     /// Lets everything go on that may.
@@ -103,7 +106,7 @@ impl Coord {
     /// Results of tasks that were not waited for go to who delegated them, all together, after its turn.
     fn tell(&mut self, now_ms: u64) -> bool {
         let parked = self.tasks.values().find_map(|task| {
-            let open = task.phase == Phase::Parked && task.word.is_none() && task.said.is_some();
+            let open = task.phase == SwarmTaskPhase::Parked && task.word.is_none() && task.said.is_some();
             let of = self.untold(task);
             (open && !of.is_empty() && of.iter().all(|(_, done)| *done)).then(|| (task.id().clone(), of))
         });
@@ -123,7 +126,7 @@ impl Coord {
             words::marked(member, &text.or(why).unwrap_or_default())
         });
         let text = texts.collect::<Vec<_>>().join("\n\n");
-        self.emit(Fact::Told {
+        self.emit(SwarmFact::Told {
             task: task.clone(),
             of: of.clone(),
         });
@@ -135,7 +138,7 @@ impl Coord {
     }
 
     /// Delegated without waiting, and not told yet: each with whether it has ended.
-    pub(super) fn untold(&self, task: &Task) -> Vec<(TaskId, bool)> {
+    pub(super) fn untold(&self, task: &SwarmTask) -> Vec<(TaskId, bool)> {
         let below = self.answers_below(&task.new.run, Some(task.id()), 0);
         below
             .into_iter()
@@ -149,20 +152,20 @@ impl Coord {
         let broken = self.tasks.values().find_map(|task| {
             let before = self.tasks.get(task.new.after.as_ref()?)?;
             let failed = before.is_done() && before.status() != TaskStatus::Completed;
-            (task.phase == Phase::Waiting && failed).then(|| task.id().clone())
+            (task.phase == SwarmTaskPhase::Waiting && failed).then(|| task.id().clone())
         });
         let Some(task) = broken else { return false };
-        let fault = Fault::failed("chain_broken", "the link before it did not end completed");
-        self.finish(&task, Outcome::failed(fault), now_ms);
+        let fault = SwarmFault::failed("chain_broken", "the link before it did not end completed");
+        self.finish(&task, TaskOutcome::failed(fault), now_ms);
         true
     }
 
-    fn first_that_may(&self, now_ms: u64) -> Option<(TaskId, Who)> {
+    fn first_that_may(&self, now_ms: u64) -> Option<(TaskId, SwarmWorkerId)> {
         let (own, afar) = (self.has_room(false), self.has_room(true));
-        let mut waiting: Vec<&Task> = self
+        let mut waiting: Vec<&SwarmTask> = self
             .tasks
             .values()
-            .filter(|task| task.phase == Phase::Waiting && task.not_before_ms <= now_ms)
+            .filter(|task| task.phase == SwarmTaskPhase::Waiting && task.not_before_ms <= now_ms)
             .filter(|task| if self.is_from_afar(task) { afar } else { own })
             .collect();
         waiting.sort_by_key(|task| task.arrived);
@@ -177,7 +180,7 @@ impl Coord {
             let free = among
                 .into_iter()
                 .filter(|who| self.is_free(*who, Some(task.id()), now_ms));
-            let price = |who: &Who| {
+            let price = |who: &SwarmWorkerId| {
                 self.plan
                     .seat(*who)
                     .and_then(|seat| seat.price_microusd)
@@ -192,17 +195,17 @@ impl Coord {
         })
     }
 
-    fn start(&mut self, id: &TaskId, who: Who, now_ms: u64) {
+    fn start(&mut self, id: &TaskId, who: SwarmWorkerId, now_ms: u64) {
         let Some(attempt) = self.tasks.get(id).map(|task| task.attempts.saturating_add(1)) else {
             return;
         };
         if self.circuit_open(who) {
-            self.emit(Fact::Circuit {
+            self.emit(SwarmFact::Circuit {
                 member: self.plan.member(who).to_owned(),
-                circuit: Circuit::Trial,
+                circuit: CircuitState::Trial,
             });
         }
-        self.emit(Fact::Began {
+        self.emit(SwarmFact::Began {
             task: id.clone(),
             who,
             attempt,
@@ -217,13 +220,13 @@ impl Coord {
     pub(super) fn start_effect(&mut self, id: &TaskId, resumed: bool) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(who) = task.seat else { return };
-        let names = |whom: Vec<Who>| {
+        let names = |whom: Vec<SwarmWorkerId>| {
             whom.into_iter()
                 .map(|who| self.plan.member(who).to_owned())
                 .collect()
         };
         let works = task.new.kind == Kind::Work;
-        let start = Start {
+        let start = TryStart {
             task: id.clone(),
             run: task.new.run.clone(),
             kind: task.new.kind,
@@ -251,7 +254,7 @@ impl Coord {
 
     /// A question is a turn of the session in which the asked one has worked on the run, where it works on one thing at a time.
     #[must_use]
-    pub fn session_of(&self, task: &Task) -> (TaskId, u32) {
+    pub fn session_of(&self, task: &SwarmTask) -> (TaskId, u32) {
         let own = (task.id().clone(), task.attempts);
         if task.new.kind != Kind::Asked || !self.plan.limits.sequential {
             return own;
@@ -267,7 +270,7 @@ impl Coord {
     }
 
     /// What a task reads.
-    fn text_of(&self, task: &Task) -> String {
+    fn text_of(&self, task: &SwarmTask) -> String {
         let new = &task.new;
         match new.kind {
             Kind::Judge { .. } => new.brief.description.clone(),
@@ -285,11 +288,11 @@ impl Coord {
     }
 
     /// Reports of others of the run so far, where they are told to all.
-    fn heard(&self, task: &Task) -> Vec<String> {
+    fn heard(&self, task: &SwarmTask) -> Vec<String> {
         if !self.publishes() {
             return Vec::new();
         }
-        let mut others: Vec<&Task> = self
+        let mut others: Vec<&SwarmTask> = self
             .tasks
             .values()
             .filter(|other| other.new.run == task.new.run && other.is_done() && other.new.kind == Kind::Work)
@@ -303,8 +306,8 @@ impl Coord {
     }
 
     /// A report as others read it; none: it says nothing.
-    pub(super) fn public(&self, task: &Task) -> Option<String> {
-        let answer: &Answer = &task.outcome.as_ref()?.answer;
+    pub(super) fn public(&self, task: &SwarmTask) -> Option<String> {
+        let answer: &TaskAnswer = &task.outcome.as_ref()?.answer;
         let member = self.plan.member(task.seat?);
         (!answer.text.is_empty()).then(|| words::marked(member, &answer.text))
     }

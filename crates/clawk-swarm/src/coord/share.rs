@@ -1,8 +1,8 @@
 //! What the members of a run share (`message_passing: shared-memory`): values by key, each with a version.
 
-use super::{BTreeMap, Coord, Effect, Fact, Phase, TaskId, Value};
+use super::{BTreeMap, Effect, SwarmCoordinator, SwarmFact, SwarmTaskPhase, TaskId, Value};
 use crate::answer::canonical;
-use crate::coord::task::Shared;
+use crate::coord::task::SharedValue;
 
 /// Keys that one run shares.
 const MAX_KEYS: usize = 1024;
@@ -22,7 +22,7 @@ pub enum NotShared {
     TooMuch(String),
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// Puts a value where all members of the run read it, if `version` is the newest one of the key, or is not given. Returns the
     /// value's own version.
     ///
@@ -54,12 +54,12 @@ impl Coord {
         }
         let who = self.tasks.get(task).and_then(|task| task.seat);
         let version = newest.saturating_add(1);
-        let shared = Shared {
+        let shared = SharedValue {
             value,
             version,
             member: who.map_or("", |who| self.plan.member(who)).to_owned(),
         };
-        self.emit(Fact::Shared {
+        self.emit(SwarmFact::Shared {
             task: task.clone(),
             key: key.to_owned(),
             shared,
@@ -69,12 +69,12 @@ impl Coord {
 
     /// What the run of this task shares; none: the task does not run, or its swarm shares nothing.
     #[must_use]
-    pub fn shared(&self, task: &TaskId) -> Option<&BTreeMap<String, Shared>> {
+    pub fn shared(&self, task: &TaskId) -> Option<&BTreeMap<String, SharedValue>> {
         let shares = self.plan.limits.passing == clawk_manifest::model::MessagePassing::SharedMemory;
         let task = self
             .tasks
             .get(task)
-            .filter(|task| shares && task.phase == Phase::Running)?;
+            .filter(|task| shares && task.phase == SwarmTaskPhase::Running)?;
         Some(&self.runs.get(&task.new.run)?.shared)
     }
 }

@@ -1,14 +1,15 @@
 //! Runs and tasks.
 
 use super::{
-    Answer, BTreeMap, BTreeSet, Deserialize, NewTask, Serialize, TaskId, TaskStatus, Used, Value, Who,
+    BTreeMap, BTreeSet, Deserialize, NewTask, Serialize, SwarmWorkerId, TaskAnswer, TaskId, TaskStatus,
+    TryUsage, Value,
 };
-use crate::answer::Said;
-use crate::combine::{Outcome, Purpose};
+use crate::answer::MemberAnswer;
+use crate::combine::{HeadPurpose, TaskOutcome};
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Brief {
+pub struct TaskBrief {
     /// In words.
     pub description: String,
     /// Structured input.
@@ -18,7 +19,7 @@ pub struct Brief {
 
 /// What who asks for a task wants of it; all of it only narrows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wish {
+pub struct TaskConstraints {
     /// At most these tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
@@ -33,7 +34,7 @@ pub struct Wish {
     pub cost_microusd: Option<u64>,
 }
 
-impl Wish {
+impl TaskConstraints {
     /// Nothing is wished.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -52,7 +53,7 @@ pub enum Kind {
     /// A question about answers, without tools.
     Judge {
         /// What is wanted.
-        purpose: Purpose,
+        purpose: HeadPurpose,
         /// The first verdict was not readable.
         again: bool,
     },
@@ -61,7 +62,7 @@ pub enum Kind {
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum SwarmTaskPhase {
     /// No try runs.
     Waiting,
     /// A try runs.
@@ -74,15 +75,15 @@ pub enum Phase {
 
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Task {
+pub struct SwarmTask {
     /// As it was given.
     pub new: NewTask,
     pub(super) arrived: u64,
     pub(super) at_ms: u64,
     /// Where it stands.
-    pub phase: Phase,
+    pub phase: SwarmTaskPhase,
     /// Who works on it, or will again.
-    pub seat: Option<Who>,
+    pub seat: Option<SwarmWorkerId>,
     /// Tries so far.
     pub attempts: u32,
     /// Failed tries in a row on this seat.
@@ -101,13 +102,13 @@ pub struct Task {
     /// Results that it was told in a message.
     pub(super) told: BTreeSet<TaskId>,
     /// Its own report.
-    pub(super) word: Option<(TaskStatus, Answer)>,
+    pub(super) word: Option<(TaskStatus, TaskAnswer)>,
     /// What the member says in it that it used.
-    pub(super) word_used: Option<Used>,
+    pub(super) word_used: Option<TryUsage>,
     /// The last text of its turn.
     pub(super) said: Option<String>,
     /// How it ended.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<TaskOutcome>,
     /// Tokens of its tries.
     pub tokens: u64,
     /// Their cost, millionths of a dollar.
@@ -115,7 +116,7 @@ pub struct Task {
     pub(super) duration_ms: u64,
 }
 
-impl Task {
+impl SwarmTask {
     /// Its id.
     #[must_use]
     pub const fn id(&self) -> &TaskId {
@@ -125,7 +126,7 @@ impl Task {
     /// It has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.phase == Phase::Done
+        self.phase == SwarmTaskPhase::Done
     }
 
     /// How it ended; failed while it has not.
@@ -144,8 +145,8 @@ impl Task {
             .map(|limit| self.at_ms.saturating_add(limit))
     }
 
-    pub(super) fn said_as(&self, member: &str) -> Said {
-        Said {
+    pub(super) fn said_as(&self, member: &str) -> MemberAnswer {
+        MemberAnswer {
             member: member.to_owned(),
             status: self.status(),
             answer: self
@@ -159,18 +160,18 @@ impl Task {
 
 /// One task given to the whole swarm, or to one member from outside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct SwarmRun {
     /// Its id, by which who asked knows it.
     pub id: TaskId,
     /// What is to be done.
-    pub brief: Brief,
+    pub brief: TaskBrief,
     /// Only these members; empty: the whole swarm.
-    pub to: Vec<Who>,
+    pub to: Vec<SwarmWorkerId>,
     /// Who asked: the driver's own word.
     pub origin: String,
     /// Wishes of who asked: they hold for each of its tasks.
     #[serde(default)]
-    pub wish: Wish,
+    pub wish: TaskConstraints,
     /// Another host of the swarm gave it, and counts it.
     #[serde(default)]
     pub from_afar: bool,
@@ -184,12 +185,12 @@ pub struct Run {
     pub stages: Vec<StageEnd>,
     /// What its members share (`shared-memory`), by key.
     #[serde(default)]
-    pub shared: BTreeMap<String, Shared>,
+    pub shared: BTreeMap<String, SharedValue>,
 }
 
 /// A value that the members of a run share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Shared {
+pub struct SharedValue {
     /// The value.
     pub value: Value,
     /// Counted from 1 for each key.
@@ -204,5 +205,5 @@ pub struct StageEnd {
     /// Its member, or the name of its identity where several worked.
     pub member: String,
     /// Its one answer.
-    pub outcome: Outcome,
+    pub outcome: TaskOutcome,
 }

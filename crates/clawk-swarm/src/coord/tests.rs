@@ -12,11 +12,11 @@ use clawk_proto::method::TaskStatus;
 use serde_json::{Value, json};
 
 use super::{
-    Brief, Coord, Effect, Fact, Kind, Lost, Phase, Reception, RunResult, Start, TaskId, TryEnd, Used, Wanted,
-    Wish, derived,
+    DelegatedTask, Effect, Kind, ReportReception, RetryReason, RunResult, SwarmCoordinator, SwarmFact,
+    SwarmTaskPhase, TaskBrief, TaskConstraints, TaskId, TryEnd, TryStart, TryUsage, derived,
 };
-use crate::answer::Fault;
-use crate::limit::Local;
+use crate::answer::SwarmFault;
+use crate::limit::LocalLimits;
 use crate::plan::Plan;
 use crate::plan::tests::swarm;
 
@@ -28,20 +28,20 @@ enum Do {
     /// The same without waiting.
     Leave(&'static str, &'static str),
     /// With wishes.
-    Wish(&'static str, Wish),
+    Wish(&'static str, TaskConstraints),
     Ask(&'static str, &'static str),
     Report(TaskStatus, Value),
     /// Works so long, milliseconds.
     Work(u64),
     Say(String),
-    Lose(Lost),
+    Lose(RetryReason),
     Fail(&'static str),
     /// The swarm's purse is empty.
     Spent,
 }
 
 struct Active {
-    start: Start,
+    start: TryStart,
     steps: VecDeque<Do>,
     calls: u32,
     waits: usize,
@@ -50,12 +50,12 @@ struct Active {
     until_ms: u64,
 }
 
-type Script = Box<dyn FnMut(&Start, &[String]) -> Vec<Do>>;
+type Script = Box<dyn FnMut(&TryStart, &[String]) -> Vec<Do>>;
 
 struct Sim {
-    coord: Coord,
+    coord: SwarmCoordinator,
     now: u64,
-    facts: Vec<Fact>,
+    facts: Vec<SwarmFact>,
     /// How many facts were kept together each time: the journal takes all of them or none.
     kept: Vec<usize>,
     active: BTreeMap<TaskId, Active>,
@@ -73,8 +73,8 @@ fn id(n: u32) -> TaskId {
     TaskId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap()
 }
 
-fn brief(text: &str) -> Brief {
-    Brief {
+fn brief(text: &str) -> TaskBrief {
+    TaskBrief {
         description: text.to_owned(),
         input: None,
     }
@@ -86,11 +86,16 @@ impl Sim {
         strategy: &str,
         agents: &[(&str, &str, u32)],
         more: Value,
-        script: impl FnMut(&Start, &[String]) -> Vec<Do> + 'static,
+        script: impl FnMut(&TryStart, &[String]) -> Vec<Do> + 'static,
     ) -> Self {
-        let plan = Plan::of(&swarm(topology, strategy, agents, more), "claw", Local::default()).unwrap();
+        let plan = Plan::of(
+            &swarm(topology, strategy, agents, more),
+            "claw",
+            LocalLimits::default(),
+        )
+        .unwrap();
         Self {
-            coord: Coord::new(plan),
+            coord: SwarmCoordinator::new(plan),
             now: 1_000_000,
             facts: Vec::new(),
             kept: Vec::new(),
@@ -126,9 +131,9 @@ impl Sim {
             "{:#?}",
             self.log
         );
-        let mut folded = Coord::new(self.coord.plan().clone());
+        let mut folded = SwarmCoordinator::new(self.coord.plan().clone());
         for fact in &self.facts {
-            let kept: Fact = serde_json::from_str(&serde_json::to_string(fact).unwrap()).unwrap();
+            let kept: SwarmFact = serde_json::from_str(&serde_json::to_string(fact).unwrap()).unwrap();
             assert_eq!(kept, *fact);
             folded.apply(&kept);
         }
@@ -198,12 +203,12 @@ impl Sim {
         self.check();
     }
 
-    fn record(&mut self, fact: Fact) {
+    fn record(&mut self, fact: SwarmFact) {
         match &fact {
-            Fact::Circuit { member, circuit } => self.log.push(format!("circuit {member} {circuit:?}")),
-            Fact::DeadLettered { .. } => self.log.push("dead letter".to_owned()),
+            SwarmFact::Circuit { member, circuit } => self.log.push(format!("circuit {member} {circuit:?}")),
+            SwarmFact::DeadLettered { .. } => self.log.push("dead letter".to_owned()),
             // One whose turn has ended is not cancelled.
-            Fact::Reported { task, .. } => {
+            SwarmFact::Reported { task, .. } => {
                 let over = |active: &mut Active| active.steps.is_empty();
                 if self.active.get_mut(task).is_some_and(over) {
                     self.active.remove(task);
@@ -259,10 +264,10 @@ impl Sim {
         match next {
             Do::Delegate(several) => {
                 for (to, text) in several {
-                    self.delegate(task, to, text, Wish::default(), true);
+                    self.delegate(task, to, text, TaskConstraints::default(), true);
                 }
             }
-            Do::Leave(to, text) => self.delegate(task, to, text, Wish::default(), false),
+            Do::Leave(to, text) => self.delegate(task, to, text, TaskConstraints::default(), false),
             Do::Wish(text, wish) => self.delegate(task, "", text, wish, true),
             Do::Ask(to, text) => {
                 active.calls += 1;
@@ -291,11 +296,11 @@ impl Sim {
                 self.end(task, attempt, TryEnd::Lost { why, message });
             }
             Do::Fail(reason) => {
-                let fault = Fault::failed(reason, "x");
+                let fault = SwarmFault::failed(reason, "x");
                 self.end(task, attempt, TryEnd::Over { fault, run: false });
             }
             Do::Spent => {
-                let fault = Fault::spent("swarm_tokens", "x");
+                let fault = SwarmFault::spent("swarm_tokens", "x");
                 self.end(task, attempt, TryEnd::Over { fault, run: true });
             }
         }
@@ -303,28 +308,27 @@ impl Sim {
 
     fn end(&mut self, task: &TaskId, attempt: u32, end: TryEnd) {
         let parks = matches!(end, TryEnd::Said { .. });
-        let used = Used {
+        let used = TryUsage {
             tokens: 10,
             cost_microusd: 5,
         };
         let effects = self.coord.try_ended(task, attempt, end, used, self.now);
         // Who delegated without waiting may still be told.
         if !parks
-            || self
-                .coord
-                .task(task)
-                .is_none_or(|task| task.phase != Phase::Parked && task.phase != Phase::Running)
+            || self.coord.task(task).is_none_or(|task| {
+                task.phase != SwarmTaskPhase::Parked && task.phase != SwarmTaskPhase::Running
+            })
         {
             self.active.remove(task);
         }
         self.take(effects);
     }
 
-    fn delegate(&mut self, task: &TaskId, to: &str, text: &str, wish: Wish, wait: bool) {
+    fn delegate(&mut self, task: &TaskId, to: &str, text: &str, wish: TaskConstraints, wait: bool) {
         let active = self.active.get_mut(task).unwrap();
         active.calls += 1;
         active.waits += usize::from(wait);
-        let wanted = Wanted {
+        let wanted = DelegatedTask {
             task: derived(task, &format!("{}/{}", active.start.attempt, active.calls)),
             brief: brief(text),
             to: Some(to.to_owned()).filter(|to| !to.is_empty()),
@@ -335,7 +339,7 @@ impl Sim {
         self.answered(task, answer);
     }
 
-    fn answered(&mut self, task: &TaskId, answer: Result<Vec<Effect>, super::Refusal>) {
+    fn answered(&mut self, task: &TaskId, answer: Result<Vec<Effect>, super::SwarmTaskRefusal>) {
         match answer {
             Ok(effects) => self.take(effects),
             Err(refusal) => {

@@ -1,11 +1,14 @@
 //! What is told of a swarm: results, states, the graph.
 
-use super::{Coord, Deserialize, Phase, Serialize, Task, TaskId, TaskStatus, Value, Who, derived};
-use crate::answer::Fault;
-use crate::combine::{Judge, Outcome};
-use crate::coord::task::{Kind, Run};
-use crate::merge::Conflict;
-use crate::vote::Vote;
+use super::{
+    Deserialize, Serialize, SwarmCoordinator, SwarmTask, SwarmTaskPhase, SwarmWorkerId, TaskId, TaskStatus,
+    Value, derived,
+};
+use crate::answer::SwarmFault;
+use crate::combine::{JudgeChoice, TaskOutcome};
+use crate::coord::task::{Kind, SwarmRun};
+use crate::merge::MergeConflict;
+use crate::vote::BallotCount;
 use clawk_manifest::model::Topology;
 
 /// The result of a task.
@@ -34,7 +37,7 @@ pub struct TaskResult {
     pub duration_ms: u64,
     /// Why it is not whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Fault>,
+    pub error: Option<SwarmFault>,
 }
 
 /// The result of a run.
@@ -62,13 +65,13 @@ pub struct RunResult {
     pub answers: Vec<TaskResult>,
     /// `majority-vote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub votes: Option<Vec<Vote>>,
+    pub votes: Option<Vec<BallotCount>>,
     /// `best-of-n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub judge: Option<Judge>,
+    pub judge: Option<JudgeChoice>,
     /// `merge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conflicts: Option<Vec<Conflict>>,
+    pub conflicts: Option<Vec<MergeConflict>>,
     /// Tokens of the whole run.
     pub tokens: u64,
     /// Millionths of a dollar.
@@ -77,7 +80,7 @@ pub struct RunResult {
     pub duration_ms: u64,
     /// Why it is not whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Fault>,
+    pub error: Option<SwarmFault>,
 }
 
 /// A member as it is now.
@@ -151,7 +154,7 @@ pub enum EdgeKind {
 
 /// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Edge {
+pub struct SwarmEdge {
     /// From this member.
     pub from: String,
     /// To this one.
@@ -163,12 +166,12 @@ pub struct Edge {
     pub task_id: Option<TaskId>,
 }
 
-impl Coord {
+impl SwarmCoordinator {
     /// A task's result.
     #[must_use]
-    pub fn result_of(&self, task: &Task) -> TaskResult {
+    pub fn result_of(&self, task: &SwarmTask) -> TaskResult {
         let outcome = task.outcome.clone();
-        let failed = || Outcome::failed(Fault::failed("running", "it has not ended"));
+        let failed = || TaskOutcome::failed(SwarmFault::failed("running", "it has not ended"));
         let outcome = outcome.unwrap_or_else(failed);
         TaskResult {
             task_id: task.id().clone(),
@@ -185,10 +188,11 @@ impl Coord {
         }
     }
 
-    pub(super) fn run_result(&self, run: &TaskId, outcome: Outcome, now_ms: u64) -> Option<RunResult> {
+    pub(super) fn run_result(&self, run: &TaskId, outcome: TaskOutcome, now_ms: u64) -> Option<RunResult> {
         let of = self.runs.get(run)?;
         let mine = || self.tasks.values().filter(|task| task.new.run == *run);
-        let sum = |part: fn(&Task) -> u64| mine().fold(0_u64, |sum, task| sum.saturating_add(part(task)));
+        let sum =
+            |part: fn(&SwarmTask) -> u64| mine().fold(0_u64, |sum, task| sum.saturating_add(part(task)));
         Some(RunResult {
             task_id: run.clone(),
             swarm: self.plan.swarm.clone(),
@@ -209,7 +213,7 @@ impl Coord {
         })
     }
 
-    fn answers_of(&self, run: &Run) -> Vec<TaskResult> {
+    fn answers_of(&self, run: &SwarmRun) -> Vec<TaskResult> {
         let top = self.answers_below(&run.id, None, 0);
         match self.plan.topology {
             Topology::Pipeline if run.to.is_empty() => self.stages_of(run),
@@ -227,7 +231,7 @@ impl Coord {
     }
 
     /// One answer per stage; of a stage in which several work and that has not become one, each.
-    fn stages_of(&self, run: &Run) -> Vec<TaskResult> {
+    fn stages_of(&self, run: &SwarmRun) -> Vec<TaskResult> {
         let mut answers = Vec::new();
         for stage in 0..=run.stage {
             let tasks: Vec<TaskResult> = self
@@ -267,21 +271,21 @@ impl Coord {
         self.plan.all().filter_map(|who| self.member_now(who)).collect()
     }
 
-    fn member_now(&self, who: Who) -> Option<Member> {
+    fn member_now(&self, who: SwarmWorkerId) -> Option<Member> {
         let seat = self.plan.seat(who)?;
         let state = self.seats.get(&seat.member).cloned().unwrap_or_default();
-        let on = |phase: Phase| {
+        let on = |phase: SwarmTaskPhase| {
             self.tasks
                 .values()
                 .filter(move |task| task.seat == Some(who) && task.phase == phase)
         };
-        let running = on(Phase::Running).count();
+        let running = on(SwarmTaskPhase::Running).count();
         let (circuit, open) = match state.circuit {
-            super::Circuit::Closed => ("closed", false),
-            super::Circuit::Open { .. } => ("open", true),
-            super::Circuit::Trial => ("trial", true),
+            super::CircuitState::Closed => ("closed", false),
+            super::CircuitState::Open { .. } => ("open", true),
+            super::CircuitState::Trial => ("trial", true),
         };
-        let busy = running > 0 || on(Phase::Parked).next().is_some();
+        let busy = running > 0 || on(SwarmTaskPhase::Parked).next().is_some();
         Some(Member {
             member: seat.member.clone(),
             role: seat.role.clone(),
@@ -303,8 +307,8 @@ impl Coord {
     /// Runs that have not ended.
     #[must_use]
     pub fn runs_now(&self) -> Vec<RunState> {
-        let state = |run: &Run| {
-            let count = |wanted: &dyn Fn(&Task) -> bool| {
+        let state = |run: &SwarmRun| {
+            let count = |wanted: &dyn Fn(&SwarmTask) -> bool| {
                 self.tasks
                     .values()
                     .filter(|task| task.new.run == run.id && wanted(task))
@@ -313,8 +317,10 @@ impl Coord {
             RunState {
                 task_id: run.id.clone(),
                 status: "running".to_owned(),
-                waiting: count(&|task| task.phase == Phase::Waiting),
-                running: count(&|task| matches!(task.phase, Phase::Running | Phase::Parked)),
+                waiting: count(&|task| task.phase == SwarmTaskPhase::Waiting),
+                running: count(&|task| {
+                    matches!(task.phase, SwarmTaskPhase::Running | SwarmTaskPhase::Parked)
+                }),
                 completed: count(&|task| task.is_done() && task.status() == TaskStatus::Completed),
                 failed: count(&|task| task.is_done() && task.status() != TaskStatus::Completed),
                 dead: count(&|task| {
@@ -328,10 +334,10 @@ impl Coord {
 
     /// The swarm as its manifest draws it.
     #[must_use]
-    pub fn graph(&self) -> (Vec<Node>, Vec<Edge>) {
+    pub fn graph(&self) -> (Vec<Node>, Vec<SwarmEdge>) {
         let plan = &self.plan;
-        let claw = (plan.head == Who::Claw).then_some(Who::Claw);
-        let whom: Vec<Who> = claw.into_iter().chain(plan.all()).collect();
+        let claw = (plan.head == SwarmWorkerId::Claw).then_some(SwarmWorkerId::Claw);
+        let whom: Vec<SwarmWorkerId> = claw.into_iter().chain(plan.all()).collect();
         let nodes = whom.iter().map(|who| Node {
             member: plan.member(*who).to_owned(),
             role: plan.role(*who).to_owned(),
@@ -341,8 +347,8 @@ impl Coord {
                 .map(|parent| plan.member(parent).to_owned()),
         });
         let mut edges = Vec::new();
-        let mut edge = |from: Who, to: Who, kind: EdgeKind| {
-            edges.push(Edge {
+        let mut edge = |from: SwarmWorkerId, to: SwarmWorkerId, kind: EdgeKind| {
+            edges.push(SwarmEdge {
                 from: plan.member(from).to_owned(),
                 to: plan.member(to).to_owned(),
                 kind,
@@ -374,7 +380,7 @@ impl Coord {
 
     /// Who gave what to whom in a run that has not ended, by its tasks.
     #[must_use]
-    pub fn graph_of(&self, run: &TaskId) -> Vec<Edge> {
+    pub fn graph_of(&self, run: &TaskId) -> Vec<SwarmEdge> {
         let tasks = self.tasks_of(run);
         let edge = |id: &TaskId| {
             let task = self.tasks.get(id)?;
@@ -384,7 +390,7 @@ impl Coord {
                 .as_ref()
                 .and_then(|parent| self.tasks.get(parent)?.seat);
             let from = asker.unwrap_or(self.plan.head);
-            Some(Edge {
+            Some(SwarmEdge {
                 from: self.plan.member(from).to_owned(),
                 to: self.plan.member(task.seat?).to_owned(),
                 kind: match task.new.kind {

@@ -2,8 +2,8 @@ use clawk_manifest::model::Swarm;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Plan, PlanFault, Who};
-use crate::limit::Local;
+use super::{Plan, PlanFault, SwarmWorkerId};
+use crate::limit::LocalLimits;
 
 pub(crate) fn swarm(topology: &str, strategy: &str, agents: &[(&str, &str, u32)], more: Value) -> Swarm {
     let agents: Vec<Value> = agents
@@ -32,12 +32,12 @@ fn plan(topology: &str, agents: &[(&str, &str, u32)]) -> Plan {
     Plan::of(
         &swarm(topology, "merge", agents, json!({})),
         "claw",
-        Local::default(),
+        LocalLimits::default(),
     )
     .unwrap()
 }
 
-fn names(plan: &Plan, whom: &[Who]) -> Vec<String> {
+fn names(plan: &Plan, whom: &[SwarmWorkerId]) -> Vec<String> {
     whom.iter().map(|who| plan.member(*who).to_owned()).collect()
 }
 
@@ -55,9 +55,9 @@ fn members_are_numbered_and_the_head_is_the_first_that_leads() {
         names(&plan, &plan.all().collect::<Vec<_>>()),
         ["hand-1", "hand-2", "boss", "eye"]
     );
-    assert_eq!(plan.head, Who::Seat(2));
+    assert_eq!(plan.head, SwarmWorkerId::Seat(2));
     assert_eq!(names(&plan, &plan.below(plan.head)), ["hand-1", "hand-2", "eye"]);
-    assert_eq!(plan.below(Who::Seat(0)), []);
+    assert_eq!(plan.below(SwarmWorkerId::Seat(0)), []);
     assert_eq!(plan.limits.max_parallel, 4);
     let worker = plan.others();
     assert_eq!(names(&plan, &plan.named(&worker, "hand")), ["hand-1", "hand-2"]);
@@ -75,11 +75,11 @@ fn without_a_leader_the_claw_leads_and_two_heads_are_an_error() {
         "broadcast",
         &[("a", "worker", 1), ("a", "critic", 1), ("claw", "x", 1)],
     );
-    assert_eq!(own.head, Who::Claw);
+    assert_eq!(own.head, SwarmWorkerId::Claw);
     assert_eq!(names(&own, &own.others()), ["a", "a.critic", "claw.x"]);
     let two = swarm("broadcast", "merge", &[("a", "leader", 2)], json!({}));
     assert_eq!(
-        Plan::of(&two, "claw", Local::default()),
+        Plan::of(&two, "claw", LocalLimits::default()),
         Err(PlanFault::SeveralHeads("a".to_owned()))
     );
 }
@@ -97,7 +97,7 @@ fn a_hierarchy_opens_a_branch_for_each_instance_of_a_sub() {
             ("pen", "worker", 1),
         ],
     );
-    let all: Vec<Who> = plan.all().collect();
+    let all: Vec<SwarmWorkerId> = plan.all().collect();
     assert_eq!(
         names(&plan, &all),
         [
@@ -118,11 +118,14 @@ fn a_hierarchy_opens_a_branch_for_each_instance_of_a_sub() {
         ["direct", "sub-1", "sub-2", "other"]
     );
     assert_eq!(
-        names(&plan, &plan.below(Who::Seat(3))),
+        names(&plan, &plan.below(SwarmWorkerId::Seat(3))),
         ["sub-2.leaf-1", "sub-2.leaf-2"]
     );
-    assert_eq!(names(&plan, &plan.below(Who::Seat(8))), ["other.pen"]);
-    assert_eq!(plan.next(Who::Seat(4), &plan.below(Who::Seat(2))), Who::Seat(5));
+    assert_eq!(names(&plan, &plan.below(SwarmWorkerId::Seat(8))), ["other.pen"]);
+    assert_eq!(
+        plan.next(SwarmWorkerId::Seat(4), &plan.below(SwarmWorkerId::Seat(2))),
+        SwarmWorkerId::Seat(5)
+    );
 }
 
 #[test]
@@ -143,22 +146,30 @@ fn stages_are_entries_without_the_head() {
 #[test]
 fn only_peers_ask_each_other() {
     let plan = plan("peer-to-peer", &[("a", "leader", 1), ("b", "peer", 2)]);
-    assert_eq!(names(&plan, &plan.askable(Who::Seat(1))), ["a", "b-2"]);
-    assert_eq!(plan.askable(Who::Claw), []);
+    assert_eq!(names(&plan, &plan.askable(SwarmWorkerId::Seat(1))), ["a", "b-2"]);
+    assert_eq!(plan.askable(SwarmWorkerId::Claw), []);
 }
 
 #[test]
 fn the_next_seat_goes_round() {
     let plan = plan("broadcast", &[("a", "w", 2), ("b", "w", 1), ("c", "x", 1)]);
-    let all: Vec<Who> = plan.all().collect();
-    assert_eq!(plan.next(Who::Seat(0), &all), Who::Seat(1));
+    let all: Vec<SwarmWorkerId> = plan.all().collect();
+    assert_eq!(plan.next(SwarmWorkerId::Seat(0), &all), SwarmWorkerId::Seat(1));
     assert_eq!(
-        plan.next(Who::Seat(1), &all),
-        Who::Seat(0),
+        plan.next(SwarmWorkerId::Seat(1), &all),
+        SwarmWorkerId::Seat(0),
         "the same identity before the same role"
     );
-    assert_eq!(plan.next(Who::Seat(2), &all), Who::Seat(0), "the same role");
-    assert_eq!(plan.next(Who::Seat(3), &all), Who::Seat(3), "nobody else");
+    assert_eq!(
+        plan.next(SwarmWorkerId::Seat(2), &all),
+        SwarmWorkerId::Seat(0),
+        "the same role"
+    );
+    assert_eq!(
+        plan.next(SwarmWorkerId::Seat(3), &all),
+        SwarmWorkerId::Seat(3),
+        "nobody else"
+    );
 }
 
 proptest! {

@@ -2,47 +2,47 @@
 
 use std::path::Path;
 
-use clawk_kernel::ports::{Description, Executor};
+use clawk_kernel::ports::{Executor, ToolDescription};
 use clawk_plan::Plan;
 use serde_json::{Map, Value, json};
 
-use super::Builtin;
+use super::BuiltinTool;
 
 /// What a tool does to the world, as MCP's four hints.
-struct Effects {
+struct ToolEffects {
     read_only: bool,
     destructive: bool,
     idempotent: bool,
     open_world: bool,
 }
 
-const READS: Effects = Effects {
+const READS: ToolEffects = ToolEffects {
     read_only: true,
     destructive: false,
     idempotent: true,
     open_world: false,
 };
 
-pub(super) fn description(builtin: Builtin) -> Description {
+pub(super) fn description(builtin: BuiltinTool) -> ToolDescription {
     let (description, category, effects, properties, required) = match builtin {
-        Builtin::Echo => (
+        BuiltinTool::Echo => (
             "Returns the text it is given.",
             "utility",
             READS,
             json!({"text": {"type": "string", "description": "The text to return"}}),
             json!(["text"]),
         ),
-        Builtin::Sleep => (
+        BuiltinTool::Sleep => (
             "Waits for a number of seconds.",
             "utility",
             READS,
             json!({"seconds": {"type": "number", "minimum": 0, "maximum": 3600}}),
             json!(["seconds"]),
         ),
-        Builtin::AskUser => (
+        BuiltinTool::AskUser => (
             "Asks the person you work for a question and returns the answer.",
             "utility",
-            Effects {
+            ToolEffects {
                 idempotent: false,
                 ..READS
             },
@@ -50,24 +50,25 @@ pub(super) fn description(builtin: Builtin) -> Description {
                    "options": {"type": "array", "items": {"type": "string"}, "maxItems": 20, "description": "Answers to choose from"}}),
             json!(["question"]),
         ),
-        Builtin::Shell => shell(),
-        Builtin::FileRead
-        | Builtin::FileWrite
-        | Builtin::FileEdit
-        | Builtin::FileList
-        | Builtin::FileSearch => file(builtin),
-        Builtin::WebFetch | Builtin::HttpRequest => web(builtin),
-        Builtin::MemoryStore | Builtin::MemoryQuery | Builtin::MemoryForget | Builtin::ContextWrite => {
-            memory(builtin)
-        }
+        BuiltinTool::Shell => shell(),
+        BuiltinTool::FileRead
+        | BuiltinTool::FileWrite
+        | BuiltinTool::FileEdit
+        | BuiltinTool::FileList
+        | BuiltinTool::FileSearch => file(builtin),
+        BuiltinTool::WebFetch | BuiltinTool::HttpRequest => web(builtin),
+        BuiltinTool::MemoryStore
+        | BuiltinTool::MemoryQuery
+        | BuiltinTool::MemoryForget
+        | BuiltinTool::ContextWrite => memory(builtin),
     };
     let mut schema = json!({"type": "object", "properties": properties, "required": required});
-    if builtin != Builtin::Echo
+    if builtin != BuiltinTool::Echo
         && let Value::Object(map) = &mut schema
     {
         map.insert("additionalProperties".to_owned(), Value::Bool(false));
     }
-    Description {
+    ToolDescription {
         description: description.to_owned(),
         input_schema: schema,
         output_schema: None,
@@ -100,13 +101,13 @@ pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
     text
 }
 
-type Row = (&'static str, &'static str, Effects, Value, Value);
+type BuiltinRow = (&'static str, &'static str, ToolEffects, Value, Value);
 
-fn shell() -> Row {
+fn shell() -> BuiltinRow {
     (
         "Runs a command line with bash, or /bin/sh where there is no bash, and returns its output. Every process that it starts ends with it.",
         "shell",
-        Effects {
+        ToolEffects {
             read_only: false,
             destructive: true,
             idempotent: false,
@@ -120,16 +121,16 @@ fn shell() -> Row {
     )
 }
 
-fn memory(builtin: Builtin) -> Row {
+fn memory(builtin: BuiltinTool) -> BuiltinRow {
     let store = json!({"type": "string", "description": "The store's name in the manifest"});
-    let writes = Effects {
+    let writes = ToolEffects {
         read_only: false,
         destructive: false,
         idempotent: true,
         open_world: false,
     };
     match builtin {
-        Builtin::MemoryStore => (
+        BuiltinTool::MemoryStore => (
             "Remembers something: keeps it in a store of memory, to be found in later conversations.",
             "memory",
             writes,
@@ -138,17 +139,17 @@ fn memory(builtin: Builtin) -> Row {
                    "version": {"type": "integer", "minimum": 0, "description": "In the store that a swarm shares: the version that you have read, 0 for a new key"}}),
             json!(["store", "content"]),
         ),
-        Builtin::MemoryForget => (
+        BuiltinTool::MemoryForget => (
             "Forgets one entry of a store of memory, for good.",
             "memory",
-            Effects {
+            ToolEffects {
                 destructive: true,
                 ..writes
             },
             json!({"store": store, "id": {"type": "string", "description": "The entry's id, as memory-query tells it"}}),
             json!(["store", "id"]),
         ),
-        Builtin::ContextWrite => (
+        BuiltinTool::ContextWrite => (
             "Writes one of your context files, which stand in your instructions from the next turn on. Earlier versions are kept.",
             "memory",
             writes,
@@ -167,30 +168,30 @@ fn memory(builtin: Builtin) -> Row {
     }
 }
 
-fn file(builtin: Builtin) -> Row {
+fn file(builtin: BuiltinTool) -> BuiltinRow {
     let path = json!({"type": "string", "description": "Relative to the working directory, or absolute"});
-    let writes = |destructive, idempotent| Effects {
+    let writes = |destructive, idempotent| ToolEffects {
         read_only: false,
         destructive,
         idempotent,
         open_world: false,
     };
     match builtin {
-        Builtin::FileWrite => (
+        BuiltinTool::FileWrite => (
             "Writes a text file, replacing what is there, in one step; makes missing folders.",
             "filesystem",
             writes(true, true),
             json!({"path": path, "content": {"type": "string"}}),
             json!(["path", "content"]),
         ),
-        Builtin::FileEdit => (
+        BuiltinTool::FileEdit => (
             "Replaces one exact piece of a text file. The old text must occur exactly once: give enough of its surroundings.",
             "filesystem",
             writes(true, false),
             json!({"path": path, "old_text": {"type": "string", "minLength": 1}, "new_text": {"type": "string"}}),
             json!(["path", "old_text", "new_text"]),
         ),
-        Builtin::FileList => (
+        BuiltinTool::FileList => (
             "Lists a folder: name, kind and size. Bounded; links are shown and not followed; entries that the policy closes are left out and counted.",
             "filesystem",
             READS,
@@ -198,7 +199,7 @@ fn file(builtin: Builtin) -> Row {
                    "glob": {"type": "string", "description": "Only paths that fit, for example `**/*.rs`"}}),
             json!([]),
         ),
-        Builtin::FileSearch => (
+        BuiltinTool::FileSearch => (
             "Searches text files below a folder with a regular expression; returns `path:line:text`. Skips binary files and `.git`; what the policy closes is left out and counted.",
             "filesystem",
             READS,
@@ -217,14 +218,14 @@ fn file(builtin: Builtin) -> Row {
     }
 }
 
-fn web(builtin: Builtin) -> Row {
+fn web(builtin: BuiltinTool) -> BuiltinRow {
     let url = json!({"type": "string", "description": "An http or https URL"});
     let headers = json!({"type": "object", "additionalProperties": {"type": "string"}});
-    if builtin == Builtin::WebFetch {
+    if builtin == BuiltinTool::WebFetch {
         return (
             "Fetches a page and returns its readable text.",
             "network",
-            Effects {
+            ToolEffects {
                 open_world: true,
                 ..READS
             },
@@ -235,7 +236,7 @@ fn web(builtin: Builtin) -> Row {
     (
         "Sends an HTTP request and returns status, headers and body.",
         "network",
-        Effects {
+        ToolEffects {
             read_only: false,
             destructive: true,
             idempotent: false,
@@ -247,7 +248,7 @@ fn web(builtin: Builtin) -> Row {
     )
 }
 
-fn hints(effects: &Effects) -> Map<String, Value> {
+fn hints(effects: &ToolEffects) -> Map<String, Value> {
     [
         ("readOnlyHint", effects.read_only),
         ("destructiveHint", effects.destructive),

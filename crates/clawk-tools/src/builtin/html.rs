@@ -39,7 +39,7 @@ const BLOCKS: [&str; 28] = [
 
 /// The page's title, if it has one, and its text.
 pub(super) fn readable(html: &str) -> (Option<String>, String) {
-    let mut out = Text::default();
+    let mut out = ReadableText::default();
     let mut title = None;
     let mut rest = html;
     while let Some((before, after)) = rest.split_once('<') {
@@ -154,12 +154,12 @@ fn until_closing<'a>(rest: &'a str, name: &str) -> (&'a str, &'a str) {
 
 /// Text being put together: blanks collapse, and at most one empty line stands between paragraphs.
 #[derive(Default)]
-struct Text {
+struct ReadableText {
     out: String,
     blank: bool,
 }
 
-impl Text {
+impl ReadableText {
     fn words(&mut self, text: &str) {
         for character in text.chars() {
             if character.is_whitespace() || character == '\u{a0}' {

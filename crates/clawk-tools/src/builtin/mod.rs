@@ -15,40 +15,40 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Description, Later, Look, RunError, RunOutcome};
-use clawk_kernel::sheet::Preview;
-use clawk_plan::{Level, Plan, Refusal, Request};
+use clawk_kernel::ports::{BoxFuture, InspectedCall, RunError, RunOutcome, ToolDescription};
+use clawk_kernel::sheet::ExecutorPreview;
+use clawk_plan::{Level, Plan, Request, SandboxRefusal};
 use clawk_proto::SessionId;
 use clawk_sandbox::Launcher;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::Call;
-use crate::egress::Exits;
+use crate::call::ExecutorCall;
+use crate::egress::EgressProxies;
 
 pub(crate) use file::reaches;
 pub use file::{MODE, main};
 
 pub(crate) use shell::launch_error;
-pub(crate) use web::Clients;
+pub(crate) use web::GuardedClients;
 
 /// A built-in that is bound from outside, because it needs more than arguments and a sandbox.
-pub trait Extra: Send + Sync + fmt::Debug {
+pub trait ExternalBuiltin: Send + Sync + fmt::Debug {
     /// What it is.
-    fn describe(&self) -> Description;
+    fn describe(&self) -> ToolDescription;
 
     /// Runs the permit.
     fn run<'a>(
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>>;
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
 }
 
 /// What `ask-user` wants to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct UserQuestion {
     /// The session whose person is asked.
     pub session: SessionId,
     /// The question, at most 4,000 characters.
@@ -59,7 +59,7 @@ pub struct Question {
 
 /// A person's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum UserAnswer {
     /// What the person said.
     Said(String),
     /// The person declined to answer.
@@ -69,22 +69,22 @@ pub enum Answer {
 }
 
 /// How `ask-user` reaches a person; given by the composition root.
-pub type Ask = Arc<dyn Fn(Question) -> Later<'static, Answer> + Send + Sync>;
+pub type AskUserHandler = Arc<dyn Fn(UserQuestion) -> BoxFuture<'static, UserAnswer> + Send + Sync>;
 
 /// What the built-ins share.
-pub(crate) struct Shared {
+pub(crate) struct BuiltinContext {
     /// What the shell says of itself: which one it is, and what it finds.
     pub(crate) shell: String,
     pub(crate) launcher: Launcher,
-    pub(crate) env: Env,
-    pub(crate) clients: Clients,
-    pub(crate) exits: Arc<Exits>,
-    pub(crate) ask: Option<Ask>,
+    pub(crate) env: EnvironmentSource,
+    pub(crate) clients: GuardedClients,
+    pub(crate) exits: Arc<EgressProxies>,
+    pub(crate) ask: Option<AskUserHandler>,
 }
 
 /// The closed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Builtin {
+pub(crate) enum BuiltinTool {
     Echo,
     Shell,
     FileRead,
@@ -104,8 +104,8 @@ pub(crate) enum Builtin {
 
 /// What the built-in of this name says of itself, whether or not an agent declares it. `None`: there is no such built-in.
 #[must_use]
-pub fn describe(name: &str) -> Option<Description> {
-    Builtin::named(name).map(Builtin::describe)
+pub fn describe(name: &str) -> Option<ToolDescription> {
+    BuiltinTool::named(name).map(BuiltinTool::describe)
 }
 
 /// The static checks of the built-in of this name. `None`: there is no such built-in.
@@ -115,14 +115,14 @@ pub fn preflight(
     arguments: &Map<String, Value>,
     plan: &Plan,
     workdir: &Path,
-) -> Option<Result<(), Refusal>> {
-    Builtin::named(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
+) -> Option<Result<(), SandboxRefusal>> {
+    BuiltinTool::named(name).map(|builtin| builtin.preflight(arguments, plan, workdir))
 }
 
 pub(crate) use describe::about_shell;
 pub use file::load;
 
-impl Builtin {
+impl BuiltinTool {
     pub(crate) const ALL: [Self; 15] = [
         Self::Echo,
         Self::Shell,
@@ -185,12 +185,12 @@ impl Builtin {
         }
     }
 
-    pub(crate) fn describe(self) -> Description {
+    pub(crate) fn describe(self) -> ToolDescription {
         describe::description(self)
     }
 
     /// As this agent's tools are enclosed.
-    pub(crate) fn describe_here(self, shared: &Shared) -> Description {
+    pub(crate) fn describe_here(self, shared: &BuiltinContext) -> ToolDescription {
         let mut all = self.describe();
         if self == Self::Shell {
             all.description = shared.shell.clone();
@@ -204,7 +204,7 @@ impl Builtin {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         let text = |name: &str| arguments.get(name).and_then(Value::as_str);
         let path = |path: &str, write: bool| plan.preflight(&Request::Path { path, write, workdir });
         match self {
@@ -225,8 +225,8 @@ impl Builtin {
     /// Runs it. The static checks are made again on exactly these arguments.
     pub(crate) async fn run(
         self,
-        call: &Call<'_>,
-        shared: &Shared,
+        call: &ExecutorCall<'_>,
+        shared: &BuiltinContext,
         session: Option<SessionId>,
     ) -> Result<RunOutcome, RunError> {
         self.preflight(call.arguments, call.plan, call.workdir)
@@ -236,11 +236,11 @@ impl Builtin {
             Self::Sleep => Ok(talk::sleep(call).await),
             Self::AskUser => talk::ask(call, shared, session).await,
             Self::Shell => shell::run(call, shared).await,
-            Self::FileRead => file::run(call, &shared.launcher, file::Tool::Read).await,
-            Self::FileWrite => file::run(call, &shared.launcher, file::Tool::Write).await,
-            Self::FileEdit => file::run(call, &shared.launcher, file::Tool::Edit).await,
-            Self::FileList => file::run(call, &shared.launcher, file::Tool::List).await,
-            Self::FileSearch => file::run(call, &shared.launcher, file::Tool::Search).await,
+            Self::FileRead => file::run(call, &shared.launcher, file::FileTool::Read).await,
+            Self::FileWrite => file::run(call, &shared.launcher, file::FileTool::Write).await,
+            Self::FileEdit => file::run(call, &shared.launcher, file::FileTool::Edit).await,
+            Self::FileList => file::run(call, &shared.launcher, file::FileTool::List).await,
+            Self::FileSearch => file::run(call, &shared.launcher, file::FileTool::Search).await,
             Self::MemoryStore | Self::MemoryQuery | Self::MemoryForget | Self::ContextWrite => Err(
                 RunError::Unavailable(format!("`{}` is run by the kernel", self.name())),
             ),
@@ -250,7 +250,7 @@ impl Builtin {
     }
 
     /// What a person should see before saying yes; lines of plain text.
-    pub(crate) fn preview(self, look: &Look<'_>) -> Preview {
+    pub(crate) fn preview(self, look: &InspectedCall<'_>) -> ExecutorPreview {
         preview::preview(self, look)
     }
 }

@@ -3,26 +3,26 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use clawk_kernel::ports::Look;
-use clawk_kernel::sheet::{Sheet, visible};
+use clawk_kernel::ports::InspectedCall;
+use clawk_kernel::sheet::{CallPreview, visible};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::Builtin;
+use super::BuiltinTool;
 use crate::testing::open_plan;
 
-fn sheet(builtin: Builtin, dir: &Path, arguments: &Value) -> Sheet {
+fn sheet(builtin: BuiltinTool, dir: &Path, arguments: &Value) -> CallPreview {
     let arguments = arguments.as_object().expect("an object");
-    let look = Look {
+    let look = InspectedCall {
         tool: builtin.name(),
         arguments,
         plan: &open_plan(),
         workdir: dir,
     };
-    Sheet::of(arguments, builtin.preview(&look), Vec::new())
+    CallPreview::of(arguments, builtin.preview(&look), Vec::new())
 }
 
-fn lines(builtin: Builtin, dir: &Path, arguments: Value) -> Vec<String> {
+fn lines(builtin: BuiltinTool, dir: &Path, arguments: Value) -> Vec<String> {
     let whole = sheet(builtin, dir, &arguments).whole();
     whole.split('\n').map(str::to_owned).collect()
 }
@@ -33,7 +33,7 @@ fn a_write_shows_what_it_replaces() {
     let path = |name: &str| dir.path().join(name);
     let write = |name: &str, content: &str| {
         lines(
-            Builtin::FileWrite,
+            BuiltinTool::FileWrite,
             dir.path(),
             json!({"path": name, "content": content}),
         )
@@ -95,7 +95,7 @@ fn an_edit_shows_the_difference_and_its_texts() {
     std::fs::write(dir.path().join("a"), "one\ntwo\nthree\n").expect("written");
     let edit = |old: &str, new: &str| {
         lines(
-            Builtin::FileEdit,
+            BuiltinTool::FileEdit,
             dir.path(),
             json!({"path": "a", "old_text": old, "new_text": new}),
         )
@@ -117,7 +117,7 @@ fn an_edit_shows_the_difference_and_its_texts() {
 #[test]
 fn a_command_shows_its_input_and_its_environment() {
     let shown = lines(
-        Builtin::Shell,
+        BuiltinTool::Shell,
         Path::new("/"),
         json!({"command": "sh", "stdin": "rm -rf x\n", "env": {"LD_PRELOAD": "./evil.so"}, "workdir": "w"}),
     );
@@ -133,7 +133,7 @@ fn a_command_shows_its_input_and_its_environment() {
     let request =
         json!({"url": "https://example.com/x", "method": "POST", "body": "b", "headers": {"A": "v"}});
     assert_eq!(
-        lines(Builtin::HttpRequest, Path::new("/"), request),
+        lines(BuiltinTool::HttpRequest, Path::new("/"), request),
         [
             "POST https://example.com/x",
             "  to example.com port 443 (https)",
@@ -179,14 +179,14 @@ proptest! {
         }
         let [a, b, c, d, e, f] = &texts[..] else { panic!("six") };
         let calls = [
-            (Builtin::Shell, json!({"command": a, "stdin": b, "workdir": c, "env": {"X": d, "Y": e}, f: 1})),
-            (Builtin::FileWrite, json!({"path": "f", "content": a, "more": b})),
-            (Builtin::FileWrite, json!({"path": c, "content": d})),
-            (Builtin::FileEdit, json!({"path": "f", "old_text": b, "new_text": c})),
-            (Builtin::FileEdit, json!({"path": "f", "old_text": before.as_deref().unwrap_or_default(), "new_text": c})),
-            (Builtin::HttpRequest, json!({"url": format!("https://h/{a}"), "method": b, "body": c, "headers": {"X": d, e: f}})),
-            (Builtin::WebFetch, json!({"url": a, "headers": {"X": b}, "raw": true, "method": c})),
-            (Builtin::FileSearch, json!({"pattern": a, "path": b, "glob": c})),
+            (BuiltinTool::Shell, json!({"command": a, "stdin": b, "workdir": c, "env": {"X": d, "Y": e}, f: 1})),
+            (BuiltinTool::FileWrite, json!({"path": "f", "content": a, "more": b})),
+            (BuiltinTool::FileWrite, json!({"path": c, "content": d})),
+            (BuiltinTool::FileEdit, json!({"path": "f", "old_text": b, "new_text": c})),
+            (BuiltinTool::FileEdit, json!({"path": "f", "old_text": before.as_deref().unwrap_or_default(), "new_text": c})),
+            (BuiltinTool::HttpRequest, json!({"url": format!("https://h/{a}"), "method": b, "body": c, "headers": {"X": d, e: f}})),
+            (BuiltinTool::WebFetch, json!({"url": a, "headers": {"X": b}, "raw": true, "method": c})),
+            (BuiltinTool::FileSearch, json!({"pattern": a, "path": b, "glob": c})),
         ];
         for (builtin, arguments) in &calls {
             let sheet = sheet(*builtin, dir.path(), arguments);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Input, LaunchError, Outcome, Spec};
+use clawk_sandbox::{LaunchError, LaunchInput, LaunchOutcome, Spec};
 use serde::Deserialize;
 
-use super::Shared;
-use crate::call::{Call, facts, failed, in_time};
+use super::BuiltinContext;
+use crate::call::{ExecutorCall, facts, failed, in_time};
 
 #[derive(Deserialize)]
 struct Args {
@@ -21,7 +21,7 @@ struct Args {
     stdin: Option<String>,
 }
 
-pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+pub(super) async fn run(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Result<RunOutcome, RunError> {
     let args: Args = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
@@ -50,7 +50,7 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
     spec.base = Some(call.workdir.to_path_buf());
     spec.stdin = args
         .stdin
-        .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));
+        .map_or(LaunchInput::Null, |text| LaunchInput::Bytes(text.into_bytes()));
     spec.timeout_ms = Some(call.timeout_ms);
     let way = shared
         .exits
@@ -65,7 +65,7 @@ pub(super) async fn run(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, 
 
 /// The search path of this machine, and a home of its own; the working directory where there is none, so that no private settings are
 /// read by accident.
-fn minimal_env(call: &Call<'_>, shared: &Shared) -> Vec<(String, String)> {
+fn minimal_env(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Vec<(String, String)> {
     let path = shared
         .env
         .non_empty("PATH")
@@ -89,7 +89,7 @@ pub(crate) fn launch_error(error: LaunchError) -> RunError {
 }
 
 /// Standard output first, then what else a model should know.
-fn reply(outcome: Outcome) -> RunOutcome {
+fn reply(outcome: LaunchOutcome) -> RunOutcome {
     let mut text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let mut add = |line: String| {
         if !text.is_empty() && !text.ends_with('\n') {

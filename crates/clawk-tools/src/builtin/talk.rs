@@ -7,8 +7,8 @@ use clawk_proto::SessionId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, Question, Shared};
-use crate::call::{Call, done, failed};
+use super::{BuiltinContext, UserAnswer, UserQuestion};
+use crate::call::{ExecutorCall, done, failed};
 
 /// Longest `sleep`, seconds.
 const MAX_SLEEP_S: f64 = 3600.0;
@@ -17,7 +17,7 @@ const MAX_SLEEP_S: f64 = 3600.0;
 const MAX_QUESTION_BYTES: usize = 4_000;
 
 /// Gives back `text` or `message`, or the arguments as JSON when there is neither.
-pub(super) fn echo(call: &Call<'_>) -> RunOutcome {
+pub(super) fn echo(call: &ExecutorCall<'_>) -> RunOutcome {
     let given = ["text", "message", "input"]
         .iter()
         .find_map(|name| call.arguments.get(*name).and_then(Value::as_str));
@@ -31,7 +31,7 @@ pub(super) fn echo(call: &Call<'_>) -> RunOutcome {
     }
 }
 
-pub(super) async fn sleep(call: &Call<'_>) -> RunOutcome {
+pub(super) async fn sleep(call: &ExecutorCall<'_>) -> RunOutcome {
     #[derive(Deserialize)]
     struct Args {
         seconds: f64,
@@ -48,8 +48,8 @@ pub(super) async fn sleep(call: &Call<'_>) -> RunOutcome {
 }
 
 pub(super) async fn ask(
-    call: &Call<'_>,
-    shared: &Shared,
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
     session: Option<SessionId>,
 ) -> Result<RunOutcome, RunError> {
     #[derive(Deserialize)]
@@ -75,16 +75,16 @@ pub(super) async fn ask(
         )));
     }
     Ok(
-        match ask(Question {
+        match ask(UserQuestion {
             session,
             question,
             options,
         })
         .await
         {
-            Answer::Said(text) => done(text.clone(), json!({"answer": text})),
-            Answer::Declined => failed("the person declined to answer"),
-            Answer::Nobody => {
+            UserAnswer::Said(text) => done(text.clone(), json!({"answer": text})),
+            UserAnswer::Declined => failed("the person declined to answer"),
+            UserAnswer::Nobody => {
                 failed("nobody can be asked in this session; decide without, or say what is missing")
             }
         },

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clawk_kernel::ports::{RunError, RunOutcome, ToolRunner};
-use clawk_plan::Refusal;
+use clawk_plan::SandboxRefusal;
 use serde_json::{Value, json};
 
 use crate::testing::{Ran, builtins, open_plan, open_plan_at, plan, text};
@@ -61,7 +61,7 @@ impl Bench {
 
     async fn refused(&self, tool: &str, arguments: Value) -> String {
         match self.call(tool, arguments).await {
-            Err(RunError::Sandbox(Refusal::Blocked { rule, .. })) => rule,
+            Err(RunError::Sandbox(SandboxRefusal::Blocked { rule, .. })) => rule,
             other => panic!("{other:?}"),
         }
     }
@@ -80,7 +80,7 @@ async fn echo_returns_the_text() {
 #[tokio::test]
 async fn every_builtin_describes_itself() {
     let bench = Bench::new();
-    for builtin in super::Builtin::ALL {
+    for builtin in super::BuiltinTool::ALL {
         let said = bench.runner.describe(builtin.name()).await.expect("described");
         assert!(
             !said.description.is_empty() && said.category.is_some(),
@@ -90,7 +90,7 @@ async fn every_builtin_describes_itself() {
         assert_eq!(said.trusted_annotations.len(), 4);
     }
     let read_only = |name: &str| {
-        super::Builtin::named(name)
+        super::BuiltinTool::named(name)
             .expect("known")
             .describe()
             .trusted_annotations["readOnlyHint"]
@@ -204,22 +204,22 @@ async fn asking_nobody_is_not_an_answer() {
 #[tokio::test]
 async fn a_person_is_asked_and_may_decline() {
     let dir = tempfile::tempdir().expect("a folder");
-    let ask: super::Ask = std::sync::Arc::new(|question: super::Question| {
+    let ask: super::AskUserHandler = std::sync::Arc::new(|question: super::UserQuestion| {
         Box::pin(async move {
             match question.options.first() {
-                Some(first) => super::Answer::Said(format!("{}: {first}", question.question)),
-                None => super::Answer::Declined,
+                Some(first) => super::UserAnswer::Said(format!("{}: {first}", question.question)),
+                None => super::UserAnswer::Declined,
             }
         })
     });
-    let shared = super::Shared {
+    let shared = super::BuiltinContext {
         shell: String::new(),
         launcher: crate::testing::launcher(),
-        env: clawk_secrets::Env::fixed::<String, String>([]),
-        clients: super::Clients::default(),
-        exits: std::sync::Arc::new(crate::egress::Exits::new(
-            crate::Egress::default(),
-            clawk_secrets::Env::fixed::<String, String>([]),
+        env: clawk_secrets::EnvironmentSource::fixed::<String, String>([]),
+        clients: super::GuardedClients::default(),
+        exits: std::sync::Arc::new(crate::egress::EgressProxies::new(
+            crate::EgressSettings::default(),
+            clawk_secrets::EnvironmentSource::fixed::<String, String>([]),
         )),
         ask: Some(ask),
     };
@@ -236,20 +236,20 @@ async fn a_person_is_asked_and_may_decline() {
     ] {
         let arguments = serde_json::from_value(arguments).expect("an object");
         let stop = tokio_util::sync::CancellationToken::new();
-        let call = crate::call::Call {
+        let call = crate::call::ExecutorCall {
             key: None,
             marks: &[],
-            apart: &clawk_kernel::place::Apart::default(),
+            apart: &clawk_kernel::place::ExcludedPaths::default(),
             arguments: &arguments,
             plan: &plan,
             workdir: dir.path(),
             timeout_ms: 1000,
             request_id: "a-call",
             tool: "ask-user",
-            connections: clawk_kernel::ports::Connections::default(),
+            connections: clawk_kernel::ports::ConnectionCollector::default(),
             stop,
         };
-        let outcome = super::Builtin::AskUser
+        let outcome = super::BuiltinTool::AskUser
             .run(&call, &shared, Some(session))
             .await
             .expect("asked");

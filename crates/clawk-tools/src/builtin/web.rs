@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawk_egress::{Client, Deadlines, EgressError, Request as HttpRequest, Response, Rules, Screened, Url};
+use clawk_egress::{
+    ClientDeadlines, EgressClient, EgressError, HostAllowList, Request as HttpRequest, Response,
+    ScreenVerdict, Url,
+};
 use clawk_kernel::ports::{RunError, RunOutcome};
-use clawk_plan::{Network, Obtained, Plan, Refusal, Request};
-use clawk_proto::place::Refusal as Unfit;
-use clawk_secrets::{Env, Redactor};
+use clawk_plan::{Network, ObtainedEnforcement, Plan, Request, SandboxRefusal};
+use clawk_proto::place::UrlRefusal as Unfit;
+use clawk_secrets::{EnvironmentSource, SecretRedactor};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Shared, html};
-use crate::call::{Call, cut, done, failed};
-use crate::egress::{Exits, Told, place};
+use super::{BuiltinContext, html};
+use crate::call::{ExecutorCall, cut, done, failed};
+use crate::egress::{EgressProxies, LedgerGuard, place};
 
 /// Most text that one call returns, bytes.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -33,15 +36,15 @@ const SHOWN_HEADERS: [&str; 8] = [
 
 /// Guarded clients, one per set of rules: setting up TLS costs milliseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(Mutex<Vec<(Rules, Client)>>);
+pub(crate) struct GuardedClients(Mutex<Vec<(HostAllowList, EgressClient)>>);
 
-impl Clients {
-    fn get(&self, rules: &Rules, env: &Env) -> Result<Client, EgressError> {
+impl GuardedClients {
+    fn get(&self, rules: &HostAllowList, env: &EnvironmentSource) -> Result<EgressClient, EgressError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, client)) = known.iter().find(|(of, _)| of == rules) {
             return Ok(client.clone());
         }
-        let client = Client::guarded(rules.clone(), env, Deadlines::default())?;
+        let client = EgressClient::guarded(rules.clone(), env, ClientDeadlines::default())?;
         if known.len() >= 16 {
             known.remove(0);
         }
@@ -51,8 +54,8 @@ impl Clients {
 }
 
 /// The plan's network part in the guard's words.
-fn rules(exits: &Exits, network: &Network) -> Rules {
-    Rules {
+fn rules(exits: &EgressProxies, network: &Network) -> HostAllowList {
+    HostAllowList {
         max_response_bytes: 8 << 20,
         ..exits.rules(network)
     }
@@ -65,7 +68,7 @@ fn bare_host(url: &Url) -> String {
         .to_owned()
 }
 
-pub(super) fn preflight(url: &str, plan: &Plan) -> Result<(), Refusal> {
+pub(super) fn preflight(url: &str, plan: &Plan) -> Result<(), SandboxRefusal> {
     plan.available()?;
     // What is no URL reaches nothing; the run says so to the model.
     let Ok(url) = Url::parse(url) else { return Ok(()) };
@@ -89,7 +92,7 @@ struct Args {
     raw: bool,
 }
 
-pub(super) async fn fetch(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+pub(super) async fn fetch(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Result<RunOutcome, RunError> {
     let args: Args = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
@@ -139,7 +142,10 @@ pub(super) async fn fetch(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome
     })
 }
 
-pub(super) async fn request(call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+pub(super) async fn request(
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
+) -> Result<RunOutcome, RunError> {
     let args: Args = match call.parse() {
         Ok(args) => args,
         Err(outcome) => return Ok(outcome),
@@ -162,12 +168,12 @@ pub(super) async fn request(call: &Call<'_>, shared: &Shared) -> Result<RunOutco
 /// What kept it, whether it succeeded or not.
 pub(super) fn guarded(outcome: RunOutcome) -> RunOutcome {
     RunOutcome {
-        obtained: Obtained::in_process("egress:guarded"),
+        obtained: ObtainedEnforcement::in_process("egress:guarded"),
         ..outcome
     }
 }
 
-struct Reply {
+struct FetchedResponse {
     status: u16,
     ok: bool,
     content_type: String,
@@ -176,7 +182,11 @@ struct Reply {
 }
 
 /// Sends once. The error side is already the call's end.
-async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Result<RunOutcome, RunError>> {
+async fn send(
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
+    args: Args,
+) -> Result<FetchedResponse, Result<RunOutcome, RunError>> {
     let bad = |text: String| Err(Ok(failed(text)));
     let url = match Url::parse(&args.url) {
         Ok(url) => url,
@@ -206,7 +216,7 @@ async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Res
         Ok(client) => client,
         Err(error) => return Err(Err(RunError::Unavailable(error.to_string()))),
     };
-    let told = Told(Arc::default(), &call.connections);
+    let told = LedgerGuard(Arc::default(), &call.connections);
     let request = HttpRequest {
         method,
         url,
@@ -221,7 +231,7 @@ async fn send(call: &Call<'_>, shared: &Shared, args: Args) -> Result<Reply, Res
 
 /// What leaves is looked at, as what a sandboxed tool sends is.
 fn screen(
-    shared: &Shared,
+    shared: &BuiltinContext,
     mut url: Url,
     headers: &mut HeaderMap,
     body: Option<String>,
@@ -232,7 +242,7 @@ fn screen(
     };
     let look = |what: &str, bytes: &[u8]| {
         let blocked = |what: &str| {
-            RunError::Sandbox(Refusal::Blocked {
+            RunError::Sandbox(SandboxRefusal::Blocked {
                 rule: "secret_scanning".to_owned(),
                 subject: format!("a secret in {what}"),
                 allowed: "requests without secrets in them".to_owned(),
@@ -240,7 +250,7 @@ fn screen(
         };
         let (mut screening, mut out) = (screen.begin(), Vec::with_capacity(bytes.len()));
         for screened in [screening.push(bytes, &mut out), screening.finish(&mut out)] {
-            if let Screened::Blocked(kind) = screened {
+            if let ScreenVerdict::Blocked(kind) = screened {
                 return Err(blocked(&format!("{what} ({kind})")));
             }
         }
@@ -255,7 +265,7 @@ fn screen(
             .ok()
             .filter(|url| url.host_str() == host.as_deref())
             .ok_or_else(|| {
-                RunError::Sandbox(Refusal::Blocked {
+                RunError::Sandbox(SandboxRefusal::Blocked {
                     rule: "secret_scanning".to_owned(),
                     subject: "a secret in the URL".to_owned(),
                     allowed: "requests without secrets in them".to_owned(),
@@ -271,11 +281,11 @@ fn screen(
 
 /// The secrets bound to this tool and host go into the headers that their bindings name (R37). They are taken out of the answer.
 fn put_in(
-    call: &Call<'_>,
-    shared: &Shared,
+    call: &ExecutorCall<'_>,
+    shared: &BuiltinContext,
     url: &Url,
     headers: &mut HeaderMap,
-) -> Result<Redactor, RunError> {
+) -> Result<SecretRedactor, RunError> {
     let (to, secure) = (place(url), url.scheme() == "https");
     let mut secrets = Vec::new();
     for (binding, value) in shared.exits.headers(call.tool, &to.host, to.port, secure) {
@@ -292,14 +302,14 @@ fn put_in(
         headers.insert(name, value);
         secrets.push(&binding.secret);
     }
-    Ok(Redactor::new(secrets))
+    Ok(SecretRedactor::new(secrets))
 }
 
 async fn read(
     response: Response,
     safe: bool,
-    secrets: &Redactor,
-) -> Result<Reply, Result<RunOutcome, RunError>> {
+    secrets: &SecretRedactor,
+) -> Result<FetchedResponse, Result<RunOutcome, RunError>> {
     let status = response.status();
     let text = |name: &str| {
         response
@@ -329,7 +339,7 @@ async fn read(
         out.into()
     };
     facts.insert("bytes".to_owned(), json!(body.len()));
-    Ok(Reply {
+    Ok(FetchedResponse {
         status: status.as_u16(),
         ok: !status.is_client_error() && !status.is_server_error(),
         content_type,
@@ -346,7 +356,7 @@ fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
         EgressError::Onward(_) if !safe => Err(RunError::Unknown(text)),
         EgressError::Onward(error) => ended(*error, safe),
         EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failed(text)),
-        EgressError::Refused(refusal) => Err(RunError::Sandbox(Refusal::Blocked {
+        EgressError::Refused(refusal) => Err(RunError::Sandbox(SandboxRefusal::Blocked {
             rule: match refusal {
                 Unfit::Host(_) => "network.allowed_hosts",
                 _ => "network.ssrf_protection",

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::testing::{builtins_with, plan, plan_at, text};
 
-fn bound(tool: &str, hosts: &[String]) -> Egress {
-    let binding = Binding {
+fn bound(tool: &str, hosts: &[String]) -> EgressSettings {
+    let binding = EgressSecret {
         secret: Secret::new("KEY", "s3cr3t-value-1"),
         tools: vec![tool.to_owned()],
         hosts: hosts
@@ -22,14 +22,14 @@ fn bound(tool: &str, hosts: &[String]) -> Egress {
         prefix: "Token ".to_owned(),
         plain_http: true,
     };
-    Egress {
+    EgressSettings {
         bindings: vec![Arc::new(binding)],
-        ..Egress::default()
+        ..EgressSettings::default()
     }
 }
 
-fn env() -> Env {
-    Env::fixed::<String, String>([])
+fn env() -> EnvironmentSource {
+    EnvironmentSource::fixed::<String, String>([])
 }
 
 fn patterns(rules: &[HostPattern]) -> Vec<String> {
@@ -38,12 +38,12 @@ fn patterns(rules: &[HostPattern]) -> Vec<String> {
 
 #[test]
 fn the_own_network_opens_only_where_manifest_and_machine_agree() {
-    let exits = Exits::new(
-        Egress {
+    let exits = EgressProxies::new(
+        EgressSettings {
             allow_private: ["localhost:8080", "127.0.0.1:9", "db.internal", "10.0.0.1"]
                 .map(|text| text.to_owned().try_into().expect("a place"))
                 .to_vec(),
-            ..Egress::default()
+            ..EgressSettings::default()
         },
         env(),
     );
@@ -72,7 +72,7 @@ fn the_own_network_opens_only_where_manifest_and_machine_agree() {
 
 #[test]
 fn a_way_out_is_what_the_plan_says() {
-    let exits = Exits::new(bound("shell", &["api.test".to_owned()]), env());
+    let exits = EgressProxies::new(bound("shell", &["api.test".to_owned()]), env());
     let network = json!({"mode": "allowlist", "allowed_hosts": ["api.test"]});
     let names = |way: &WayOut| way.env.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let value = |way: &WayOut, name: &str| {
@@ -111,7 +111,7 @@ fn a_way_out_is_what_the_plan_says() {
 
 #[test]
 fn a_guests_way_out_is_a_lane_and_no_door() {
-    let exits = Exits::new(bound("shell", &["api.test".to_owned()]), env());
+    let exits = EgressProxies::new(bound("shell", &["api.test".to_owned()]), env());
     let network = json!({"mode": "allowlist", "allowed_hosts": ["api.test"]});
     let way = exits
         .way_out(&["shell"], &plan_at("wasm", json!({"network": network})))
@@ -162,10 +162,10 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
     let plan = plan(
         json!({"network": {"mode": "allowlist", "allowed_hosts": [place], "ssrf_protection": {"enabled": false}}}),
     );
-    let connections = Connections::default();
+    let connections = ConnectionCollector::default();
     let run = async |tool: &str, url: String| {
         let arguments = serde_json::from_value(json!({ "url": url })).expect("an object");
-        let call = crate::call::Call {
+        let call = crate::call::ExecutorCall {
             arguments: &arguments,
             key: None,
             plan: &plan,
@@ -173,7 +173,7 @@ async fn http_request_sends_a_bound_secret_and_never_shows_it() {
             timeout_ms: 5_000,
             request_id: "a-call",
             marks: &[],
-            apart: &clawk_kernel::place::Apart::default(),
+            apart: &clawk_kernel::place::ExcludedPaths::default(),
             tool,
             connections: connections.clone(),
             stop: CancellationToken::new(),

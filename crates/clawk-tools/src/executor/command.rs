@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_proto::content::ContentBlock;
-use clawk_sandbox::{Input, Spec};
+use clawk_sandbox::{LaunchInput, Spec};
 use clawk_secrets::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::reply;
-use crate::builtin::{Shared, launch_error};
-use crate::call::{Call, cut, facts, in_time};
+use crate::builtin::{BuiltinContext, launch_error};
+use crate::call::{ExecutorCall, cut, facts, in_time};
 
 /// What is shown of a failed command's standard error, bytes.
 const MAX_STDERR_BYTES: usize = 4 << 10;
@@ -36,14 +36,18 @@ pub(crate) struct Command {
 /// What a command that takes words is given.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Words {
+struct CommandInput {
     args: Vec<String>,
     path: Option<String>,
     stdin: Option<String>,
 }
 
 impl Command {
-    pub(crate) async fn run(&self, call: &Call<'_>, shared: &Shared) -> Result<RunOutcome, RunError> {
+    pub(crate) async fn run(
+        &self,
+        call: &ExecutorCall<'_>,
+        shared: &BuiltinContext,
+    ) -> Result<RunOutcome, RunError> {
         let plan = match self.guest {
             true => Arc::new(call.plan.for_guest().map_err(RunError::Sandbox)?),
             false => call.plan.clone(),
@@ -64,7 +68,7 @@ impl Command {
             spec.read_paths.push(folder.clone());
         }
         if self.argv {
-            let words: Words = match call.parse() {
+            let words: CommandInput = match call.parse() {
                 Ok(words) => words,
                 Err(outcome) => return Ok(outcome),
             };
@@ -72,11 +76,11 @@ impl Command {
             spec.args.extend(words.path);
             spec.stdin = words
                 .stdin
-                .map_or(Input::Null, |text| Input::Bytes(text.into_bytes()));
+                .map_or(LaunchInput::Null, |text| LaunchInput::Bytes(text.into_bytes()));
         } else {
             let arguments =
                 serde_json::to_vec(call.arguments).map_err(|e| RunError::Unavailable(e.to_string()))?;
-            spec.stdin = Input::Bytes(arguments);
+            spec.stdin = LaunchInput::Bytes(arguments);
         }
         spec.timeout_ms = Some(call.timeout_ms);
         let way = shared

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use clawk_egress::{Client, EgressError, Request, Url};
+use clawk_egress::{EgressClient, EgressError, Request, Url};
 use clawk_kernel::ports::{RunError, RunOutcome};
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, json};
 
 use super::reply;
-use crate::call::Call;
-use crate::egress::Told;
+use crate::call::ExecutorCall;
+use crate::egress::LedgerGuard;
 
 /// A bound endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    pub(crate) client: Client,
+    pub(crate) client: EgressClient,
 }
 
 impl Endpoint {
-    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<RunOutcome, RunError> {
+    pub(crate) async fn run(&self, call: &ExecutorCall<'_>) -> Result<RunOutcome, RunError> {
         call.plan.available().map_err(RunError::Sandbox)?;
         let body =
             serde_json::to_vec(call.arguments).map_err(|error| RunError::Unavailable(error.to_string()))?;
@@ -36,12 +36,12 @@ impl Endpoint {
             headers,
             body: body.into(),
         };
-        let told = Told(Arc::default(), &call.connections);
+        let told = LedgerGuard(Arc::default(), &call.connections);
         let response = self.client.send_told(request, &told.0).await.map_err(ended)?;
         let status = response.status();
         let body = response.bytes().await.map_err(ended)?;
         let facts = Map::from_iter([("status_code".to_owned(), json!(status.as_u16()))]);
-        let obtained = Obtained::remote("declared-endpoint");
+        let obtained = ObtainedEnforcement::remote("declared-endpoint");
         let mut outcome = reply(&String::from_utf8_lossy(&body), facts, obtained);
         outcome.is_error |= !status.is_success();
         Ok(outcome)

@@ -4,19 +4,19 @@ mod a2a;
 mod command;
 mod http;
 
-pub(crate) use a2a::Remote;
+pub(crate) use a2a::A2aEndpoint;
 pub use a2a::{A2aAgent, A2aEnd, A2aStep};
 pub(crate) use command::Command;
 pub(crate) use http::{Endpoint, ended};
 
 use clawk_kernel::ports::RunOutcome;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 
 /// Reads what an executor gave back: JSON with `content` is taken as it is, everything else is text. Facts stand beside
 /// what it calls `structuredContent`, and win over it.
-pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: Obtained) -> RunOutcome {
+pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnforcement) -> RunOutcome {
     let given = serde_json::from_str::<Value>(body)
         .ok()
         .and_then(|value| match value {

@@ -7,10 +7,10 @@ use clawk_proto::SessionId;
 use serde_json::{Value, json};
 
 use super::tests::tools;
-use crate::builtin::{Answer, Ask};
+use crate::builtin::{AskUserHandler, UserAnswer};
 use crate::config::ToolsConfig;
 use crate::testing::{Ran, host, manifest, open_plan, runner, text};
-use crate::{Host, bind};
+use crate::{ToolHost, bind};
 
 fn session() -> SessionId {
     serde_json::from_value(json!("00000000-0000-4000-8000-000000000001")).expect("a session")
@@ -22,15 +22,15 @@ fn asking(said: &[Option<&str>], dir: &std::path::Path) -> (crate::Runner, Arc<M
         Mutex::new(said.iter().rev().map(|one| one.map(str::to_owned)).collect());
     let heard = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&heard);
-    let ask: Ask = Arc::new(move |question| {
+    let ask: AskUserHandler = Arc::new(move |question| {
         told.lock().expect("a lock").push(question.question);
         let answer = match said.lock().expect("a lock").pop().flatten() {
-            Some(text) => Answer::Said(text),
-            None => Answer::Declined,
+            Some(text) => UserAnswer::Said(text),
+            None => UserAnswer::Declined,
         };
         Box::pin(std::future::ready(answer))
     });
-    let host = Host {
+    let host = ToolHost {
         ask: Some(ask),
         ..host(dir)
     };

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use clawk_egress::Url;
-use clawk_kernel::ports::Sampler;
-use clawk_kernel::{Sample, SampleMessage, SampleRole};
+use clawk_kernel::ports::SamplingHandler;
+use clawk_kernel::{SampleMessage, SampleRequest, SampleRole};
 use clawk_plan::{FsMode, Level, Plan};
 use clawk_proto::SessionId;
 use rmcp::ClientHandler;
@@ -26,9 +26,9 @@ use rmcp::service::{NotificationContext, RequestContext, RoleClient};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::builtin::{Answer, Ask, Question};
+use crate::builtin::{AskUserHandler, UserAnswer, UserQuestion};
 use crate::call::cut;
-use crate::config::Sampling;
+use crate::config::SamplingConfig;
 
 /// Members of one form that a person is asked for; a longer form is declined.
 const MAX_FIELDS: usize = 8;
@@ -38,14 +38,14 @@ const REFUSED: i32 = -1;
 const MAX_WORDS_BYTES: usize = 2_000;
 
 /// What a server's session and its calls share.
-pub(crate) struct Desk {
+pub(crate) struct McpClientContext {
     server: String,
     roots: Vec<PathBuf>,
-    ask: Option<Ask>,
+    ask: Option<AskUserHandler>,
     /// What its questions to a model may take; none: it may ask none.
-    sampling: Option<Sampling>,
+    sampling: Option<SamplingConfig>,
     /// How they reach the model, once the agent runs.
-    sampler: OnceLock<Sampler>,
+    sampler: OnceLock<SamplingHandler>,
     /// Questions to a model since no call ran.
     sampled: AtomicU32,
     /// Sessions whose calls run at the server now, one entry per call.
@@ -55,9 +55,9 @@ pub(crate) struct Desk {
 }
 
 /// A call at the server, until this is dropped.
-pub(super) struct Here<'a>(&'a Desk, Option<SessionId>);
+pub(super) struct ServerCallGuard<'a>(&'a McpClientContext, Option<SessionId>);
 
-impl Drop for Here<'_> {
+impl Drop for ServerCallGuard<'_> {
     fn drop(&mut self) {
         let mut running = self.0.lock();
         if let Some(at) = running.iter().position(|session| Some(*session) == self.1) {
@@ -83,12 +83,12 @@ pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-impl Desk {
+impl McpClientContext {
     pub(crate) fn new(
         server: String,
         roots: Vec<PathBuf>,
-        ask: Option<Ask>,
-        sampling: Option<Sampling>,
+        ask: Option<AskUserHandler>,
+        sampling: Option<SamplingConfig>,
     ) -> Arc<Self> {
         Arc::new(Self {
             server,
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     /// How the server's questions reach a model.
-    pub(crate) fn models(&self, sampler: Sampler) {
+    pub(crate) fn models(&self, sampler: SamplingHandler) {
         let _first = self.sampler.set(sampler); // silent-ok: a runner serves one agent
     }
 
@@ -112,14 +112,14 @@ impl Desk {
     }
 
     /// A call of this session runs from here on.
-    pub(super) fn enter(&self, session: Option<SessionId>) -> Here<'_> {
+    pub(super) fn enter(&self, session: Option<SessionId>) -> ServerCallGuard<'_> {
         let mut running = self.lock();
         if running.is_empty() {
             self.sampled.store(0, Ordering::Release);
         }
         running.extend(session);
         drop(running);
-        Here(self, session)
+        ServerCallGuard(self, session)
     }
 
     /// Whether the server said that its tools changed, since this was asked last.
@@ -147,7 +147,7 @@ impl Desk {
         let Some(session) = self.asker() else {
             return Err("a question needs one call that runs, of one session".to_owned());
         };
-        let Sampling {
+        let SamplingConfig {
             provider,
             max_tokens,
             per_call,
@@ -161,7 +161,7 @@ impl Desk {
             return Err("tools in a question are not supported".to_owned());
         }
         let messages: Result<Vec<_>, String> = params.messages.into_iter().map(message).collect();
-        let sample = Sample {
+        let sample = SampleRequest {
             server: self.server.clone(),
             provider,
             system: params.system_prompt,
@@ -213,14 +213,14 @@ impl Desk {
             cut(&message, MAX_WORDS_BYTES).0
         );
         let put = async |question: String, options: Vec<String>| {
-            let question = Question {
+            let question = UserQuestion {
                 session,
                 question,
                 options,
             };
             match ask(question).await {
-                Answer::Said(text) => Some(text),
-                Answer::Declined | Answer::Nobody => None,
+                UserAnswer::Said(text) => Some(text),
+                UserAnswer::Declined | UserAnswer::Nobody => None,
             }
         };
         if fields.is_empty() {
@@ -307,7 +307,7 @@ fn typed(field: &Value, said: &str) -> Option<Value> {
 }
 
 /// Our side of a session.
-pub(super) struct Handler(pub(super) Arc<Desk>);
+pub(super) struct Handler(pub(super) Arc<McpClientContext>);
 
 impl ClientHandler for Handler {
     fn get_info(&self) -> ClientConfig {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clawk_egress::{Client, EgressError, Request, Response, Url};
+use clawk_egress::{EgressClient, EgressError, Request, Response, Url};
 use clawk_kernel::sheet::visible;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -18,7 +18,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Error as SseError, Sse, SseStream};
 
 use super::inbound::{PendingRequests, as_event};
-use super::reopening::Reopening;
+use super::reopening::ReopenBackoff;
 use crate::call::cut;
 use crate::oauth::{OAuthError, Tokens};
 
@@ -32,14 +32,14 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// The transport to one endpoint.
 pub(super) fn transport(
-    client: Client,
+    client: EgressClient,
     url: &Url,
     headers: &HeaderMap,
     tokens: Option<Arc<Tokens>>,
-) -> StreamableHttpClientTransport<Wire> {
+) -> StreamableHttpClientTransport<McpHttpClient> {
     let config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
     StreamableHttpClientTransport::with_client(
-        Wire {
+        McpHttpClient {
             client,
             fixed: headers.clone(),
             tokens: tokens.filter(|_| !headers.contains_key(header::AUTHORIZATION)),
@@ -52,8 +52,8 @@ pub(super) fn transport(
 
 /// Our client in rmcp's shape.
 #[derive(Debug, Clone)]
-pub(super) struct Wire {
-    client: Client,
+pub(super) struct McpHttpClient {
+    client: EgressClient,
     /// Set by the operator, secrets among them.
     fixed: HeaderMap,
     /// What somebody agreed to with `clawk mcp login`; not where the operator sets a token.
@@ -61,12 +61,12 @@ pub(super) struct Wire {
     /// Requests without an answer so far.
     pending: PendingRequests,
     /// How often the server's own stream was opened.
-    reopening: Arc<Reopening>,
+    reopening: Arc<ReopenBackoff>,
 }
 
 type WireError = StreamableHttpError<EgressError>;
 
-impl Wire {
+impl McpHttpClient {
     async fn send(
         &self,
         method: Method,
@@ -145,7 +145,7 @@ fn no_token(error: OAuthError) -> WireError {
     StreamableHttpError::UnexpectedServerResponse(Cow::from(error.to_string()))
 }
 
-impl StreamableHttpClient for Wire {
+impl StreamableHttpClient for McpHttpClient {
     type Error = EgressError;
 
     async fn post_message(
@@ -265,7 +265,7 @@ impl StreamableHttpClient for Wire {
     }
 }
 
-impl Wire {
+impl McpHttpClient {
     /// An answer that is no success. A JSON-RPC error in its body says more than the status. A refusal (4xx) answers its
     /// request: the server did nothing. After 5xx nobody knows.
     fn refused(

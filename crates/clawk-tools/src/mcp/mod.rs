@@ -17,21 +17,21 @@ mod words;
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Description, Executor, RunError, RunOutcome};
+use clawk_kernel::ports::{Executor, RunError, RunOutcome, ToolDescription};
 use clawk_proto::SessionId;
 use serde_json::{Map, json};
 
-pub(crate) use client::{Desk, roots};
-pub(crate) use server::{Endpoint, Server, Source, admitted};
+pub(crate) use client::{McpClientContext, roots};
+pub(crate) use server::{Endpoint, McpServer, McpServerSource, admitted};
 pub(crate) use taken::names as taken_names;
 
-use crate::call::Call;
+use crate::call::ExecutorCall;
 use listing::{ServedBy, ServedTool};
 
 /// A declared tool with an `mcp_source`.
 #[derive(Debug, Clone)]
 pub(crate) struct McpTool {
-    pub(crate) server: Arc<Server>,
+    pub(crate) server: Arc<McpServer>,
     /// The manifest's name for it.
     pub(crate) name: String,
     /// `mcp_source.tool_name`.
@@ -41,11 +41,11 @@ pub(crate) struct McpTool {
 }
 
 impl McpTool {
-    pub(crate) async fn describe(&self) -> Result<Description, RunError> {
+    pub(crate) async fn describe(&self) -> Result<ToolDescription, RunError> {
         let link = self.server.link().await?;
         let tool = self.find(&link.tools)?;
         self.server.unchanged(&link, &tool.name).await?;
-        Ok(Description {
+        Ok(ToolDescription {
             description: tool.description.clone(),
             input_schema: tool.input_schema.clone(),
             output_schema: tool.output_schema.clone(),
@@ -76,7 +76,7 @@ impl McpTool {
 
     pub(crate) async fn run(
         &self,
-        call: &Call<'_>,
+        call: &ExecutorCall<'_>,
         session: Option<SessionId>,
     ) -> Result<RunOutcome, RunError> {
         call.plan.available().map_err(RunError::Sandbox)?;

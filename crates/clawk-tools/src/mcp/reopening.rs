@@ -14,9 +14,9 @@ const MAX_PAUSE_S: u64 = 300;
 
 /// Streams in a row that were short.
 #[derive(Debug, Default)]
-pub(super) struct Reopening(Mutex<(u32, Option<Instant>)>);
+pub(super) struct ReopenBackoff(Mutex<(u32, Option<Instant>)>);
 
-impl Reopening {
+impl ReopenBackoff {
     /// Waits as long as the streams before were short-lived.
     pub(super) async fn wait(&self) {
         let pause = self.pause(Instant::now());
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_its_stream_at_once_is_asked_ever_less() {
-        let (reopening, now) = (Reopening::default(), Instant::now());
+        let (reopening, now) = (ReopenBackoff::default(), Instant::now());
         let pauses: Vec<u64> = (0..14).map(|_| reopening.pause(now).as_secs()).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         assert!(reopening.pause(now + Duration::from_secs(4_000)).is_zero());

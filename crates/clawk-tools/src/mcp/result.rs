@@ -2,9 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_kernel::Attached;
+use clawk_kernel::AttachedPicture;
 use clawk_kernel::ports::RunOutcome;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ const MAX_LEAVES: usize = 300;
 const MAX_UNKNOWN_BYTES: usize = 2 << 10;
 
 /// Maps a raw result. What is above `limit` bytes of text is left out and said; the call stays what the server says it is.
-pub(super) fn outcome(result: &Value, limit: usize, obtained: Obtained) -> RunOutcome {
-    let mut parts = Parts {
+pub(super) fn outcome(result: &Value, limit: usize, obtained: ObtainedEnforcement) -> RunOutcome {
+    let mut parts = McpResultParts {
         content: Vec::new(),
         text_left: limit,
         left_out: 0,
@@ -88,7 +88,7 @@ fn as_part(value: &Value) -> Value {
     }
 }
 
-struct Parts {
+struct McpResultParts {
     content: Vec<ContentBlock>,
     text_left: usize,
     left_out: usize,
@@ -96,7 +96,7 @@ struct Parts {
     picture_bytes: usize,
 }
 
-impl Parts {
+impl McpResultParts {
     fn text(&mut self, text: &str) {
         let (kept, was_cut) = cut(text, self.text_left);
         self.text_left -= kept.len();
@@ -166,7 +166,7 @@ impl Parts {
             .unwrap_or_default();
         let data: String = data.chars().filter(|c| !c.is_ascii_whitespace()).collect();
         let kind = kind_of_picture(&data).map_or_else(|| said.to_owned(), str::to_owned);
-        let kept = match Attached::read(&kind, None, &data) {
+        let kept = match AttachedPicture::read(&kind, None, &data) {
             _ if self.pictures >= MAX_PICTURES => Err("the result has too many pictures".to_owned()),
             _ if self.picture_bytes + data.len() > MAX_PICTURE_BYTES => {
                 Err("the pictures of the result are too large".to_owned())
@@ -293,8 +293,8 @@ fn is_said(given: &Value, text: &str, left: &mut usize) -> bool {
 /// The type of a picture by its first bytes: what a server says of it may be wrong.
 fn kind_of_picture(data: &str) -> Option<&'static str> {
     let head = STANDARD.decode(data.get(..16)?).ok()?; // silent-ok: what is not base64 is told by who reads it all
-    Attached::TYPES.into_iter().find(|kind| {
-        let head = Attached {
+    AttachedPicture::TYPES.into_iter().find(|kind| {
+        let head = AttachedPicture {
             mime_type: (*kind).to_owned(),
             name: None,
             data: head.clone(),

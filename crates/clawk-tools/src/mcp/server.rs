@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_egress::{Client, Url};
-use clawk_kernel::ports::{Connections, RunError, RunOutcome, Sampler};
-use clawk_plan::{NetworkMode, Obtained, Plan, Refusal, Request};
+use clawk_egress::{EgressClient, Url};
+use clawk_kernel::ports::{ConnectionCollector, RunError, RunOutcome, SamplingHandler};
+use clawk_plan::{NetworkMode, ObtainedEnforcement, Plan, Request, SandboxRefusal};
 use clawk_proto::SessionId;
-use clawk_sandbox::{Launcher, Service, Spec};
+use clawk_sandbox::{Launcher, SandboxedService, Spec};
 use http::HeaderMap;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ClientRequest, PingRequest};
 use rmcp::service::{ClientInitializeError, Peer, RoleClient, RunningService, ServiceError, serve_client};
@@ -17,17 +17,17 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::client::{Desk, Handler};
+use super::client::{Handler, McpClientContext};
 use super::http::transport;
 use super::inbound::raw_call;
 use super::listing::{ServedBy, ServedTool};
 use super::requests::{self, RequestError};
 use super::result::outcome;
 use super::stdio::LineTransport;
-use super::throttle::Throttle;
+use super::throttle::ThrottledReader;
 use super::words::{absent_program, last_lines, last_words, starter_hint};
 use crate::builtin::launch_error;
-use crate::call::{Call, cut};
+use crate::call::{ExecutorCall, cut};
 use crate::egress::WayOut;
 use crate::oauth::Tokens;
 
@@ -53,7 +53,7 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 const MAX_RESULT_BYTES: usize = 4 << 20;
 
 /// Where the server is.
-pub(crate) enum Source {
+pub(crate) enum McpServerSource {
     /// A program on its standard streams.
     Program { launcher: Launcher, spec: Box<Spec> },
     /// A Streamable HTTP endpoint.
@@ -62,7 +62,7 @@ pub(crate) enum Source {
 
 /// How an endpoint is reached.
 pub(crate) struct Endpoint {
-    pub(crate) client: Client,
+    pub(crate) client: EgressClient,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     /// Whose network rules hold for it.
@@ -72,7 +72,7 @@ pub(crate) struct Endpoint {
 }
 
 /// The plan's network admits the endpoint.
-pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), Refusal> {
+pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Url {
         host: url.host_str().unwrap_or_default().trim_matches(['[', ']']),
         port: url.port_or_known_default().unwrap_or(0),
@@ -80,63 +80,68 @@ pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// A source, and its live session if it has one.
-pub(crate) struct Server {
+pub(crate) struct McpServer {
     /// The source as the manifest gives it, without arguments and queries: they may hold secrets.
     name: String,
-    source: Source,
+    source: McpServerSource,
     /// What a server's process reaches, told with the call during which it did.
     way: WayOut,
     state: Mutex<State>,
     /// What it may ask of us.
-    desk: Arc<Desk>,
+    desk: Arc<McpClientContext>,
     /// Looks after servers whose call ran out of time; ended with this.
     watch: Mutex<JoinSet<()>>,
 }
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
+    live: Option<RunningMcpSession>,
     /// Its tools as they were told first: what was described then is what is called.
     pinned: BTreeMap<String, ServedTool>,
     /// When it was started, within the window.
     starts: VecDeque<Instant>,
 }
 
-struct Live {
+struct RunningMcpSession {
     session: RunningService<RoleClient, Handler>,
-    link: Arc<Link>,
+    link: Arc<McpClientSession>,
 }
 
 /// A session, shared by the calls that use it.
-pub(crate) struct Link {
+pub(crate) struct McpClientSession {
     pub(super) peer: Peer<RoleClient>,
     pub(super) tools: Vec<ServedTool>,
     /// Tools that are not what they were when they were told first.
     changed: Mutex<BTreeSet<String>>,
-    service: Option<Service>,
-    obtained: Obtained,
+    service: Option<SandboxedService>,
+    obtained: ObtainedEnforcement,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for McpServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({})", self.name)
     }
 }
 
-impl Server {
+impl McpServer {
     /// Where it is.
-    pub(crate) const fn source(&self) -> &Source {
+    pub(crate) const fn source(&self) -> &McpServerSource {
         &self.source
     }
 }
 
-impl Server {
+impl McpServer {
     /// How this server's questions reach a model.
-    pub(crate) fn models(&self, sampler: Sampler) {
+    pub(crate) fn models(&self, sampler: SamplingHandler) {
         self.desk.models(sampler);
     }
 
-    pub(crate) fn new(name: String, source: Source, way: WayOut, desk: Arc<Desk>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        source: McpServerSource,
+        way: WayOut,
+        desk: Arc<McpClientContext>,
+    ) -> Self {
         Self {
             name,
             source,
@@ -148,7 +153,7 @@ impl Server {
     }
 
     /// Tells what the server's process reached since it was asked last.
-    pub(crate) fn tell(&self, connections: &Connections) {
+    pub(crate) fn tell(&self, connections: &ConnectionCollector) {
         self.way.tell(connections);
     }
 
@@ -157,7 +162,7 @@ impl Server {
     }
 
     /// The live session; starts the server when there is none, or it died.
-    pub(crate) async fn link(&self) -> Result<Arc<Link>, RunError> {
+    pub(crate) async fn link(&self) -> Result<Arc<McpClientSession>, RunError> {
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live {
             if live.link.lives() {
@@ -190,7 +195,7 @@ impl Server {
     }
 
     /// The server said that its tools changed: which of them are not what they were.
-    async fn look_again(&self, link: &Link, state: &mut State) -> Result<(), RunError> {
+    async fn look_again(&self, link: &McpClientSession, state: &mut State) -> Result<(), RunError> {
         let listed = tokio::time::timeout(START, requests::list_tools(&link.peer)).await;
         let tools = match listed {
             Ok(Ok((tools, _notes))) => tools,
@@ -213,7 +218,7 @@ impl Server {
     }
 
     /// Nothing was changed behind what was described.
-    pub(crate) async fn unchanged(&self, link: &Link, tool: &str) -> Result<(), RunError> {
+    pub(crate) async fn unchanged(&self, link: &McpClientSession, tool: &str) -> Result<(), RunError> {
         if link.changed.lock().await.contains(tool) {
             return Err(RunError::Unavailable(format!(
                 "the MCP server `{}` changed its tool `{tool}` after it was described; nothing was called. Look at the change, then start the agent again",
@@ -223,17 +228,17 @@ impl Server {
         Ok(())
     }
 
-    async fn start(&self) -> Result<Live, RunError> {
+    async fn start(&self) -> Result<RunningMcpSession, RunError> {
         let info = Handler(Arc::clone(&self.desk));
         let (session, service, obtained) = match &self.source {
-            Source::Program { launcher, spec } => {
+            McpServerSource::Program { launcher, spec } => {
                 let mut service = launcher.serve(spec).await.map_err(launch_error)?;
                 let (Some(stdout), Some(stdin)) = (service.stdout.take(), service.stdin.take()) else {
                     return Err(RunError::Unavailable(
                         "the MCP server has no standard streams".to_owned(),
                     ));
                 };
-                let transport = LineTransport::new(Throttle::new(stdout), stdin, MAX_MESSAGE_BYTES);
+                let transport = LineTransport::new(ThrottledReader::new(stdout), stdin, MAX_MESSAGE_BYTES);
                 let session = match tokio::time::timeout(HANDSHAKE, serve_client(info, transport)).await {
                     Ok(Ok(session)) => session,
                     Ok(Err(error)) => return Err(self.no_session(&error, Some(&service)).await),
@@ -242,7 +247,7 @@ impl Server {
                 let obtained = service.obtained().clone();
                 (session, Some(service), obtained)
             }
-            Source::Endpoint(endpoint) => {
+            McpServerSource::Endpoint(endpoint) => {
                 let Endpoint {
                     client,
                     url,
@@ -256,7 +261,7 @@ impl Server {
                     Ok(session) => session,
                     Err(error) => return Err(self.no_session(&error, None).await),
                 };
-                (session, None, Obtained::remote("network-rules"))
+                (session, None, ObtainedEnforcement::remote("network-rules"))
             }
         };
         let peer = session.peer().clone();
@@ -270,9 +275,9 @@ impl Server {
         for note in notes.iter().take(20) {
             tracing::warn!(target: clawk_kernel::OPERATOR, server = %self.name, "the MCP server's list: {note}");
         }
-        Ok(Live {
+        Ok(RunningMcpSession {
             session,
-            link: Arc::new(Link {
+            link: Arc::new(McpClientSession {
                 peer,
                 tools,
                 changed: Mutex::default(),
@@ -284,7 +289,7 @@ impl Server {
 
     /// What keeps its program from starting, as far as it is seen from outside.
     pub(crate) fn fault(&self) -> Option<String> {
-        let Source::Program { spec, .. } = &self.source else {
+        let McpServerSource::Program { spec, .. } = &self.source else {
             return None;
         };
         let why = absent_program(spec).or_else(|| {
@@ -295,7 +300,7 @@ impl Server {
     }
 
     /// It runs, and says nothing that the protocol knows.
-    fn too_late(&self, service: &Service) -> RunError {
+    fn too_late(&self, service: &SandboxedService) -> RunError {
         let words = last_lines(&service.stderr_tail());
         let said = if words.is_empty() {
             String::new()
@@ -313,12 +318,16 @@ impl Server {
     /// What a program that fetches its server when it starts may lack here.
     fn hint(&self) -> String {
         match &self.source {
-            Source::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
-            Source::Endpoint(_) => String::new(),
+            McpServerSource::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
+            McpServerSource::Endpoint(_) => String::new(),
         }
     }
 
-    async fn no_session(&self, error: &ClientInitializeError, service: Option<&Service>) -> RunError {
+    async fn no_session(
+        &self,
+        error: &ClientInitializeError,
+        service: Option<&SandboxedService>,
+    ) -> RunError {
         // The transport's own words carry type names.
         let words = match error {
             ClientInitializeError::TransportError { error, .. } => error.error.to_string(),
@@ -335,9 +344,9 @@ impl Server {
     /// One call of a tool. When this future is dropped, the server is told that the call is cancelled.
     pub(super) async fn call(
         &self,
-        link: &Arc<Link>,
+        link: &Arc<McpClientSession>,
         tool: &ServedTool,
-        call: &Call<'_>,
+        call: &ExecutorCall<'_>,
         session: Option<SessionId>,
         harmless: bool,
     ) -> Result<RunOutcome, RunError> {
@@ -401,7 +410,7 @@ impl Server {
     /// One `tools/call` for nobody's session, within this time. Returns the raw result.
     pub(crate) async fn asked(
         &self,
-        link: &Arc<Link>,
+        link: &Arc<McpClientSession>,
         tool: &str,
         arguments: Map<String, Value>,
         limit: Duration,
@@ -424,7 +433,7 @@ impl Server {
 
     /// After a timeout: a server that doesn't even answer a ping is ended with all its processes, so that what it began
     /// doesn't go on behind our back. One that answers serves its other calls on. The next call starts it again.
-    async fn look_after(&self, link: Arc<Link>) {
+    async fn look_after(&self, link: Arc<McpClientSession>) {
         let mut watch = self.watch.lock().await;
         while watch.try_join_next().is_some() {}
         if watch.len() >= MAX_WATCHES {
@@ -495,7 +504,7 @@ impl State {
     }
 }
 
-impl Link {
+impl McpClientSession {
     /// The server has a tool of this name.
     pub(crate) fn offers(&self, tool: &str) -> bool {
         self.tools.iter().any(|one| one.name == tool)

@@ -10,19 +10,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::bind;
-use crate::builtin::{Answer, Ask};
+use crate::builtin::{AskUserHandler, UserAnswer};
 use crate::testing::{Ran, host, manifest, open_plan, text};
-use crate::{Host, Runner};
+use crate::{Runner, ToolHost};
 
 /// What the server saw, and the answer of the client to its question.
 #[derive(Default)]
-struct Seen {
+struct ServerObservations {
     requests: Mutex<Vec<String>>,
     answer: Mutex<Option<Value>>,
     answered: Notify,
 }
 
-impl Seen {
+impl ServerObservations {
     fn add(&self, what: &str) {
         self.requests.lock().expect("a lock").push(what.to_owned());
     }
@@ -77,7 +77,7 @@ fn json_answer(id: &Value, result: &Value) -> String {
     )
 }
 
-async fn serve(mut stream: TcpStream, seen: Arc<Seen>) {
+async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
     let Request { head, body } = read(&mut stream).await;
     let id = body.get("id").cloned().unwrap_or_default();
     let result = |text: &str| json!({"content": [{"type": "text", "text": text}]});
@@ -141,10 +141,10 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>) {
     let _ = stream.write_all(answer.as_bytes()).await;
 }
 
-async fn server() -> (String, Arc<Seen>) {
+async fn server() -> (String, Arc<ServerObservations>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(ServerObservations::default());
     let shared = Arc::clone(&seen);
     #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
     tokio::spawn(async move {
@@ -165,8 +165,9 @@ fn runner(url: &str, dir: &std::path::Path) -> Runner {
     let sandbox = json!({"name": "net", "level": "process", "capabilities": {"network": {
         "mode": "allowlist", "allowed_hosts": [at], "ssrf_protection": {"enabled": false}}}});
     manifest.sandbox = Some(serde_json::from_value(sandbox).expect("a sandbox"));
-    let ask: Ask = Arc::new(|_question| Box::pin(std::future::ready(Answer::Said("Ann".to_owned()))));
-    let host = Host {
+    let ask: AskUserHandler =
+        Arc::new(|_question| Box::pin(std::future::ready(UserAnswer::Said("Ann".to_owned()))));
+    let host = ToolHost {
         ask: Some(ask),
         ..host(dir)
     };

@@ -17,7 +17,7 @@ const MAX_LINES: usize = 500;
 
 /// Reads at most so much in a window.
 #[derive(Debug)]
-pub(super) struct Throttle<R> {
+pub(super) struct ThrottledReader<R> {
     reader: R,
     bytes: usize,
     lines: usize,
@@ -25,7 +25,7 @@ pub(super) struct Throttle<R> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl<R> Throttle<R> {
+impl<R> ThrottledReader<R> {
     pub(super) fn new(reader: R) -> Self {
         Self {
             reader,
@@ -42,7 +42,7 @@ impl<R> Throttle<R> {
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Throttle<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for ThrottledReader<R> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.bytes >= MAX_BYTES || this.lines >= MAX_LINES {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clawk_kernel::sheet::visible;
 use clawk_plan::{Level, NetworkMode};
-use clawk_sandbox::{Service, Spec};
+use clawk_sandbox::{SandboxedService, Spec};
 
 use crate::call::cut;
 
@@ -17,7 +17,7 @@ const LAST_BYTES: usize = 1_200;
 const STARTERS: [&str; 8] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "deno"];
 
 /// How a process ended and the last line it wrote to standard error, for an error's text.
-pub(super) async fn last_words(service: Option<&Service>) -> String {
+pub(super) async fn last_words(service: Option<&SandboxedService>) -> String {
     let Some(service) = service else {
         return String::new();
     };
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_program_that_fetches_its_server_says_what_it_lacks() {
-        let plan = Arc::new(Plan::compile(None, &clawk_plan::Defaults::default()));
+        let plan = Arc::new(Plan::compile(None, &clawk_plan::PlanDefaults::default()));
         let hint = |program: &str| starter_hint(&Spec::new(program.to_owned(), Arc::clone(&plan)));
         let said = hint("/usr/bin/npx").expect("a hint");
         assert!(said.contains("no network") && said.contains("cache"), "{said}");

@@ -1,9 +1,9 @@
 use std::path::Path;
 
-use clawk_kernel::ports::Mend;
+use clawk_kernel::ports::ReconcileMethod;
 use serde_json::{Map, Value, json};
 
-use super::{Key, fill};
+use super::{IdempotencyKeySlot, fill};
 use crate::testing::{Ran, open_plan, runner, text};
 use clawk_kernel::ports::ToolRunner as _;
 
@@ -26,10 +26,16 @@ fn what_a_value_holds_cannot_make_an_address_another_one() {
 
 #[test]
 fn keys_are_headers_or_arguments() {
-    assert!(matches!(Key::parse("header:Idempotency-Key"), Ok(Key::Header(_))));
-    assert_eq!(Key::parse("argument:key"), Ok(Key::Argument("key".to_owned())));
+    assert!(matches!(
+        IdempotencyKeySlot::parse("header:Idempotency-Key"),
+        Ok(IdempotencyKeySlot::Header(_))
+    ));
+    assert_eq!(
+        IdempotencyKeySlot::parse("argument:key"),
+        Ok(IdempotencyKeySlot::Argument("key".to_owned()))
+    );
     for bad in ["Idempotency-Key", "header:a b", "argument:", "env:X"] {
-        assert!(Key::parse(bad).is_err(), "{bad}");
+        assert!(IdempotencyKeySlot::parse(bad).is_err(), "{bad}");
     }
 }
 
@@ -45,15 +51,18 @@ fn what_is_configured_says_how_an_unknown_outcome_is_found_out() {
             .extend(config.as_object().expect("a table").clone());
         runner(tools, &all.to_string(), dir.path()).mend("t")
     };
-    assert_eq!(way(json!({})), Mend::Person);
-    assert_eq!(way(json!({"idempotency_key": "argument:key"})), Mend::SameKey);
+    assert_eq!(way(json!({})), ReconcileMethod::Person);
+    assert_eq!(
+        way(json!({"idempotency_key": "argument:key"})),
+        ReconcileMethod::SameKey
+    );
     assert_eq!(
         way(json!({"reconcile": {"command": ["/bin/true"]}, "idempotency_key": "argument:key"})),
-        Mend::Check
+        ReconcileMethod::Check
     );
     assert_eq!(
         way(json!({"reconcile": {"tool": "status"}})),
-        Mend::Tool("status".to_owned())
+        ReconcileMethod::Tool("status".to_owned())
     );
 }
 

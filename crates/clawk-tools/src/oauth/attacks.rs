@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex};
 
 use clawk_egress::{HostPattern, Url};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::wire::Web;
-use super::{Login, Way, login};
+use super::wire::OAuthClient;
+use super::{LoginMethod, LoginRequest, login};
 
 /// Answers by path; the rest is 404. Every request line and body is kept.
 #[derive(Clone, Default)]
-struct Site {
+struct AttackSite {
     answers: Arc<Mutex<BTreeMap<String, String>>>,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
-impl Site {
+impl AttackSite {
     fn answer(&self, path: &str, status: &str, extra: &str, body: &Value) {
         let body = if body.is_null() {
             String::new()
@@ -84,8 +84,8 @@ impl Site {
 }
 
 /// An MCP server with its own authorization server; `change` is what the attacker writes into its metadata.
-async fn honest(change: &Value) -> (Site, String) {
-    let (site, base) = Site::start().await;
+async fn honest(change: &Value) -> (AttackSite, String) {
+    let (site, base) = AttackSite::start().await;
     site.answer(
         "/mcp",
         "401 Unauthorized",
@@ -118,8 +118,8 @@ async fn honest(change: &Value) -> (Site, String) {
     (site, base)
 }
 
-fn asked(base: &str, way: Way, also_hosts: Vec<String>) -> Login {
-    Login {
+fn asked(base: &str, way: LoginMethod, also_hosts: Vec<String>) -> LoginRequest {
+    LoginRequest {
         server: Url::parse(&format!("{base}/mcp")).expect("an address"),
         way,
         scope: None,
@@ -130,9 +130,9 @@ fn asked(base: &str, way: Way, also_hosts: Vec<String>) -> Login {
 }
 
 /// A login whose browser comes back with these parameters beside `state`.
-async fn log_in(asked: &Login, comes_back: &str) -> Result<(), String> {
+async fn log_in(asked: &LoginRequest, comes_back: &str) -> Result<(), String> {
     let private: Vec<HostPattern> = vec!["127.0.0.1".to_owned().try_into().expect("a pattern")];
-    let web = Web::new(&private, &Env::fixed::<&str, &str>([])).expect("a client");
+    let web = OAuthClient::new(&private, &EnvironmentSource::fixed::<&str, &str>([])).expect("a client");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let comes_back = comes_back.to_owned();
     let tell = move |text: &str| {
@@ -170,7 +170,7 @@ fn escaped(base: &str) -> String {
 async fn an_honest_server_gets_the_login() {
     let (site, base) = honest(&json!({})).await;
     log_in(
-        &asked(&base, Way::Browser, Vec::new()),
+        &asked(&base, LoginMethod::Browser, Vec::new()),
         &format!("code=c&iss={}", escaped(&base)),
     )
     .await
@@ -190,8 +190,8 @@ async fn an_endpoint_of_another_host_gets_nothing_unless_a_person_agrees() {
         "registration_endpoint",
         "device_authorization_endpoint",
     ] {
-        for way in [Way::Browser, Way::Device] {
-            let (other, elsewhere) = Site::start().await;
+        for way in [LoginMethod::Browser, LoginMethod::Device] {
+            let (other, elsewhere) = AttackSite::start().await;
             let (site, base) = honest(&json!({name: format!("{elsewhere}/x")})).await;
             let refused = log_in(&asked(&base, way, Vec::new()), "code=c")
                 .await
@@ -210,7 +210,7 @@ async fn an_endpoint_of_another_host_gets_nothing_unless_a_person_agrees() {
             );
         }
     }
-    let (other, elsewhere) = Site::start().await;
+    let (other, elsewhere) = AttackSite::start().await;
     other.answer(
         "/x",
         "200 OK",
@@ -220,7 +220,7 @@ async fn an_endpoint_of_another_host_gets_nothing_unless_a_person_agrees() {
     let (_, base) = honest(&json!({"token_endpoint": format!("{elsewhere}/x")})).await;
     let agreed = vec![elsewhere.trim_start_matches("http://").to_owned()];
     log_in(
-        &asked(&base, Way::Browser, agreed),
+        &asked(&base, LoginMethod::Browser, agreed),
         &format!("code=c&iss={}", escaped(&base)),
     )
     .await
@@ -237,7 +237,7 @@ async fn the_verifier_follows_no_redirect() {
         "307 Temporary Redirect",
         "308 Permanent Redirect",
     ] {
-        let (other, elsewhere) = Site::start().await;
+        let (other, elsewhere) = AttackSite::start().await;
         let (site, base) = honest(&json!({})).await;
         site.answer(
             "/token",
@@ -246,7 +246,7 @@ async fn the_verifier_follows_no_redirect() {
             &Value::Null,
         );
         let said = log_in(
-            &asked(&base, Way::Browser, Vec::new()),
+            &asked(&base, LoginMethod::Browser, Vec::new()),
             &format!("code=c&iss={}", escaped(&base)),
         )
         .await;
@@ -264,7 +264,7 @@ async fn an_answer_of_another_issuer_is_not_used() {
         "error=x&iss=https%3A%2F%2Fevil.test".to_owned(),
     ] {
         let (site, base) = honest(&json!({})).await;
-        let refused = log_in(&asked(&base, Way::Browser, Vec::new()), &back)
+        let refused = log_in(&asked(&base, LoginMethod::Browser, Vec::new()), &back)
             .await
             .expect_err("refused");
         assert!(
@@ -289,7 +289,7 @@ async fn metadata_of_somebody_else_is_refused() {
         json!({"authorization_endpoint": "javascript:alert(1)"}),
     ] {
         let (site, base) = honest(&change).await;
-        log_in(&asked(&base, Way::Browser, Vec::new()), "code=c")
+        log_in(&asked(&base, LoginMethod::Browser, Vec::new()), "code=c")
             .await
             .expect_err("refused");
         assert!(

@@ -7,12 +7,12 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::OAuthError;
-use super::site::Site;
-use super::wire::Web;
+use super::site::IssuerSite;
+use super::wire::OAuthClient;
 
 /// A server, and who gives tokens for it.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ProtectedResource {
     /// What a token is asked for.
     pub resource: String,
     /// The authorization server.
@@ -39,17 +39,17 @@ pub struct Place {
 /// # Errors
 /// It or its authorization server can't be reached, or says what can't be followed.
 pub(super) async fn discover(
-    web: &Web,
+    web: &OAuthClient,
     server: &Url,
     agreed: &[String],
-) -> Result<Option<Place>, OAuthError> {
+) -> Result<Option<ProtectedResource>, OAuthError> {
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "clawk", "version": env!("CARGO_PKG_VERSION")}}});
     let answer = web.post_json(server.clone(), &hello).await?;
     if answer.status != StatusCode::UNAUTHORIZED {
         return Ok(None);
     }
-    let challenge = Challenge::read(&answer.headers);
+    let challenge = BearerChallenge::read(&answer.headers);
     let found = resource(web, server, challenge.metadata.as_deref()).await?;
     let (issuer, resource, listed) = match &found {
         Some(metadata) => of_resource(metadata, server)?,
@@ -67,7 +67,7 @@ pub(super) async fn discover(
     let lacks = || OAuthError::Protocol(format!("the metadata of `{issuer}` names no token endpoint"));
     let names_issuer =
         metadata.get("authorization_response_iss_parameter_supported") == Some(&Value::Bool(true));
-    let place = Place {
+    let place = ProtectedResource {
         token_endpoint: text("token_endpoint").ok_or_else(lacks)?,
         authorization_endpoint: text("authorization_endpoint"),
         registration_endpoint: text("registration_endpoint"),
@@ -88,11 +88,11 @@ pub(super) async fn discover(
     Ok(Some(place))
 }
 
-impl Place {
+impl ProtectedResource {
     /// # Errors
     /// An endpoint is elsewhere.
     pub(super) fn check_site(&self, agreed: &[String]) -> Result<(), OAuthError> {
-        let site = Site {
+        let site = IssuerSite {
             issuer: &self.issuer,
             agreed,
         };
@@ -113,12 +113,12 @@ impl Place {
 
 /// What a 401 says (RFC 6750, RFC 9728).
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Challenge {
+pub(super) struct BearerChallenge {
     pub(super) metadata: Option<String>,
     pub(super) scope: Option<String>,
 }
 
-impl Challenge {
+impl BearerChallenge {
     pub(super) fn read(headers: &HeaderMap) -> Self {
         let values = headers.get_all(WWW_AUTHENTICATE).iter();
         let values = values.filter_map(|value| value.to_str().ok()); // silent-ok: an unreadable one says nothing
@@ -168,7 +168,7 @@ pub(super) fn canonical(server: &Url) -> String {
 }
 
 /// The server's metadata: where it says, else at the well-known places.
-async fn resource(web: &Web, server: &Url, told: Option<&str>) -> Result<Option<Value>, OAuthError> {
+async fn resource(web: &OAuthClient, server: &Url, told: Option<&str>) -> Result<Option<Value>, OAuthError> {
     const PATH: &str = "/.well-known/oauth-protected-resource";
     if let Some(told) = told {
         let url = web.safe(told)?;
@@ -231,7 +231,7 @@ fn of_resource(metadata: &Value, server: &Url) -> Result<(String, String, Option
 }
 
 /// The authorization server's metadata, which must be its own.
-async fn authorization(web: &Web, issuer: &str, named: bool) -> Result<Value, OAuthError> {
+async fn authorization(web: &OAuthClient, issuer: &str, named: bool) -> Result<Value, OAuthError> {
     let base = web.safe(issuer)?;
     let path = base.path().trim_end_matches('/').to_owned();
     let places = [

@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::OAuthError;
-use super::discover::{Place, discover};
-use super::site::Site;
-use super::store::{Entry, Hidden, Registration, random};
-use super::wire::{Answer, Granted, Web, granted, reason};
+use super::discover::{ProtectedResource, discover};
+use super::site::IssuerSite;
+use super::store::{ClientRegistration, OAuthClientSecret, TokenRecord, random};
+use super::wire::{OAuthClient, OAuthResponse, TokenGrant, granted, reason};
 
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,7 +31,7 @@ const POLL_S: u64 = 5;
 
 /// How a person agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum LoginMethod {
     /// In a browser on this machine.
     Browser,
     /// With a code, on any device.
@@ -40,11 +40,11 @@ pub enum Way {
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub struct Login {
+pub struct LoginRequest {
     /// The MCP server.
     pub server: Url,
     /// How.
-    pub way: Way,
+    pub way: LoginMethod,
     /// What to ask for; none: what the server says.
     pub scope: Option<String>,
     /// By which this program is known already; none: it registers.
@@ -60,11 +60,11 @@ pub struct Login {
 /// # Errors
 /// The server wants no token; nobody agreed; or something can't be followed.
 pub async fn login(
-    web: &Web,
-    asked: &Login,
+    web: &OAuthClient,
+    asked: &LoginRequest,
     clock: &Arc<dyn Clock>,
     tell: &(dyn Fn(&str) + Send + Sync),
-) -> Result<Entry, OAuthError> {
+) -> Result<TokenRecord, OAuthError> {
     let place = discover(web, &asked.server, &asked.also_hosts).await?;
     let place = place.ok_or_else(|| OAuthError::Protocol("the server wants no token".to_owned()))?;
     tell(&format!("{} gives tokens for {}", place.issuer, place.resource));
@@ -79,8 +79,8 @@ pub async fn login(
         scope.push_str(" offline_access");
     }
     let (granted, client) = match asked.way {
-        Way::Browser => browser(web, &place, asked, scope.as_deref(), tell).await?,
-        Way::Device => device(web, &place, asked, scope.as_deref(), tell).await?,
+        LoginMethod::Browser => browser(web, &place, asked, scope.as_deref(), tell).await?,
+        LoginMethod::Device => device(web, &place, asked, scope.as_deref(), tell).await?,
     };
     let mut entry = granted.entry(client, &place.resource, None, &**clock);
     entry.scope = entry.scope.or(scope);
@@ -91,19 +91,19 @@ pub async fn login(
 
 /// By which this program is known: as configured, else it registers (RFC 7591).
 async fn registration(
-    web: &Web,
-    place: &Place,
-    asked: &Login,
+    web: &OAuthClient,
+    place: &ProtectedResource,
+    asked: &LoginRequest,
     back: Option<&str>,
-) -> Result<Registration, OAuthError> {
+) -> Result<ClientRegistration, OAuthError> {
     let of = |id: String, secret: Option<String>, method: Option<&str>| {
         let basic = place.methods.is_empty() || place.methods.iter().any(|one| one == "client_secret_basic");
-        Registration {
+        ClientRegistration {
             issuer: place.issuer.clone(),
             resource: place.resource.clone(),
             token_endpoint: place.token_endpoint.clone(),
             id,
-            secret: secret.filter(|_| method != Some("none")).map(Hidden),
+            secret: secret.filter(|_| method != Some("none")).map(OAuthClientSecret),
             in_form: match method {
                 Some(method) => method != "client_secret_basic",
                 None => !basic,
@@ -161,12 +161,12 @@ fn secret_text() -> Result<String, OAuthError> {
 }
 
 async fn browser(
-    web: &Web,
-    place: &Place,
-    asked: &Login,
+    web: &OAuthClient,
+    place: &ProtectedResource,
+    asked: &LoginRequest,
     scope: Option<&str>,
     tell: &(dyn Fn(&str) + Send + Sync),
-) -> Result<(Granted, Registration), OAuthError> {
+) -> Result<(TokenGrant, ClientRegistration), OAuthError> {
     if !place.has_s256 {
         return Err(OAuthError::Protocol(format!(
             "`{}` does not say that it can do PKCE (S256); without it, a code could be used by somebody else",
@@ -224,7 +224,11 @@ async fn browser(
 }
 
 /// The code that the browser brings. Other requests to the port are answered and count for nothing.
-async fn comes_back(listener: &TcpListener, state: &str, place: &Place) -> Result<String, OAuthError> {
+async fn comes_back(
+    listener: &TcpListener,
+    state: &str,
+    place: &ProtectedResource,
+) -> Result<String, OAuthError> {
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -263,7 +267,7 @@ async fn comes_back(listener: &TcpListener, state: &str, place: &Place) -> Resul
 
 /// What a request brings: `None` where it is not the one that is waited for. A foreign `state` is not: somebody else's page may
 /// have sent it.
-fn returned(request: &str, state: &str, place: &Place) -> Option<Result<String, OAuthError>> {
+fn returned(request: &str, state: &str, place: &ProtectedResource) -> Option<Result<String, OAuthError>> {
     let target = request.strip_prefix("GET ")?.split(' ').next()?;
     let url = Url::parse(&format!("http://127.0.0.1{target}")).ok()?; // silent-ok: then it is not the browser's
     if url.path() != BACK {
@@ -299,12 +303,12 @@ fn returned(request: &str, state: &str, place: &Place) -> Option<Result<String, 
 }
 
 async fn device(
-    web: &Web,
-    place: &Place,
-    asked: &Login,
+    web: &OAuthClient,
+    place: &ProtectedResource,
+    asked: &LoginRequest,
     scope: Option<&str>,
     tell: &(dyn Fn(&str) + Send + Sync),
-) -> Result<(Granted, Registration), OAuthError> {
+) -> Result<(TokenGrant, ClientRegistration), OAuthError> {
     let endpoint = place.device_endpoint.as_deref();
     let endpoint =
         endpoint.ok_or_else(|| OAuthError::Protocol(format!("`{}` gives no device codes", place.issuer)))?;
@@ -317,7 +321,7 @@ async fn device(
         (Some(code), Some(user), Some(address)) if answer.status.is_success() => (code, user, address),
         _ => return Err(OAuthError::Refused(reason(&answer))),
     };
-    let site = Site {
+    let site = IssuerSite {
         issuer: &place.issuer,
         agreed: &asked.also_hosts,
     };
@@ -334,7 +338,7 @@ async fn device(
     let polling = async {
         loop {
             tokio::time::sleep(wait).await;
-            let answer: Answer = web.post_form(&client.token_endpoint, &client, &form).await?;
+            let answer: OAuthResponse = web.post_form(&client.token_endpoint, &client, &form).await?;
             match answer.body.get("error").and_then(Value::as_str) {
                 Some("authorization_pending") => {}
                 Some("slow_down") => wait += Duration::from_secs(POLL_S),
@@ -351,7 +355,7 @@ async fn device(
 pub(super) fn returned_for_tests(
     request: &str,
     state: &str,
-    place: &Place,
+    place: &ProtectedResource,
 ) -> Option<Result<String, OAuthError>> {
     returned(request, state, place)
 }

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use clawk_kernel::time::Clock;
 use tokio::sync::Mutex;
 
-pub use discover::Place;
-pub use login::{Login, Way, login};
-pub use store::{Entry, Store};
-pub use wire::Web;
+pub use discover::ProtectedResource;
+pub use login::{LoginMethod, LoginRequest, login};
+pub use store::{Store, TokenRecord};
+pub use wire::OAuthClient;
 
 /// A token is renewed so long before its end, seconds.
 const EARLY_S: i64 = 30;
@@ -53,7 +53,7 @@ pub enum OAuthError {
 #[derive(Debug)]
 pub struct Tokens {
     store: Store,
-    web: Web,
+    web: OAuthClient,
     clock: Arc<dyn Clock>,
     resource: String,
     /// One renewal at a time: a refresh token may hold once only.
@@ -63,7 +63,7 @@ pub struct Tokens {
 impl Tokens {
     /// For the server at `resource`.
     #[must_use]
-    pub fn new(store: Store, web: Web, clock: Arc<dyn Clock>, resource: &str) -> Self {
+    pub fn new(store: Store, web: OAuthClient, clock: Arc<dyn Clock>, resource: &str) -> Self {
         Self {
             store,
             web,

@@ -7,13 +7,13 @@ use super::OAuthError;
 
 /// An issuer, and the hosts elsewhere that a person agreed to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Site<'a> {
+pub(super) struct IssuerSite<'a> {
     pub(super) issuer: &'a str,
     /// `HOST`, or `HOST:PORT` where the port is not 443.
     pub(super) agreed: &'a [String],
 }
 
-impl Site<'_> {
+impl IssuerSite<'_> {
     /// Checks that an endpoint is the issuer's: at its host and port or below its host, or at a host that a person agreed to.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ mod tests {
             ("https://as.example", ""),
         ];
         for (issuer, endpoint) in attacks {
-            let site = Site { issuer, agreed: &[] };
+            let site = IssuerSite { issuer, agreed: &[] };
             assert!(
                 site.check("token endpoint", endpoint).is_err(),
                 "{issuer} {endpoint}"
@@ -99,14 +99,14 @@ mod tests {
             ("https://as.example", "https://token.as.example/token"),
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080/token"),
         ] {
-            let site = Site { issuer, agreed: &[] };
+            let site = IssuerSite { issuer, agreed: &[] };
             assert!(
                 site.check("token endpoint", endpoint).is_ok(),
                 "{issuer} {endpoint}"
             );
         }
         let agreed = ["oauth2.googleapis.example".to_owned()];
-        let site = Site {
+        let site = IssuerSite {
             issuer: "https://accounts.google.example",
             agreed: &agreed,
         };

@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 256 << 10;
 
 /// By which this program is known to an authorization server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Registration {
+pub(crate) struct ClientRegistration {
     /// The authorization server.
     pub(crate) issuer: String,
     /// What tokens are asked for.
@@ -27,7 +27,7 @@ pub(crate) struct Registration {
     /// Where tokens are.
     pub(crate) token_endpoint: String,
     pub(crate) id: String,
-    pub(crate) secret: Option<Hidden>,
+    pub(crate) secret: Option<OAuthClientSecret>,
     /// The secret goes into the form, not into a header.
     pub(crate) in_form: bool,
 }
@@ -35,9 +35,9 @@ pub(crate) struct Registration {
 /// A text that no debug output shows.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Hidden(pub(crate) String);
+pub(crate) struct OAuthClientSecret(pub(crate) String);
 
-impl std::fmt::Debug for Hidden {
+impl std::fmt::Debug for OAuthClientSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hidden")
     }
@@ -45,10 +45,10 @@ impl std::fmt::Debug for Hidden {
 
 /// What is kept of one agreement.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct TokenRecord {
     /// The server.
     pub resource: String,
-    pub(crate) client: Registration,
+    pub(crate) client: ClientRegistration,
     pub(crate) access_token: String,
     pub(crate) refresh_token: Option<String>,
     /// When the access token is over, seconds since 1970; none: nobody said.
@@ -57,7 +57,7 @@ pub struct Entry {
     pub scope: Option<String>,
 }
 
-impl Entry {
+impl TokenRecord {
     /// The authorization server.
     #[must_use]
     pub fn issuer(&self) -> &str {
@@ -71,7 +71,7 @@ impl Entry {
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for TokenRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Entry({}, {})", self.resource, self.client.issuer)
     }
@@ -106,7 +106,7 @@ impl Store {
     ///
     /// # Errors
     /// It can't be read, or was not sealed here for this server.
-    pub fn read(&self, resource: &str) -> Result<Option<Entry>, OAuthError> {
+    pub fn read(&self, resource: &str) -> Result<Option<TokenRecord>, OAuthError> {
         let file = self.file(resource);
         match fs::metadata(&file) {
             Ok(facts) if facts.len() <= MAX_BYTES => {}
@@ -124,7 +124,7 @@ impl Store {
         let key = self.key(false)?.ok_or_else(broken)?;
         let opened = key.open_in_place(nonce, Aad::from(resource.as_bytes()), &mut text);
         let opened = opened.map_err(|_| broken())?; // silent-ok: it has no reason to tell
-        let entry: Entry = serde_json::from_slice(opened).map_err(kept)?;
+        let entry: TokenRecord = serde_json::from_slice(opened).map_err(kept)?;
         Ok(Some(entry))
     }
 
@@ -132,7 +132,7 @@ impl Store {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write(&self, entry: &Entry) -> Result<(), OAuthError> {
+    pub fn write(&self, entry: &TokenRecord) -> Result<(), OAuthError> {
         private(&self.folder)?;
         let key = self.key(true)?.ok_or_else(|| kept("there is no key"))?;
         let mut nonce = [0; NONCE_LEN];

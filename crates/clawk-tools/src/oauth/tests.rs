@@ -4,23 +4,23 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use clawk_egress::{HostPattern, Url};
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use http::{HeaderMap, HeaderValue, header::WWW_AUTHENTICATE};
 
-use super::discover::{Challenge, Place, canonical};
+use super::discover::{BearerChallenge, ProtectedResource, canonical};
 use super::login::returned_for_tests as returned;
-use super::store::{Entry, Hidden, Registration, Store};
-use super::wire::Web;
+use super::store::{ClientRegistration, OAuthClientSecret, Store, TokenRecord};
+use super::wire::OAuthClient;
 
-fn entry(resource: &str) -> Entry {
-    Entry {
+fn entry(resource: &str) -> TokenRecord {
+    TokenRecord {
         resource: resource.to_owned(),
-        client: Registration {
+        client: ClientRegistration {
             issuer: "https://issuer.example".into(),
             resource: resource.to_owned(),
             token_endpoint: "https://issuer.example/token".into(),
             id: "me".into(),
-            secret: Some(Hidden("client-canary".into())),
+            secret: Some(OAuthClientSecret("client-canary".into())),
             in_form: false,
         },
         access_token: "access-canary".into(),
@@ -93,9 +93,9 @@ fn what_is_kept_is_sealed_for_one_server() {
 fn a_challenge_is_read_as_it_is_written() {
     let read = |text: &'static str| {
         let headers = HeaderMap::from_iter([(WWW_AUTHENTICATE, HeaderValue::from_static(text))]);
-        Challenge::read(&headers)
+        BearerChallenge::read(&headers)
     };
-    let both = Challenge {
+    let both = BearerChallenge {
         metadata: Some("https://a.example/x".into()),
         scope: Some("one two".into()),
     };
@@ -108,14 +108,14 @@ fn a_challenge_is_read_as_it_is_written() {
         both
     );
     for nothing in ["Bearer", "Basic realm=\"x\"", "Bearer x", ""] {
-        assert_eq!(read(nothing), Challenge::default(), "{nothing}");
+        assert_eq!(read(nothing), BearerChallenge::default(), "{nothing}");
     }
 }
 
 #[test]
 fn addresses_that_others_tell_must_be_safe() {
     let private: Vec<HostPattern> = vec!["127.0.0.1".to_owned().try_into().unwrap()];
-    let web = Web::new(&private, &Env::fixed::<&str, &str>([])).unwrap();
+    let web = OAuthClient::new(&private, &EnvironmentSource::fixed::<&str, &str>([])).unwrap();
     for fine in [
         "https://issuer.example/token",
         "http://127.0.0.1:8080/token",
@@ -140,7 +140,7 @@ fn addresses_that_others_tell_must_be_safe() {
 
 #[test]
 fn only_the_browser_that_was_sent_brings_the_code() {
-    let place = Place {
+    let place = ProtectedResource {
         resource: "https://a.example".into(),
         issuer: "https://issuer.example".into(),
         scope: None,

@@ -3,30 +3,30 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_egress::{Client, Deadlines, EgressError, HostPattern, Request, Rules, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, EgressError, HostAllowList, HostPattern, Request, Url};
 use clawk_kernel::time::Clock;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::OAuthError;
-use super::store::{Entry, Hidden, Registration};
+use super::store::{ClientRegistration, OAuthClientSecret, TokenRecord};
 
 const MAX_ANSWER_BYTES: u64 = 256 << 10;
 const ANSWER_MS: u64 = 15_000;
 
 /// Asks for metadata and tokens. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Web {
-    client: Client,
-    rules: Rules,
+pub struct OAuthClient {
+    client: EgressClient,
+    rules: HostAllowList,
 }
 
 /// What an authorization server grants.
 #[derive(Deserialize)]
-pub(super) struct Granted {
+pub(super) struct TokenGrant {
     access_token: String,
     token_type: String,
     #[serde(default)]
@@ -37,17 +37,17 @@ pub(super) struct Granted {
     scope: Option<String>,
 }
 
-impl Granted {
+impl TokenGrant {
     /// As it is kept. A refresh token that is not replaced goes on.
     pub(super) fn entry(
         self,
-        client: Registration,
+        client: ClientRegistration,
         resource: &str,
         refresh: Option<String>,
         clock: &dyn Clock,
-    ) -> Entry {
+    ) -> TokenRecord {
         let now_s = clock.now().as_millis() / 1000;
-        Entry {
+        TokenRecord {
             resource: resource.to_owned(),
             client,
             access_token: self.access_token,
@@ -60,38 +60,38 @@ impl Granted {
 
 /// An answer that is none of the errors of this crate.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct OAuthResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// `null` where it is not JSON.
     pub(super) body: Value,
 }
 
-impl Web {
+impl OAuthClient {
     /// `private`: places inside the own network that the operator opens.
     ///
     /// # Errors
     /// Root certificates are not usable.
-    pub fn new(private: &[HostPattern], env: &Env) -> Result<Self, EgressError> {
+    pub fn new(private: &[HostPattern], env: &EnvironmentSource) -> Result<Self, EgressError> {
         let everywhere = "*".to_owned().try_into();
         let everywhere =
             everywhere.map_err(|error: clawk_egress::PatternError| EgressError::Setup(error.to_string()))?;
-        let rules = Rules {
+        let rules = HostAllowList {
             hosts: vec![everywhere],
             allow_private: private.to_vec(),
             any_port: true,
             max_redirects: 0,
             max_response_bytes: MAX_ANSWER_BYTES,
-            ..Rules::default()
+            ..HostAllowList::default()
         };
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: ANSWER_MS,
             first_byte_ms: ANSWER_MS,
             idle_ms: ANSWER_MS,
             total_ms: ANSWER_MS,
         };
         Ok(Self {
-            client: Client::guarded(rules.clone(), env, deadlines)?,
+            client: EgressClient::guarded(rules.clone(), env, deadlines)?,
             rules,
         })
     }
@@ -115,7 +115,7 @@ impl Web {
         Ok(url)
     }
 
-    pub(super) async fn send(&self, request: Request) -> Result<Answer, OAuthError> {
+    pub(super) async fn send(&self, request: Request) -> Result<OAuthResponse, OAuthError> {
         let place = format!(
             "{}{}",
             request.url.host_str().unwrap_or_default(),
@@ -137,7 +137,7 @@ impl Web {
         };
         // silent-ok: whoever wants JSON sees that there is none
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        Ok(Answer {
+        Ok(OAuthResponse {
             status,
             headers,
             body,
@@ -155,7 +155,7 @@ impl Web {
         Ok((answer.status.is_success() && answer.body.is_object()).then_some(answer.body))
     }
 
-    pub(super) async fn post_json(&self, url: Url, body: &Value) -> Result<Answer, OAuthError> {
+    pub(super) async fn post_json(&self, url: Url, body: &Value) -> Result<OAuthResponse, OAuthError> {
         let mut request = Request::post(url, "application/json", body.to_string());
         request.headers.insert(
             ACCEPT,
@@ -168,9 +168,9 @@ impl Web {
     pub(super) async fn post_form(
         &self,
         endpoint: &str,
-        client: &Registration,
+        client: &ClientRegistration,
         form: &[(&str, &str)],
-    ) -> Result<Answer, OAuthError> {
+    ) -> Result<OAuthResponse, OAuthError> {
         let url = self.safe(endpoint)?;
         let mut pairs = url::form(form);
         let mut headers = HeaderMap::from_iter([
@@ -181,7 +181,7 @@ impl Web {
             (ACCEPT, HeaderValue::from_static("application/json")),
         ]);
         match &client.secret {
-            Some(Hidden(secret)) if !client.in_form => {
+            Some(OAuthClientSecret(secret)) if !client.in_form => {
                 let pair = format!("{}:{}", url::percent(&client.id), url::percent(secret));
                 let value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)));
                 let mut value = value.map_err(|error| OAuthError::Protocol(error.to_string()))?;
@@ -190,7 +190,7 @@ impl Web {
             }
             secret => {
                 pairs.push_str(&format!("&client_id={}", url::percent(&client.id)));
-                if let Some(Hidden(secret)) = secret {
+                if let Some(OAuthClientSecret(secret)) = secret {
                     pairs.push_str(&format!("&client_secret={}", url::percent(secret)));
                 }
             }
@@ -207,20 +207,20 @@ impl Web {
     /// A request to the token endpoint.
     pub(super) async fn token(
         &self,
-        client: &Registration,
+        client: &ClientRegistration,
         form: &[(&str, &str)],
-    ) -> Result<Granted, OAuthError> {
+    ) -> Result<TokenGrant, OAuthError> {
         let answer = self.post_form(&client.token_endpoint, client, form).await?;
         granted(&answer)
     }
 }
 
 /// The grant in an answer of a token endpoint.
-pub(super) fn granted(answer: &Answer) -> Result<Granted, OAuthError> {
+pub(super) fn granted(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> {
     if !answer.status.is_success() {
         return Err(OAuthError::Refused(reason(answer)));
     }
-    let granted: Granted = serde_json::from_value(answer.body.clone())
+    let granted: TokenGrant = serde_json::from_value(answer.body.clone())
         .map_err(|_| OAuthError::Protocol("the answer holds no access token".to_owned()))?; // silent-ok: its reason may quote it
     if !granted.token_type.eq_ignore_ascii_case("bearer") {
         return Err(OAuthError::Protocol("the token is not a bearer token".to_owned()));
@@ -229,7 +229,7 @@ pub(super) fn granted(answer: &Answer) -> Result<Granted, OAuthError> {
 }
 
 /// An error of the protocol in words: its code, and what is said of it.
-pub(super) fn reason(answer: &Answer) -> String {
+pub(super) fn reason(answer: &OAuthResponse) -> String {
     let text = |name: &str| answer.body.get(name).and_then(Value::as_str).unwrap_or_default();
     let words = format!("{} {}", text("error"), text("error_description"));
     let words: String = words

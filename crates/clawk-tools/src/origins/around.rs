@@ -5,27 +5,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Marked, MarkedContent, RunError};
+use clawk_kernel::ports::{MarkedContent, RunError, TaintedFiles};
 use clawk_kernel::taint::lasts;
 
-use super::{Asked, Open, Origins, SOMEWHERE};
-use crate::runner::Binding;
+use super::{FileProvenanceStore, SOMEWHERE, TrackedCall, TrackedWrite};
+use crate::runner::ExecutorBinding;
 
 /// Before a call runs. Nothing is looked at where nothing is known and nothing can become known.
 ///
 /// # Errors
 /// It can't be kept that text of others goes into files, so the call must not run.
 pub(crate) async fn before(
-    origins: Option<&Arc<Origins>>,
-    binding: &Arc<Binding>,
+    origins: Option<&Arc<FileProvenanceStore>>,
+    binding: &Arc<ExecutorBinding>,
     permit: &Permit,
-) -> Result<Option<Open>, RunError> {
+) -> Result<Option<TrackedWrite>, RunError> {
     let Some(origins) = origins else { return Ok(None) };
     let brings = permit.made_from().iter().any(|origin| lasts(origin));
     if !brings && origins.is_empty() {
         return Ok(None);
     }
-    let (origins, binding, asked) = (Arc::clone(origins), Arc::clone(binding), Asked::of(permit));
+    let (origins, binding, asked) = (Arc::clone(origins), Arc::clone(binding), TrackedCall::of(permit));
     let looked = tokio::task::spawn_blocking(move || origins.before(&binding, &asked)).await;
     let failed = |why: String| {
         RunError::Unavailable(format!(
@@ -41,10 +41,10 @@ pub(crate) async fn before(
 
 /// After a call.
 pub(crate) async fn after(
-    origins: Option<&Arc<Origins>>,
-    binding: &Arc<Binding>,
-    asked: Asked,
-    open: Option<Open>,
+    origins: Option<&Arc<FileProvenanceStore>>,
+    binding: &Arc<ExecutorBinding>,
+    asked: TrackedCall,
+    open: Option<TrackedWrite>,
 ) {
     let Some(origins) = origins.filter(|origins| open.is_some() || !origins.is_empty()) else {
         return;
@@ -62,23 +62,23 @@ pub(crate) async fn after(
 
 /// For the port.
 pub(crate) async fn marked(
-    origins: Option<&Arc<Origins>>,
+    origins: Option<&Arc<FileProvenanceStore>>,
     workdir: &Path,
     contents: Vec<MarkedContent>,
-) -> Marked {
+) -> TaintedFiles {
     let Some(origins) = origins.filter(|origins| !origins.is_empty()) else {
-        return Marked::new();
+        return TaintedFiles::new();
     };
     let (origins, workdir) = (Arc::clone(origins), workdir.to_owned());
     let all = Arc::clone(&origins);
     let looked = tokio::task::spawn_blocking(move || origins.marked(contents, &workdir)).await;
     // What can't be looked at counts as the worst.
-    looked.unwrap_or_else(|_| Marked::from([(SOMEWHERE.to_owned(), all.record().known.all())]))
+    looked.unwrap_or_else(|_| TaintedFiles::from([(SOMEWHERE.to_owned(), all.record().known.all())]))
 }
 
 /// For the port.
 pub(crate) async fn mark(
-    origins: Option<&Arc<Origins>>,
+    origins: Option<&Arc<FileProvenanceStore>>,
     content: Vec<u8>,
     from: BTreeSet<String>,
 ) -> Result<(), String> {

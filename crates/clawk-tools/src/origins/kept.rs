@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::undo::Place;
+use crate::undo::RecordedPath;
 
 /// The file.
 const FILE: &str = "marks.jsonl";
@@ -21,14 +21,14 @@ const COARSE_NS: i64 = 1_000_000_000;
 
 /// Where a call may write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Where {
+pub(super) struct WriteScope {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<RecordedPath>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) trees: Vec<Place>,
+    pub(super) trees: Vec<RecordedPath>,
 }
 
-impl Where {
+impl WriteScope {
     fn holds(&self, path: &Path) -> bool {
         self.places.iter().any(|place| place.path() == path)
             || self.trees.iter().any(|tree| path.starts_with(tree.path()))
@@ -38,12 +38,12 @@ impl Where {
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub(super) enum Line {
+pub(super) enum ProvenanceLine {
     /// A call that may write there begins.
     Begun {
         call: String,
         #[serde(rename = "where")]
-        at: Where,
+        at: WriteScope,
         origins: BTreeSet<String>,
         since_ns: i64,
     },
@@ -52,7 +52,7 @@ pub(super) enum Line {
     /// This content is made from these origins.
     Holds {
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        place: Option<Place>,
+        place: Option<RecordedPath>,
         digest: String,
         size: u64,
         origins: BTreeSet<String>,
@@ -63,20 +63,23 @@ pub(super) enum Line {
     /// What was changed there at that time is: it could not be looked at file by file.
     Within {
         #[serde(rename = "where")]
-        at: Where,
+        at: WriteScope,
         origins: BTreeSet<String>,
         since_ns: i64,
         until_ns: i64,
     },
     /// A call made from these origins chose the name of this entry, its link's target or its attributes.
-    Named { place: Place, origins: BTreeSet<String> },
+    Named {
+        place: RecordedPath,
+        origins: BTreeSet<String>,
+    },
     /// The file was written anew, whole, from text without such origins.
-    Clean { place: Place },
+    Clean { place: RecordedPath },
 }
 
 /// What a marked file was found to be.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
+pub(super) struct MarkedFile {
     pub(super) digest: String,
     pub(super) size: u64,
     pub(super) origins: BTreeSet<String>,
@@ -87,7 +90,7 @@ pub(super) struct Held {
 /// Changes there within these times count.
 #[derive(Debug, Clone)]
 struct Span {
-    at: Where,
+    at: WriteScope,
     origins: BTreeSet<String>,
     since_ns: i64,
     until_ns: Option<i64>,
@@ -105,19 +108,19 @@ impl Span {
 
 /// All that is known.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ProvenanceIndex {
     contents: HashMap<String, (u64, BTreeSet<String>)>,
     sizes: HashSet<u64>,
-    places: BTreeMap<PathBuf, Held>,
+    places: BTreeMap<PathBuf, MarkedFile>,
     names: BTreeMap<PathBuf, BTreeSet<String>>,
     spans: Vec<Span>,
     open: BTreeMap<String, Span>,
 }
 
-impl Known {
-    pub(super) fn take(&mut self, line: Line) {
+impl ProvenanceIndex {
+    pub(super) fn take(&mut self, line: ProvenanceLine) {
         match line {
-            Line::Begun {
+            ProvenanceLine::Begun {
                 call,
                 at,
                 origins,
@@ -131,10 +134,10 @@ impl Known {
                 };
                 self.open.insert(call, span);
             }
-            Line::Ended { call } => {
+            ProvenanceLine::Ended { call } => {
                 self.open.remove(&call);
             }
-            Line::Holds {
+            ProvenanceLine::Holds {
                 place,
                 digest,
                 size,
@@ -148,7 +151,7 @@ impl Known {
                     .or_insert_with(|| (size, BTreeSet::new()));
                 known.1.extend(origins.iter().cloned());
                 if let Some(place) = place {
-                    let held = Held {
+                    let held = MarkedFile {
                         digest,
                         size,
                         origins,
@@ -157,7 +160,7 @@ impl Known {
                     self.places.insert(place.path(), held);
                 }
             }
-            Line::Within {
+            ProvenanceLine::Within {
                 at,
                 origins,
                 since_ns,
@@ -171,10 +174,10 @@ impl Known {
                 });
                 self.join_spans();
             }
-            Line::Named { place, origins } => {
+            ProvenanceLine::Named { place, origins } => {
                 self.names.entry(place.path()).or_default().extend(origins);
             }
-            Line::Clean { place } => {
+            ProvenanceLine::Clean { place } => {
                 self.places.remove(&place.path());
             }
         }
@@ -191,9 +194,9 @@ impl Known {
             return;
         };
         if next.at != oldest.at {
-            next.at = Where {
+            next.at = WriteScope {
                 places: Vec::new(),
-                trees: vec![Place::new(Path::new("/"))],
+                trees: vec![RecordedPath::new(Path::new("/"))],
             };
         }
         next.origins.extend(oldest.origins);
@@ -234,12 +237,12 @@ impl Known {
         self.contents.get(digest).map(|(_, origins)| origins)
     }
 
-    pub(super) fn at(&self, path: &Path) -> Option<&Held> {
+    pub(super) fn at(&self, path: &Path) -> Option<&MarkedFile> {
         self.places.get(path)
     }
 
     /// Places whose paths end like this.
-    pub(super) fn ending<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Held> {
+    pub(super) fn ending<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MarkedFile> {
         let named = self
             .places
             .iter()
@@ -260,9 +263,9 @@ impl Known {
     }
 
     /// Calls that an earlier run began and did not end: what was changed there until now may be theirs.
-    fn cut_off(&mut self, now_ns: i64) -> Vec<Line> {
+    fn cut_off(&mut self, now_ns: i64) -> Vec<ProvenanceLine> {
         let open = std::mem::take(&mut self.open);
-        let spans = open.into_values().map(|span| Line::Within {
+        let spans = open.into_values().map(|span| ProvenanceLine::Within {
             at: span.at,
             origins: span.origins,
             since_ns: span.since_ns,
@@ -271,29 +274,32 @@ impl Known {
         spans.collect()
     }
 
-    fn lines(&self) -> impl Iterator<Item = Line> {
-        let contents = self.contents.iter().map(|(digest, (size, origins))| Line::Holds {
-            place: None,
-            digest: digest.clone(),
-            size: *size,
-            origins: origins.clone(),
-            prints: None,
-        });
-        let places = self.places.iter().map(|(path, held)| Line::Holds {
-            place: Some(Place::new(path)),
+    fn lines(&self) -> impl Iterator<Item = ProvenanceLine> {
+        let contents = self
+            .contents
+            .iter()
+            .map(|(digest, (size, origins))| ProvenanceLine::Holds {
+                place: None,
+                digest: digest.clone(),
+                size: *size,
+                origins: origins.clone(),
+                prints: None,
+            });
+        let places = self.places.iter().map(|(path, held)| ProvenanceLine::Holds {
+            place: Some(RecordedPath::new(path)),
             digest: held.digest.clone(),
             size: held.size,
             origins: held.origins.clone(),
             prints: held.prints.clone(),
         });
-        let spans = self.spans.iter().map(|span| Line::Within {
+        let spans = self.spans.iter().map(|span| ProvenanceLine::Within {
             at: span.at.clone(),
             origins: span.origins.clone(),
             since_ns: span.since_ns,
             until_ns: span.until_ns.unwrap_or(i64::MAX),
         });
-        let names = self.names.iter().map(|(path, origins)| Line::Named {
-            place: Place::new(path),
+        let names = self.names.iter().map(|(path, origins)| ProvenanceLine::Named {
+            place: RecordedPath::new(path),
             origins: origins.clone(),
         });
         contents.chain(places).chain(names).chain(spans)
@@ -306,17 +312,17 @@ impl Known {
 
 /// The file, and what it says.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct ProvenanceLog {
     folder: PathBuf,
     file: Option<File>,
-    pub(super) known: Known,
+    pub(super) known: ProvenanceIndex,
 }
 
-impl Record {
+impl ProvenanceLog {
     /// Reads the record. The folder is made when something is written.
     pub(super) fn open(folder: PathBuf, now_ns: i64) -> io::Result<Self> {
         let path = folder.join(FILE);
-        let mut known = Known::default();
+        let mut known = ProvenanceIndex::default();
         let mut count = 0;
         match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -371,7 +377,7 @@ impl Record {
     }
 
     /// Adds lines, durably.
-    pub(super) fn add(&mut self, lines: Vec<Line>) -> io::Result<()> {
+    pub(super) fn add(&mut self, lines: Vec<ProvenanceLine>) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
         }

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::kept::Line;
-use super::reach::Writes;
-use super::walk::{Entry, Walk};
-use super::{Open, Origins, TICK_NS, prints, text_of};
-use crate::undo::Place;
+use super::kept::ProvenanceLine;
+use super::reach::FileWrites;
+use super::walk::{FolderEntry, FolderWalk};
+use super::{FileProvenanceStore, TICK_NS, TrackedWrite, prints, text_of};
+use crate::undo::RecordedPath;
 
 /// Entries and bytes that a call changed and that are looked at one by one; more of them are known by the time of their change.
 pub(super) const MAX_CHANGED: usize = 5_000;
@@ -19,26 +19,36 @@ const COARSE_NS: i64 = 1_000_000_000;
 /// Permission bits by which others than the owner may write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-impl Origins {
+impl FileProvenanceStore {
     /// What the call left; none: that can't be told entry by entry.
-    pub(super) fn left(&self, open: &Open, walk: &Walk) -> io::Result<Option<Vec<Line>>> {
+    pub(super) fn left(
+        &self,
+        open: &TrackedWrite,
+        walk: &FolderWalk,
+    ) -> io::Result<Option<Vec<ProvenanceLine>>> {
         match &open.writes {
-            Writes::File { place, whole } => self.left_in_file(open, place, *whole).map(Some),
-            Writes::Trees(trees) if !open.blind => match walk.below(trees) {
+            FileWrites::File { place, whole } => self.left_in_file(open, place, *whole).map(Some),
+            FileWrites::Trees(trees) if !open.blind => match walk.below(trees) {
                 Some(entries) => self.left_in_trees(open, entries, trees),
                 None => Ok(None),
             },
-            Writes::Trees(_) | Writes::Everything | Writes::Nothing => Ok(None),
+            FileWrites::Trees(_) | FileWrites::Everything | FileWrites::Nothing => Ok(None),
         }
     }
 
-    fn left_in_file(&self, open: &Open, place: &Path, whole: bool) -> io::Result<Vec<Line>> {
+    fn left_in_file(
+        &self,
+        open: &TrackedWrite,
+        place: &Path,
+        whole: bool,
+    ) -> io::Result<Vec<ProvenanceLine>> {
         let mut lines = Vec::new();
         if !open.origins.is_empty() {
             let made = open.missing.iter().filter(|path| path.exists());
             lines.extend(made.map(|path| named(path, open)));
         }
-        let Some(entry) = Entry::at(place)?.filter(|entry| entry.is_file() && is_changed(entry, open)) else {
+        let Some(entry) = FolderEntry::at(place)?.filter(|entry| entry.is_file() && is_changed(entry, open))
+        else {
             return Ok(lines);
         };
         if !open.origins.is_empty() {
@@ -46,26 +56,26 @@ impl Origins {
                 lines.push(self.holds(&entry, open)?);
             }
         } else if whole {
-            let place = Place::new(place);
-            lines.push(Line::Clean { place });
+            let place = RecordedPath::new(place);
+            lines.push(ProvenanceLine::Clean { place });
         }
         Ok(lines)
     }
 
     fn left_in_trees<'a>(
         &self,
-        open: &Open,
-        entries: impl Iterator<Item = &'a Entry>,
+        open: &TrackedWrite,
+        entries: impl Iterator<Item = &'a FolderEntry>,
         trees: &[PathBuf],
-    ) -> io::Result<Option<Vec<Line>>> {
-        let entries: Vec<&Entry> = entries.collect();
+    ) -> io::Result<Option<Vec<ProvenanceLine>>> {
+        let entries: Vec<&FolderEntry> = entries.collect();
         // The box shows each folder as its owner's.
         let roots = entries.iter().filter(|entry| trees.contains(&entry.path));
         let owners: Vec<u32> = roots.map(|root| root.seen.owner()).collect();
         let own = rustix::process::geteuid().as_raw();
         let is_owned = |owner: u32| owner == own || owners.contains(&owner);
         let changed = entries.into_iter().filter(|entry| is_changed(entry, open));
-        let changed: Vec<&Entry> = changed
+        let changed: Vec<&FolderEntry> = changed
             .filter(|entry| is_owned(entry.seen.owner()) || may_be_the_boxs(entry, open))
             .collect();
         let files = changed.iter().filter(|entry| entry.is_file());
@@ -85,7 +95,7 @@ impl Origins {
         Ok(Some(lines))
     }
 
-    fn holds(&self, entry: &Entry, open: &Open) -> io::Result<Line> {
+    fn holds(&self, entry: &FolderEntry, open: &TrackedWrite) -> io::Result<ProvenanceLine> {
         let mut origins = open.origins.clone();
         let mut new = text_of(entry).and_then(|bytes| prints::of(&bytes));
         if let Some(new) = &mut new {
@@ -98,8 +108,8 @@ impl Origins {
                 new.extend(old);
             }
         }
-        Ok(Line::Holds {
-            place: Some(Place::new(&entry.path)),
+        Ok(ProvenanceLine::Holds {
+            place: Some(RecordedPath::new(&entry.path)),
             digest: self.digest(&entry.path, &entry.seen)?,
             size: entry.seen.size(),
             origins,
@@ -108,21 +118,21 @@ impl Origins {
     }
 }
 
-fn named(path: &Path, open: &Open) -> Line {
-    Line::Named {
-        place: Place::new(path),
+fn named(path: &Path, open: &TrackedWrite) -> ProvenanceLine {
+    ProvenanceLine::Named {
+        place: RecordedPath::new(path),
         origins: open.origins.clone(),
     }
 }
 
-fn is_changed(entry: &Entry, open: &Open) -> bool {
+fn is_changed(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let same = open.before.get(&entry.path) == Some(&entry.seen);
     !(same && entry.seen.changed_ns() < open.since_ns.saturating_sub(TICK_NS))
 }
 
 /// Whether the box could have changed an entry of another owner than it has. Not if it was there before, is nobody's to write but
 /// its owner's, and was so before: only that owner can change the permissions.
-fn may_be_the_boxs(entry: &Entry, open: &Open) -> bool {
+fn may_be_the_boxs(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let Some(before) = open.before.get(&entry.path) else {
         return true;
     };
@@ -133,7 +143,7 @@ fn may_be_the_boxs(entry: &Entry, open: &Open) -> bool {
 
 /// Whether the call chose this entry's name, its link's target or its attributes. A file whose content was written has new times
 /// and another size as well; these alone are not marked.
-fn is_named(entry: &Entry, open: &Open) -> bool {
+fn is_named(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let Some(before) = open.before.get(&entry.path) else {
         return true;
     };

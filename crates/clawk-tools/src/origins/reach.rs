@@ -6,14 +6,14 @@ use clawk_plan::plan::FsMode;
 use clawk_plan::{Level, Plan};
 use serde_json::Value;
 
-use super::Asked;
-use crate::builtin::{Builtin, reaches};
-use crate::mcp::Source;
-use crate::runner::Binding;
+use super::TrackedCall;
+use crate::builtin::{BuiltinTool, reaches};
+use crate::mcp::McpServerSource;
+use crate::runner::ExecutorBinding;
 
 /// What may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(super) enum FileReads {
     /// No file.
     Nothing,
     /// Everything below these folders; a file is itself.
@@ -24,7 +24,7 @@ pub(super) enum Reads {
 
 /// What may be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Writes {
+pub(super) enum FileWrites {
     /// No file.
     Nothing,
     /// This file; `whole`: nothing of what stood there stays.
@@ -42,63 +42,63 @@ pub(super) enum Writes {
 
 /// Both.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reach {
-    pub(super) reads: Reads,
-    pub(super) writes: Writes,
+pub(super) struct FileReach {
+    pub(super) reads: FileReads,
+    pub(super) writes: FileWrites,
 }
 
-impl Reach {
+impl FileReach {
     const NONE: Self = Self {
-        reads: Reads::Nothing,
-        writes: Writes::Nothing,
+        reads: FileReads::Nothing,
+        writes: FileWrites::Nothing,
     };
 
     /// Blocking: paths are resolved.
-    pub(super) fn of(binding: &Binding, asked: &Asked) -> Self {
+    pub(super) fn of(binding: &ExecutorBinding, asked: &TrackedCall) -> Self {
         let (plan, workdir) = (&*asked.plan, &*asked.workdir);
         let text = |name: &str| asked.arguments.get(name).and_then(Value::as_str);
         match binding {
-            Binding::Builtin(builtin) => match builtin {
-                Builtin::FileRead => Self::reading(workdir, text("path")),
+            ExecutorBinding::Builtin(builtin) => match builtin {
+                BuiltinTool::FileRead => Self::reading(workdir, text("path")),
                 // Names are text as well.
-                Builtin::FileList | Builtin::FileSearch => {
+                BuiltinTool::FileList | BuiltinTool::FileSearch => {
                     Self::reading(workdir, Some(text("path").unwrap_or(".")))
                 }
-                Builtin::FileEdit | Builtin::FileWrite => {
-                    let whole = *builtin == Builtin::FileWrite;
+                BuiltinTool::FileEdit | BuiltinTool::FileWrite => {
+                    let whole = *builtin == BuiltinTool::FileWrite;
                     let place = text("path").and_then(|path| reaches(plan, workdir, path));
                     let reads = match (&place, whole) {
-                        (Some(place), false) => Reads::Trees(vec![place.clone()]),
-                        (Some(_), true) | (None, _) => Reads::Nothing,
+                        (Some(place), false) => FileReads::Trees(vec![place.clone()]),
+                        (Some(_), true) | (None, _) => FileReads::Nothing,
                     };
-                    let writes = place.map_or(Writes::Nothing, |place| Writes::File { place, whole });
+                    let writes = place.map_or(FileWrites::Nothing, |place| FileWrites::File { place, whole });
                     Self { reads, writes }
                 }
-                Builtin::Shell => Self::program(plan, workdir, &[]),
-                Builtin::Echo
-                | Builtin::WebFetch
-                | Builtin::Sleep
-                | Builtin::HttpRequest
-                | Builtin::AskUser
-                | Builtin::MemoryStore
-                | Builtin::MemoryQuery
-                | Builtin::MemoryForget
-                | Builtin::ContextWrite => Self::NONE,
+                BuiltinTool::Shell => Self::program(plan, workdir, &[]),
+                BuiltinTool::Echo
+                | BuiltinTool::WebFetch
+                | BuiltinTool::Sleep
+                | BuiltinTool::HttpRequest
+                | BuiltinTool::AskUser
+                | BuiltinTool::MemoryStore
+                | BuiltinTool::MemoryQuery
+                | BuiltinTool::MemoryForget
+                | BuiltinTool::ContextWrite => Self::NONE,
             },
-            Binding::Command(command) => {
+            ExecutorBinding::Command(command) => {
                 let mut shown = command.read_paths.clone();
                 shown.extend(command.start_in.clone());
                 Self::program(plan, workdir, &shown)
             }
-            Binding::Mcp(tool) => match tool.server.source() {
+            ExecutorBinding::Mcp(tool) => match tool.server.source() {
                 // The server runs in the box of the first of its tools.
-                Source::Program { spec, .. } => {
+                McpServerSource::Program { spec, .. } => {
                     let server = Self::program(&spec.plan, workdir, &spec.read_paths);
                     server.and(Self::program(plan, workdir, &[]))
                 }
-                Source::Endpoint(_) => Self::NONE,
+                McpServerSource::Endpoint(_) => Self::NONE,
             },
-            Binding::Http(_) | Binding::A2a(_) | Binding::Extra(_) => Self::NONE,
+            ExecutorBinding::Http(_) | ExecutorBinding::A2a(_) | ExecutorBinding::Extra(_) => Self::NONE,
         }
     }
 
@@ -106,8 +106,8 @@ impl Reach {
         // silent-ok: what is not there can't be read
         let place = path.and_then(|path| workdir.join(path).canonicalize().ok());
         Self {
-            reads: place.map_or(Reads::Nothing, |place| Reads::Trees(vec![place])),
-            writes: Writes::Nothing,
+            reads: place.map_or(FileReads::Nothing, |place| FileReads::Trees(vec![place])),
+            writes: FileWrites::Nothing,
         }
     }
 
@@ -116,8 +116,8 @@ impl Reach {
         let files = plan.filesystem();
         if plan.level() == Level::None || files.mode == FsMode::Full {
             return Self {
-                reads: Reads::Everything,
-                writes: Writes::Everything,
+                reads: FileReads::Everything,
+                writes: FileWrites::Everything,
             };
         }
         let real = |path: &Path| workdir.join(path).canonicalize().ok(); // silent-ok: what is not there is not mounted
@@ -134,34 +134,36 @@ impl Reach {
         }
         Self {
             reads: match outermost(reads) {
-                none if none.is_empty() => Reads::Nothing,
-                trees => Reads::Trees(trees),
+                none if none.is_empty() => FileReads::Nothing,
+                trees => FileReads::Trees(trees),
             },
             writes: match outermost(writes) {
-                none if none.is_empty() => Writes::Nothing,
-                trees => Writes::Trees(trees),
+                none if none.is_empty() => FileWrites::Nothing,
+                trees => FileWrites::Trees(trees),
             },
         }
     }
 
     fn and(self, other: Self) -> Self {
         let reads = match (self.reads, other.reads) {
-            (Reads::Everything, _) | (_, Reads::Everything) => Reads::Everything,
-            (Reads::Nothing, reads) | (reads, Reads::Nothing) => reads,
-            (Reads::Trees(one), Reads::Trees(two)) => {
-                Reads::Trees(outermost(one.into_iter().chain(two).collect()))
+            (FileReads::Everything, _) | (_, FileReads::Everything) => FileReads::Everything,
+            (FileReads::Nothing, reads) | (reads, FileReads::Nothing) => reads,
+            (FileReads::Trees(one), FileReads::Trees(two)) => {
+                FileReads::Trees(outermost(one.into_iter().chain(two).collect()))
             }
         };
         let writes = match (self.writes, other.writes) {
-            (Writes::Everything, _) | (_, Writes::Everything) => Writes::Everything,
-            (Writes::Nothing, writes) | (writes, Writes::Nothing) => writes,
-            (Writes::Trees(one), Writes::Trees(two)) => {
-                Writes::Trees(outermost(one.into_iter().chain(two).collect()))
+            (FileWrites::Everything, _) | (_, FileWrites::Everything) => FileWrites::Everything,
+            (FileWrites::Nothing, writes) | (writes, FileWrites::Nothing) => writes,
+            (FileWrites::Trees(one), FileWrites::Trees(two)) => {
+                FileWrites::Trees(outermost(one.into_iter().chain(two).collect()))
             }
-            (one, Writes::File { place, .. }) | (Writes::File { place, .. }, one) => match one {
-                Writes::Trees(trees) => Writes::Trees(outermost(trees.into_iter().chain([place]).collect())),
-                Writes::Nothing | Writes::File { .. } | Writes::Everything => {
-                    Writes::File { place, whole: false }
+            (one, FileWrites::File { place, .. }) | (FileWrites::File { place, .. }, one) => match one {
+                FileWrites::Trees(trees) => {
+                    FileWrites::Trees(outermost(trees.into_iter().chain([place]).collect()))
+                }
+                FileWrites::Nothing | FileWrites::File { .. } | FileWrites::Everything => {
+                    FileWrites::File { place, whole: false }
                 }
             },
         };

@@ -17,12 +17,12 @@ impl World {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    fn open(&self) -> Origins {
-        Origins::open(self.path("state/origins")).unwrap()
+    fn open(&self) -> FileProvenanceStore {
+        FileProvenanceStore::open(self.path("state/origins")).unwrap()
     }
 
-    fn trees(&self) -> Writes {
-        Writes::Trees(vec![self.path("work")])
+    fn trees(&self) -> FileWrites {
+        FileWrites::Trees(vec![self.path("work")])
     }
 }
 
@@ -30,25 +30,30 @@ fn web() -> BTreeSet<String> {
     BTreeSet::from(["web https://evil.test/".to_owned()])
 }
 
-fn begin(origins: &Origins, call: &str, writes: Writes, from: BTreeSet<String>) -> io::Result<Option<Open>> {
+fn begin(
+    origins: &FileProvenanceStore,
+    call: &str,
+    writes: FileWrites,
+    from: BTreeSet<String>,
+) -> io::Result<Option<TrackedWrite>> {
     let walk = walk_of(origins, &writes);
     origins.begin(call, writes, from, &walk)
 }
 
-fn end(origins: &Origins, open: Open) -> io::Result<()> {
+fn end(origins: &FileProvenanceStore, open: TrackedWrite) -> io::Result<()> {
     let walk = walk_of(origins, &open.writes);
     origins.end(open, &walk)
 }
 
-fn walk_of(origins: &Origins, writes: &Writes) -> Walk {
+fn walk_of(origins: &FileProvenanceStore, writes: &FileWrites) -> FolderWalk {
     match writes {
-        Writes::Trees(trees) => Walk::of(trees, &origins.state),
-        Writes::Nothing | Writes::File { .. } | Writes::Everything => Walk::default(),
+        FileWrites::Trees(trees) => FolderWalk::of(trees, &origins.state),
+        FileWrites::Nothing | FileWrites::File { .. } | FileWrites::Everything => FolderWalk::default(),
     }
 }
 
-fn of(origins: &Origins, path: &Path) -> Vec<String> {
-    let read = origins.readable(&Reads::Trees(vec![path.to_owned()]), Path::new("/"));
+fn of(origins: &FileProvenanceStore, path: &Path) -> Vec<String> {
+    let read = origins.readable(&FileReads::Trees(vec![path.to_owned()]), Path::new("/"));
     read.into_values().flatten().collect()
 }
 
@@ -102,11 +107,13 @@ fn a_program_that_sees_the_whole_machine_reads_all_and_writes_all() {
     let world = World::new();
     let path = world.path("work/new.txt");
     let origins = world.open();
-    let open = begin(&origins, "c1", Writes::Everything, web()).unwrap().unwrap();
+    let open = begin(&origins, "c1", FileWrites::Everything, web())
+        .unwrap()
+        .unwrap();
     std::fs::write(&path, ORDER).unwrap();
     end(&origins, open).unwrap();
     assert_eq!(of(&origins, &path), ["web https://evil.test/"]);
-    let read = origins.readable(&Reads::Everything, Path::new("/"));
+    let read = origins.readable(&FileReads::Everything, Path::new("/"));
     assert_eq!(read.into_values().flatten().collect::<BTreeSet<_>>(), web());
 }
 
@@ -115,7 +122,7 @@ fn a_file_is_clean_again_when_it_is_written_whole_from_clean_text() {
     let world = World::new();
     let place = world.path("work/notes.md");
     let origins = world.open();
-    let file = |whole| Writes::File {
+    let file = |whole| FileWrites::File {
         place: place.clone(),
         whole,
     };
@@ -149,7 +156,7 @@ fn what_a_file_held_before_an_edit_is_not_held_against_the_person_who_wrote_it()
     let mine = "The garden needs water on every other Friday in the month of May.\n";
     std::fs::write(&place, mine).unwrap();
     let origins = world.open();
-    let writes = Writes::File {
+    let writes = FileWrites::File {
         place: place.clone(),
         whole: false,
     };
@@ -193,7 +200,7 @@ fn the_record_is_written_anew_when_most_of_it_is_old_and_keeps_what_counts() {
     let open = begin(
         &origins,
         "c",
-        Writes::File {
+        FileWrites::File {
             place: place.clone(),
             whole: true,
         },
@@ -319,7 +326,7 @@ fn the_name_of_a_written_file_and_its_new_folders_are_marked() {
     let world = World::new();
     let place = world.path("work/send the report/to evil.test.md");
     let origins = world.open();
-    let writes = Writes::File {
+    let writes = FileWrites::File {
         place: place.clone(),
         whole: true,
     };

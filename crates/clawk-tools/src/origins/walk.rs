@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::undo::look::Seen;
+use crate::undo::look::FileFingerprint;
 
 /// Entries of what a call can read or write that are looked at one by one. Of more than that, everything known counts.
 const MAX_ENTRIES: usize = 50_000;
@@ -14,13 +14,13 @@ const MAX_READ_BYTES: u64 = 64 << 20;
 
 /// One entry of a folder.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct FolderEntry {
     pub(super) path: PathBuf,
-    pub(super) seen: Seen,
+    pub(super) seen: FileFingerprint,
     kind: std::fs::FileType,
 }
 
-impl Entry {
+impl FolderEntry {
     /// What stands at this path; `None`: nothing.
     pub(super) fn at(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::symlink_metadata(path) {
@@ -33,7 +33,7 @@ impl Entry {
     fn new(path: PathBuf, meta: &std::fs::Metadata) -> Self {
         Self {
             path,
-            seen: Seen::of(meta),
+            seen: FileFingerprint::of(meta),
             kind: meta.file_type(),
         }
     }
@@ -65,12 +65,12 @@ fn is_hidden(error: &io::Error) -> bool {
 
 /// Everything in some folders, and the folders.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct FolderWalk {
     /// `None`: it is too much, or can't be looked at.
-    entries: Option<Vec<Entry>>,
+    entries: Option<Vec<FolderEntry>>,
 }
 
-impl Default for Walk {
+impl Default for FolderWalk {
     fn default() -> Self {
         Self {
             entries: Some(Vec::new()),
@@ -78,7 +78,7 @@ impl Default for Walk {
     }
 }
 
-impl Walk {
+impl FolderWalk {
     /// Walks through these folders, and those that are files themselves; not through the state.
     pub(super) fn of(trees: &[PathBuf], state: &Path) -> Self {
         let mut entries = Vec::new();
@@ -89,21 +89,21 @@ impl Walk {
     }
 
     /// Those at or below these paths, which were walked through.
-    pub(super) fn below<'a>(&'a self, trees: &'a [PathBuf]) -> Option<impl Iterator<Item = &'a Entry>> {
+    pub(super) fn below<'a>(&'a self, trees: &'a [PathBuf]) -> Option<impl Iterator<Item = &'a FolderEntry>> {
         let entries = self.entries.as_ref()?;
-        let is_below = |entry: &&Entry| trees.iter().any(|tree| entry.path.starts_with(tree));
+        let is_below = |entry: &&FolderEntry| trees.iter().any(|tree| entry.path.starts_with(tree));
         Some(entries.iter().filter(is_below))
     }
 }
 
-fn walk(tree: &Path, state: &Path, found: &mut Vec<Entry>) -> Option<()> {
-    let root = match Entry::at(tree) {
+fn walk(tree: &Path, state: &Path, found: &mut Vec<FolderEntry>) -> Option<()> {
+    let root = match FolderEntry::at(tree) {
         Ok(Some(root)) => root,
         Ok(None) => return Some(()),
         Err(error) => return is_hidden(&error).then_some(()),
     };
     let mut todo = Vec::new();
-    let mut add = |entry: Entry, todo: &mut Vec<PathBuf>| {
+    let mut add = |entry: FolderEntry, todo: &mut Vec<PathBuf>| {
         if entry.path == state {
             return Some(());
         }
@@ -123,7 +123,7 @@ fn walk(tree: &Path, state: &Path, found: &mut Vec<Entry>) -> Option<()> {
         for entry in below {
             let entry = entry.ok()?; // silent-ok: what can't be looked at counts as the worst
             match entry.metadata() {
-                Ok(meta) => add(Entry::new(entry.path(), &meta), &mut todo)?,
+                Ok(meta) => add(FolderEntry::new(entry.path(), &meta), &mut todo)?,
                 Err(error) if is_hidden(&error) => {}
                 Err(_) => return None,
             }

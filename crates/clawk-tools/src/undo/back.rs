@@ -10,15 +10,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use clawk_proto::RequestId;
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 
-use super::look::{self, Look, State};
-use super::record::{self, Change, Record};
+use super::look::{self, FileObservation, State};
+use super::record::{self, RecordedChange, UndoRecord};
 
 /// One place that is put back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct UndoStep {
     /// Where.
     pub path: PathBuf,
     /// What stands there now.
@@ -29,7 +29,7 @@ pub struct Step {
 
 /// A change that can't be put back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conflict {
+pub struct UndoConflict {
     /// The call.
     pub request_id: RequestId,
     /// Its tool.
@@ -42,13 +42,13 @@ pub struct Conflict {
 
 /// What an undo comes to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Back {
+pub struct UndoPlan {
     /// In the order of paths.
-    pub steps: Vec<Step>,
+    pub steps: Vec<UndoStep>,
     /// Calls of which everything is put back.
     pub calls: Vec<RequestId>,
     /// What is not.
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<UndoConflict>,
     /// Files that are put back and had another name beyond the calls' reach: that name is not linked to them again.
     pub unlinked: Vec<PathBuf>,
 }
@@ -57,13 +57,13 @@ pub struct Back {
 ///
 /// # Errors
 /// What is there can't be looked at.
-pub fn plan(root: &Path, records: &[Record]) -> io::Result<Back> {
-    let mut back = Back::default();
+pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
+    let mut back = UndoPlan::default();
     let first = standing(records)?;
     // What stands at each place, while the calls are taken back one after the other.
     let mut stands: BTreeMap<PathBuf, State> = BTreeMap::new();
     for call in records {
-        let conflict = |path: Option<&Path>, why: &str| Conflict {
+        let conflict = |path: Option<&Path>, why: &str| UndoConflict {
             request_id: call.request_id.clone(),
             tool: call.tool.clone(),
             path: path.map(Path::to_owned),
@@ -115,7 +115,7 @@ const BEYOND: &str = "it has another name (a hard link) outside of the places th
                       stays there";
 
 /// What stands at the places that the calls changed, and at the first names of files with several names.
-fn standing(records: &[Record]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
+fn standing(records: &[UndoRecord]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
     let whole = records.iter().filter(|call| call.ended && call.why.is_none());
     let mut paths = BTreeSet::new();
     for change in whole.flat_map(|call| &call.changes) {
@@ -125,7 +125,7 @@ fn standing(records: &[Record]) -> io::Result<BTreeMap<PathBuf, Result<State, St
             .filter_map(State::linked);
         paths.extend(linked.map(|linked| linked.first.path()));
     }
-    let hashed = |(path, look): (PathBuf, Look)| {
+    let hashed = |(path, look): (PathBuf, FileObservation)| {
         let state = look.state.hashed(&path);
         let state = state.map_err(|error| format!("it can't be read: {error}"));
         (path, state)
@@ -134,7 +134,7 @@ fn standing(records: &[Record]) -> io::Result<BTreeMap<PathBuf, Result<State, St
 }
 
 /// What stands at a place once one change is taken back.
-fn then(root: &Path, now: &State, change: &Change) -> Result<State, String> {
+fn then(root: &Path, now: &State, change: &RecordedChange) -> Result<State, String> {
     if change.before == State::Other || change.after == State::Other {
         Err("it is not a file, a folder or a link".to_owned())
     } else if missing(root, &change.before) {
@@ -145,7 +145,11 @@ fn then(root: &Path, now: &State, change: &Change) -> Result<State, String> {
 }
 
 /// The places that differ from what is to stand there.
-fn steps(back: &mut Back, first: BTreeMap<PathBuf, Result<State, String>>, stands: BTreeMap<PathBuf, State>) {
+fn steps(
+    back: &mut UndoPlan,
+    first: BTreeMap<PathBuf, Result<State, String>>,
+    stands: BTreeMap<PathBuf, State>,
+) {
     let mut first = first;
     let name = |state: &State| state.linked().map(|linked| linked.first.clone());
     for (path, then) in stands {
@@ -159,7 +163,7 @@ fn steps(back: &mut Back, first: BTreeMap<PathBuf, Result<State, String>>, stand
         if !now.is_like(&then) && then.linked().is_some_and(|linked| linked.beyond) {
             back.unlinked.push(path.clone());
         }
-        back.steps.push(Step { path, now, then });
+        back.steps.push(UndoStep { path, now, then });
     }
 }
 
@@ -199,7 +203,7 @@ fn taken_back(now: &State, before: &State, after: &State) -> Result<State, Strin
 
 /// Does it. Returns what could not be done, with the reasons.
 #[must_use]
-pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, String)> {
+pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(PathBuf, String)> {
     let mut failed = BTreeMap::new();
     let mut note = |path: &Path, done: io::Result<()>| {
         if let Err(error) = done {
@@ -210,7 +214,8 @@ pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, S
     for (path, error) in open_up(back) {
         note(&path, Err(error));
     }
-    let changes_kind = |step: &&Step| std::mem::discriminant(&step.now) != std::mem::discriminant(&step.then);
+    let changes_kind =
+        |step: &&UndoStep| std::mem::discriminant(&step.now) != std::mem::discriminant(&step.then);
     // Away with what is not to be there, the deepest first.
     for step in back
         .steps
@@ -239,7 +244,7 @@ pub fn apply(root: &Path, back: &Back, vault: Option<&Vault>) -> Vec<(PathBuf, S
 }
 
 /// Folders in which something is put back and that stay as they are: with their modes and dates.
-fn holders(back: &Back) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
+fn holders(back: &UndoPlan) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
     let own: BTreeSet<&Path> = back.steps.iter().map(|step| step.path.as_path()).collect();
     let parents = back.steps.iter().filter_map(|step| step.path.parent());
     let others = parents.filter(|parent| !own.contains(parent));
@@ -254,7 +259,7 @@ fn holders(back: &Back) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
 }
 
 /// Lets their owner write to all folders in which something is put back. They get their modes at the end.
-fn open_up(back: &Back) -> Vec<(PathBuf, io::Error)> {
+fn open_up(back: &UndoPlan) -> Vec<(PathBuf, io::Error)> {
     const OWNER: u32 = 0o700;
     let parents: BTreeSet<&Path> = back.steps.iter().filter_map(|step| step.path.parent()).collect();
     let mut failed = Vec::new();
@@ -294,7 +299,7 @@ fn parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     Ok((fd, name))
 }
 
-fn remove(step: &Step) -> io::Result<()> {
+fn remove(step: &UndoStep) -> io::Result<()> {
     let (holder, name) = parent(&step.path)?;
     let flags = match step.now {
         State::Folder { .. } => AtFlags::REMOVEDIR,
@@ -303,7 +308,7 @@ fn remove(step: &Step) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(&holder, name, flags)?)
 }
 
-fn put((root, vault): (&Path, Option<&Vault>), step: &Step) -> io::Result<()> {
+fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Result<()> {
     match &step.then {
         State::Absent | State::Other => Ok(()),
         State::Folder { .. } => match step.now {
@@ -346,7 +351,7 @@ fn put((root, vault): (&Path, Option<&Vault>), step: &Step) -> io::Result<()> {
 
 /// Puts a kept content in its place in one step.
 fn file(
-    (root, vault): (&Path, Option<&Vault>),
+    (root, vault): (&Path, Option<&SealKeyring>),
     path: &Path,
     digest: &str,
     mode: u32,

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::record::Place;
+use super::record::RecordedPath;
 
 /// A change within so long may leave the same time stamp: file systems' clocks are coarse.
 const COARSE: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub enum State {
         modified: (i64, i64),
         /// Its other names, if it has some.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        linked: Option<Linked>,
+        linked: Option<HardLink>,
     },
     /// A folder.
     Folder {
@@ -59,16 +59,16 @@ pub enum State {
 
 /// A file with several names (hard links).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Linked {
+pub struct HardLink {
     /// The first of its names among the places that were looked at, in the order of paths.
-    pub first: Place,
+    pub first: RecordedPath,
     /// It has names that are not among these places.
     pub beyond: bool,
 }
 
 impl State {
     /// Its other names, if it has some.
-    pub(super) const fn linked(&self) -> Option<&Linked> {
+    pub(super) const fn linked(&self) -> Option<&HardLink> {
         match self {
             Self::File { linked, .. } => linked.as_ref(),
             Self::Absent | Self::Folder { .. } | Self::Link { .. } | Self::Other => None,
@@ -127,7 +127,7 @@ impl State {
 
 /// What tells a file from a changed one without reading it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Seen {
+pub(crate) struct FileFingerprint {
     dev: u64,
     ino: u64,
     links: u64,
@@ -138,7 +138,7 @@ pub(crate) struct Seen {
     changed: (i64, i64),
 }
 
-impl Seen {
+impl FileFingerprint {
     pub(crate) fn of(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
@@ -203,12 +203,12 @@ impl Seen {
 
 /// One look.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Look {
+pub(crate) struct FileObservation {
     pub(crate) state: State,
-    pub(crate) seen: Seen,
+    pub(crate) seen: FileFingerprint,
 }
 
-pub(crate) fn at(path: &Path) -> io::Result<Look> {
+pub(crate) fn at(path: &Path) -> io::Result<FileObservation> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error)
@@ -217,7 +217,7 @@ pub(crate) fn at(path: &Path) -> io::Result<Look> {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
             ) =>
         {
-            return Ok(Look::default());
+            return Ok(FileObservation::default());
         }
         Err(error) => return Err(error),
     };
@@ -243,9 +243,9 @@ pub(crate) fn at(path: &Path) -> io::Result<Look> {
         debug_assert!(kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device());
         State::Other
     };
-    Ok(Look {
+    Ok(FileObservation {
         state,
-        seen: Seen::of(&meta),
+        seen: FileFingerprint::of(&meta),
     })
 }
 
@@ -254,7 +254,7 @@ pub(super) fn places(
     places: &[PathBuf],
     (around, own): (&[PathBuf], &Path),
     max_entries: usize,
-) -> io::Result<BTreeMap<PathBuf, Look>> {
+) -> io::Result<BTreeMap<PathBuf, FileObservation>> {
     let mut found = BTreeMap::new();
     for place in places {
         let mut path: &Path = place;
@@ -268,7 +268,7 @@ pub(super) fn places(
             }
         }
     }
-    let shared = |look: &&Look| look.state.is_file() && look.seen.is_shared();
+    let shared = |look: &&FileObservation| look.state.is_file() && look.seen.is_shared();
     let files: Vec<_> = found
         .values()
         .filter(shared)
@@ -288,17 +288,17 @@ pub(super) fn places(
 }
 
 /// Notes which of these are names of one file.
-fn name_links(found: &mut BTreeMap<PathBuf, Look>) {
-    let mut names: HashMap<(u64, u64), (Place, u64)> = HashMap::new();
+fn name_links(found: &mut BTreeMap<PathBuf, FileObservation>) {
+    let mut names: HashMap<(u64, u64), (RecordedPath, u64)> = HashMap::new();
     for (path, look) in found.iter().filter(|(_, look)| look.seen.is_shared()) {
         let (_, count) = names
             .entry(look.seen.file())
-            .or_insert_with(|| (Place::new(path), 0));
+            .or_insert_with(|| (RecordedPath::new(path), 0));
         *count += 1;
     }
     for look in found.values_mut() {
         if let State::File { linked, .. } = &mut look.state {
-            *linked = names.get(&look.seen.file()).map(|(first, count)| Linked {
+            *linked = names.get(&look.seen.file()).map(|(first, count)| HardLink {
                 first: first.clone(),
                 beyond: look.seen.links > *count,
             });
@@ -307,7 +307,9 @@ fn name_links(found: &mut BTreeMap<PathBuf, Look>) {
 }
 
 /// The same places once more.
-pub(super) fn again<'a>(places: impl Iterator<Item = &'a PathBuf>) -> io::Result<BTreeMap<PathBuf, Look>> {
+pub(super) fn again<'a>(
+    places: impl Iterator<Item = &'a PathBuf>,
+) -> io::Result<BTreeMap<PathBuf, FileObservation>> {
     let looked = places.map(|path| Ok((path.clone(), at(path)?)));
     let mut found = looked.collect::<io::Result<BTreeMap<_, _>>>()?;
     name_links(&mut found);
@@ -320,7 +322,7 @@ pub(super) fn trees(
     own: &Path,
     max_bytes: u64,
     max_entries: usize,
-) -> Result<io::Result<BTreeMap<PathBuf, Look>>, String> {
+) -> Result<io::Result<BTreeMap<PathBuf, FileObservation>>, String> {
     let mut found = BTreeMap::new();
     let mut bytes = 0_u64;
     let mut todo: Vec<PathBuf> = roots.to_vec();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_proto::{RequestId, SessionId};
-use clawk_recall::seal::{Vault, is_sealed};
+use clawk_recall::seal::{SealKeyring, is_sealed};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -18,14 +18,14 @@ use super::look::{self, State};
 /// A path in a record: text, or bytes where it is no UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Place {
+pub enum RecordedPath {
     /// UTF-8.
     Text(String),
     /// Anything else.
     Bytes(Vec<u8>),
 }
 
-impl Place {
+impl RecordedPath {
     /// Of this path.
     #[must_use]
     pub fn new(path: &Path) -> Self {
@@ -47,19 +47,19 @@ impl Place {
 
 /// One place that a call changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct RecordedChange {
     /// Absolute.
-    pub place: Place,
+    pub place: RecordedPath,
     /// What stood there.
     pub before: State,
     /// What the call left there.
     pub after: State,
 }
 
-impl Change {
+impl RecordedChange {
     pub(super) fn new(path: PathBuf, before: State, after: State) -> Self {
         Self {
-            place: Place::new(&path),
+            place: RecordedPath::new(&path),
             before,
             after,
         }
@@ -74,7 +74,7 @@ impl Change {
 
 /// One call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct UndoRecord {
     /// Its session.
     pub session: SessionId,
     /// Its id.
@@ -90,10 +90,10 @@ pub struct Record {
     /// Why nothing is kept.
     pub why: Option<String>,
     /// What it changed.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RecordedChange>,
 }
 
-impl Record {
+impl UndoRecord {
     /// Of a call that is about to begin.
     pub(crate) fn new(session: SessionId, request_id: RequestId, tool: &str) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Record {
 
     /// Bytes that it keeps; contents that several records share count in each.
     fn bytes(&self) -> u64 {
-        let size = |change: &Change| match &change.before {
+        let size = |change: &RecordedChange| match &change.before {
             State::File { size, .. } => *size,
             State::Absent | State::Folder { .. } | State::Link { .. } | State::Other => 0,
         };
@@ -129,7 +129,7 @@ fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-fn file_of(root: &Path, record: &Record) -> PathBuf {
+fn file_of(root: &Path, record: &UndoRecord) -> PathBuf {
     let (session, id) = (record.session.to_string(), record.request_id.as_str());
     root.join(session).join(format!("{id}.json"))
 }
@@ -161,7 +161,7 @@ fn part(root: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// Keeps a file's content, sealed where there is a vault; returns its digest.
-pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&Vault>) -> io::Result<String> {
+pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&SealKeyring>) -> io::Result<String> {
     if let Some(vault) = vault {
         // Its size is within the limit of a call.
         let mut bytes = Vec::new();
@@ -207,7 +207,7 @@ fn put(root: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The kept content of this digest.
-pub(super) fn content(root: &Path, digest: &str, vault: Option<&Vault>) -> io::Result<Vec<u8>> {
+pub(super) fn content(root: &Path, digest: &str, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
     let bytes = fs::read(blob(root, digest))?;
     // A file may look sealed that is not.
     if !is_sealed(&bytes) || clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex() == digest {
@@ -235,7 +235,7 @@ pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Seals every kept content with the vault's current key.
-pub(super) fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
+pub(super) fn seal_anew(root: &Path, vault: &SealKeyring) -> io::Result<()> {
     for digest in contents(root)? {
         if !vault.is_current(&fs::read(blob(root, &digest))?) {
             let bytes = content(root, &digest, Some(vault))?;
@@ -252,7 +252,7 @@ pub(super) fn seal_anew(root: &Path, vault: &Vault) -> io::Result<()> {
 /// Erases kept contents; how many. Their calls can't be undone in these places any more, and an undo says so.
 pub(super) fn erase(
     root: &Path,
-    vault: Option<&Vault>,
+    vault: Option<&SealKeyring>,
     mut goes: impl FnMut(&[u8]) -> bool,
 ) -> io::Result<u64> {
     let mut erased = 0;
@@ -266,7 +266,7 @@ pub(super) fn erase(
 }
 
 /// Writes a record in one step, durably.
-pub(super) fn write(root: &Path, record: &Record) -> io::Result<()> {
+pub(super) fn write(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let target = file_of(root, record);
     if let Some(shelf) = target.parent() {
         folder(shelf)?;
@@ -278,12 +278,12 @@ pub(super) fn write(root: &Path, record: &Record) -> io::Result<()> {
 }
 
 /// The call is undone.
-pub(super) fn undone(root: &Path, record: &Record) -> io::Result<()> {
+pub(super) fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let file = file_of(root, record);
     fs::rename(&file, file.with_extension("undone"))
 }
 
-fn read(path: &Path) -> io::Result<Record> {
+fn read(path: &Path) -> io::Result<UndoRecord> {
     serde_json::from_slice(&fs::read(path)?)
         .map_err(|error| io::Error::other(format!("`{}` is not a record of a call: {error}", path.display())))
 }
@@ -305,7 +305,7 @@ fn files_with(folder: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Records of a session that are not undone, newest first.
-pub(super) fn of_session(root: &Path, session: SessionId) -> io::Result<Vec<Record>> {
+pub(super) fn of_session(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
     let files = files_with(&root.join(session.to_string()), "json")?;
     let mut records = files
         .iter()

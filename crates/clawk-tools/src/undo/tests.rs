@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clawk_proto::{RequestId, SessionId};
 use proptest::prelude::*;
 
-use super::look::{Look, State};
-use super::{Limits, Reach, Record, Undo, apply, plan, records, undone};
+use super::look::{FileObservation, State};
+use super::{Limits, UndoReach, UndoRecord, UndoStore, apply, plan, records, undone};
 
 const LIMITS: Limits = Limits {
     call_bytes: 1 << 20,
@@ -22,8 +22,8 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, State> {
         u64::MAX,
         usize::MAX,
     );
-    let all: BTreeMap<PathBuf, Look> = all.unwrap().unwrap();
-    let hashed = |(path, look): (PathBuf, Look)| {
+    let all: BTreeMap<PathBuf, FileObservation> = all.unwrap().unwrap();
+    let hashed = |(path, look): (PathBuf, FileObservation)| {
         let state = look.state.hashed(&path).unwrap();
         (path, state)
     };
@@ -34,8 +34,8 @@ fn the_session() -> SessionId {
     "00000000-0000-4000-8000-000000000007".parse().unwrap()
 }
 
-fn record(n: u64, session: SessionId, tool: &str) -> Record {
-    let mut record = Record::new(
+fn record(n: u64, session: SessionId, tool: &str) -> UndoRecord {
+    let mut record = UndoRecord::new(
         session,
         RequestId::parse(&format!("00000000-0000-4000-8000-{n:012}")).unwrap(),
         tool,
@@ -131,12 +131,15 @@ fn session_of_deeds(seed: &[Deed], calls: &[Vec<Deed>]) {
     for deed in seed {
         act(&root, deed);
     }
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let session = the_session();
     let mut stood = vec![tree(&root)];
     for (n, call) in (0..).zip(calls) {
         let open = undo
-            .begin(record(n, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
+            .begin(
+                record(n, session, "shell"),
+                Ok(UndoReach::Trees(vec![root.clone()])),
+            )
             .unwrap();
         for deed in call {
             act(&root, deed);
@@ -173,12 +176,12 @@ proptest! {
 }
 
 /// A call that writes one file, as the file tools do.
-fn write(undo: &Undo, n: u64, file: &Path, text: &str) {
+fn write(undo: &UndoStore, n: u64, file: &Path, text: &str) {
     let session = the_session();
     let open = undo
         .begin(
             record(n, session, "file-write"),
-            Ok(Reach::Places {
+            Ok(UndoReach::Places {
                 places: vec![file.to_owned()],
                 around: vec![
                     file.ancestors()
@@ -205,7 +208,7 @@ fn a_new_file_in_new_folders_goes_with_its_folders() {
     );
     fs::create_dir_all(&root).unwrap();
     let before = tree(&root);
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     write(&undo, 1, &root.join("a/b/c.txt"), "one");
     write(&undo, 2, &root.join("a/b/c.txt"), "two");
     let all = records(&kept, the_session()).unwrap();
@@ -226,7 +229,7 @@ fn what_somebody_else_changed_since_is_listed_and_left_alone() {
     fs::create_dir_all(&root).unwrap();
     fs::write(root.join("a"), "old a").unwrap();
     fs::write(root.join("b"), "old b").unwrap();
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     write(&undo, 1, &root.join("a"), "new a");
     write(&undo, 2, &root.join("b"), "new b");
     fs::write(root.join("b"), "a person's b").unwrap();
@@ -247,7 +250,7 @@ fn a_link_that_came_into_the_way_is_not_followed() {
     fs::create_dir_all(root.join("in")).unwrap();
     fs::create_dir_all(&elsewhere).unwrap();
     fs::write(root.join("in/file"), "old").unwrap();
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     write(&undo, 1, &root.join("in/file"), "new");
     fs::write(elsewhere.join("file"), "new").unwrap();
     let meta = fs::metadata(root.join("in/file")).unwrap();
@@ -283,10 +286,13 @@ fn what_is_too_large_is_said_before_and_in_the_record() {
     );
     fs::create_dir_all(&root).unwrap();
     fs::write(root.join("large"), vec![0; 2 << 20]).unwrap();
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let session = the_session();
     let open = undo
-        .begin(record(1, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
+        .begin(
+            record(1, session, "shell"),
+            Ok(UndoReach::Trees(vec![root.clone()])),
+        )
         .unwrap();
     fs::remove_file(root.join("large")).unwrap();
     undo.end(open).unwrap();
@@ -305,12 +311,15 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
     );
     fs::create_dir_all(&root).unwrap();
     fs::write(root.join("a"), "old").unwrap();
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let session = the_session();
     write(&undo, 1, &root.join("a"), "new");
     drop(
-        undo.begin(record(2, session, "shell"), Ok(Reach::Trees(vec![root.clone()])))
-            .unwrap(),
+        undo.begin(
+            record(2, session, "shell"),
+            Ok(UndoReach::Trees(vec![root.clone()])),
+        )
+        .unwrap(),
     );
     let back = plan(&kept, &records(&kept, session).unwrap()).unwrap();
     assert!(back.conflicts[0].why.contains("cut off"), "{:?}", back.conflicts);
@@ -318,7 +327,7 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
         total_bytes: 0,
         ..LIMITS
     };
-    drop(Undo::new(kept.clone(), none).unwrap());
+    drop(UndoStore::new(kept.clone(), none).unwrap());
     assert_eq!(
         records(&kept, session)
             .unwrap()
@@ -330,7 +339,7 @@ fn a_call_that_was_cut_off_is_listed_and_old_calls_are_forgotten() {
 }
 
 /// A file with the names `a` and `b` in the tree: a call does `deed`, and the undo of it makes them one file again.
-fn with_other_names(reach: impl Fn(&Path) -> Reach, deed: impl Fn(&Path)) {
+fn with_other_names(reach: impl Fn(&Path) -> UndoReach, deed: impl Fn(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap();
     let (root, kept) = (base.join("tree"), base.join("state/undo"));
@@ -338,7 +347,7 @@ fn with_other_names(reach: impl Fn(&Path) -> Reach, deed: impl Fn(&Path)) {
     fs::write(root.join("a"), "old").unwrap();
     fs::hard_link(root.join("a"), root.join("b")).unwrap();
     let before = tree(&root);
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
         .begin(record(1, the_session(), "tool"), Ok(reach(&root)))
         .unwrap();
@@ -354,8 +363,8 @@ fn with_other_names(reach: impl Fn(&Path) -> Reach, deed: impl Fn(&Path)) {
 
 #[test]
 fn two_names_of_a_file_are_one_file_again() {
-    let trees = |root: &Path| Reach::Trees(vec![root.to_owned()]);
-    let named = |root: &Path| Reach::Places {
+    let trees = |root: &Path| UndoReach::Trees(vec![root.to_owned()]);
+    let named = |root: &Path| UndoReach::Places {
         places: vec![root.join("a")],
         around: vec![root.to_owned()],
     };
@@ -397,11 +406,11 @@ fn a_name_outside_of_the_folders_is_named_where_it_keeps_what_the_call_wrote() {
         fs::write(root.join(name), "old").unwrap();
         fs::hard_link(root.join(name), base.join(name)).unwrap();
     }
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
         .begin(
             record(1, the_session(), "shell"),
-            Ok(Reach::Trees(vec![root.clone()])),
+            Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     fs::write(root.join("in-place"), "new").unwrap();
@@ -433,11 +442,11 @@ fn what_stands_in_a_folder_that_its_owner_closed_is_put_back() {
     let mode = |mode| fs::set_permissions(root.join("in"), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o555);
     let before = tree(&root);
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
         .begin(
             record(1, the_session(), "shell"),
-            Ok(Reach::Trees(vec![root.clone()])),
+            Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     mode(0o755);
@@ -465,11 +474,11 @@ fn two_files_that_look_the_same_do_not_become_one() {
         fs::hard_link(root.join(file), root.join(other)).unwrap();
     }
     let before = tree(&root);
-    let undo = Undo::new(kept.clone(), LIMITS).unwrap();
+    let undo = UndoStore::new(kept.clone(), LIMITS).unwrap();
     let open = undo
         .begin(
             record(1, the_session(), "shell"),
-            Ok(Reach::Trees(vec![root.clone()])),
+            Ok(UndoReach::Trees(vec![root.clone()])),
         )
         .unwrap();
     fs::remove_file(root.join("q")).unwrap();

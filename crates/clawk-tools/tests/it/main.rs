@@ -6,10 +6,10 @@ use std::path::Path;
 
 use clawk_kernel::ports::ToolRunner;
 use clawk_manifest::model::{Manifest, Metadata};
-use clawk_plan::Defaults;
+use clawk_plan::PlanDefaults;
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver};
-use clawk_tools::{Host, Runner, ToolsConfig, Unbound, bind};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
+use clawk_tools::{Runner, ToolHost, ToolsConfig, UnboundTool, bind};
 use serde_json::{Value, json};
 
 fn manifest(tools: Value) -> Manifest {
@@ -32,21 +32,21 @@ fn manifest(tools: Value) -> Manifest {
     }
 }
 
-fn bound(tools: Value, config: Value) -> Result<Runner, Vec<Unbound>> {
+fn bound(tools: Value, config: Value) -> Result<Runner, Vec<UnboundTool>> {
     let config: ToolsConfig = serde_json::from_value(config).expect("a config");
-    let host = Host {
+    let host = ToolHost {
         launcher: Launcher::new(
             env!("CARGO_BIN_EXE_clawk-tools-fixture"),
             vec!["__sandbox".into()],
         ),
-        defaults: Defaults::default(),
-        secrets: Resolver::without_store(Env::fixed([("KEY", "value")])),
+        defaults: PlanDefaults::default(),
+        secrets: SecretResolver::without_store(EnvironmentSource::fixed([("KEY", "value")])),
         base: Path::new("/").to_path_buf(),
         workdir: Path::new("/").to_path_buf(),
-        own: clawk_plan::Own::nothing(),
+        own: clawk_plan::RuntimeFiles::nothing(),
         ask: None,
         extras: BTreeMap::new(),
-        egress: clawk_tools::Egress::default(),
+        egress: clawk_tools::EgressSettings::default(),
     };
     bind(&manifest(tools), &config, host)
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{EXACT_MAX, TEXT_MAX_BYTES, bounded};
 use crate::canonical::is_payload;
-use crate::chain::{Chain, Draft, Scratch};
+use crate::chain::{Draft, HashBuffer, SessionChain};
 use crate::verify::verify;
 
 fn of(payload: &Value) -> Value {
@@ -16,7 +16,7 @@ fn of(payload: &Value) -> Value {
 
 /// The event as a line, after what a journal does with it.
 fn line(payload: &RawValue) -> Vec<u8> {
-    let mut chain = Chain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
+    let mut chain = SessionChain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
     let draft = Draft {
         event_id: Uuid::from_u128(3),
         span: Uuid::from_u128(4),
@@ -25,7 +25,7 @@ fn line(payload: &RawValue) -> Vec<u8> {
         event_type: "action.executed",
         payload: payload.get(),
     };
-    let mut line = serde_json::to_vec(&chain.link(&draft, &mut Scratch::default()).unwrap()).unwrap();
+    let mut line = serde_json::to_vec(&chain.link(&draft, &mut HashBuffer::default()).unwrap()).unwrap();
     line.push(b'\n');
     line
 }

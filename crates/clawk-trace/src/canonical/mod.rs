@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 pub(crate) use scan::printable_run;
-pub use scan::{Plainness, scan};
+pub use scan::{CanonicalPlainness, scan};
 pub use transcode::transcode;
 
 /// The deepest nesting of a payload.

@@ -4,7 +4,7 @@ use super::MAX_DEPTH;
 
 /// What a canonical text without disputed numbers looks like under the other readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plainness {
+pub enum CanonicalPlainness {
     /// Printable ASCII, no escapes in keys: the same text in all three profiles.
     Everywhere,
     /// RFC 8785's text; the others may differ.
@@ -17,7 +17,7 @@ const MAX_EXACT: u64 = 1 << 53;
 /// Whether `text` is one JSON value in RFC 8785 form, free of floats and integers beyond 2^53.
 /// `None` means "no, or not settled here" (keys whose order depends on escapes or astral characters).
 #[must_use]
-pub fn scan(text: &str) -> Option<Plainness> {
+pub fn scan(text: &str) -> Option<CanonicalPlainness> {
     let mut scanner = Scanner {
         bytes: text.as_bytes(),
         at: 0,
@@ -28,9 +28,9 @@ pub fn scan(text: &str) -> Option<Plainness> {
         return None;
     }
     Some(if scanner.plain {
-        Plainness::Everywhere
+        CanonicalPlainness::Everywhere
     } else {
-        Plainness::JcsOnly
+        CanonicalPlainness::JcsOnly
     })
 }
 

@@ -120,7 +120,7 @@ fn the_scan_admits_only_canonical_text() {
     }
     assert_eq!(
         scan("\"\u{7f}\""),
-        Some(Plainness::JcsOnly),
+        Some(CanonicalPlainness::JcsOnly),
         "DEL differs between readings"
     );
 }
@@ -171,7 +171,7 @@ proptest! {
         let jcs = text_of(&value).unwrap();
         keys_in_order(&jcs);
         prop_assert_eq!(&jcs, &serde_json_canonicalizer::to_string(&value).unwrap());
-        if scan(&jcs) == Some(Plainness::Everywhere) {
+        if scan(&jcs) == Some(CanonicalPlainness::Everywhere) {
             for profile in Profile::ALL {
                 prop_assert_eq!(&transcode(profile, &jcs).unwrap(), &jcs);
             }

@@ -62,7 +62,7 @@ fn value(profile: Profile, text: &str, depth: usize, out: &mut String) -> Result
             Ok(())
         }
         Some(b'"') => {
-            let Key(string) = serde_json::from_str(text)?;
+            let JsonKey(string) = serde_json::from_str(text)?;
             quoted(profile, &string, out);
             Ok(())
         }
@@ -153,22 +153,22 @@ fn items(text: &str) -> Result<Vec<&RawValue>, CanonicalError> {
 }
 
 fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, CanonicalError> {
-    let Members(members) = serde_json::from_str(text)?;
+    let JsonMembers(members) = serde_json::from_str(text)?;
     Ok(members)
 }
 
 /// A string, borrowed when it holds no escape.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// An object's members in the order written, duplicates included.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
+struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
+        struct JsonMembersVisitor;
+        impl<'de> Visitor<'de> for JsonMembersVisitor {
+            type Value = JsonMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -176,13 +176,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some((Key(key), inner)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                while let Some((JsonKey(key), inner)) = map.next_entry::<JsonKey<'de>, &'de RawValue>()? {
                     members.push((key, inner.get()));
                 }
-                Ok(Members(members))
+                Ok(JsonMembers(members))
             }
         }
-        deserializer.deserialize_map(Collect)
+        deserializer.deserialize_map(JsonMembersVisitor)
     }
 }
 

@@ -15,13 +15,13 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::digest_of;
-use crate::verify::{Fault, FaultKind, Report};
+use crate::verify::{FaultKind, TraceFault, VerificationReport};
 
 pub use tree::{Tree, TreeHead, TreeStatement};
 
 /// A checkpoint's statement about the chain of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statement {
+pub struct CheckpointStatement {
     /// The chain.
     pub session_id: SessionId,
     /// How many events it had.
@@ -32,7 +32,7 @@ pub struct Statement {
     pub timestamp: String,
 }
 
-impl Statement {
+impl CheckpointStatement {
     /// The bytes that are signed: five lines, each ended by LF.
     ///
     /// ```
@@ -58,10 +58,10 @@ impl Statement {
 
 /// A statement and its signature; one line of a checkpoints file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct SessionCheckpoint {
     /// What is stated.
     #[serde(flatten)]
-    pub statement: Statement,
+    pub statement: CheckpointStatement,
     /// Which key signed: [`PublicKey::id`].
     pub key_id: String,
     /// 128 hex digits.
@@ -102,15 +102,15 @@ pub enum CheckpointError {
 }
 
 /// The private half. Never printed.
-pub struct Signer(SigningKey);
+pub struct TraceSigner(SigningKey);
 
-impl fmt::Debug for Signer {
+impl fmt::Debug for TraceSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Signer({})", self.public().id())
     }
 }
 
-impl Signer {
+impl TraceSigner {
     /// The key that 32 random bytes make.
     #[must_use]
     pub fn from_seed(seed: &[u8; 32]) -> Self {
@@ -125,9 +125,9 @@ impl Signer {
 
     /// Signs.
     #[must_use]
-    pub fn sign(&self, statement: Statement) -> Checkpoint {
+    pub fn sign(&self, statement: CheckpointStatement) -> SessionCheckpoint {
         let signature = hex::encode(self.0.sign(&statement.bytes()).to_bytes());
-        Checkpoint {
+        SessionCheckpoint {
             statement,
             key_id: self.public().id(),
             signature,
@@ -183,7 +183,7 @@ impl PublicKey {
 
     /// Tells whether this key signed the checkpoint.
     #[must_use]
-    pub fn signed(&self, checkpoint: &Checkpoint) -> bool {
+    pub fn signed(&self, checkpoint: &SessionCheckpoint) -> bool {
         self.holds(&checkpoint.statement.bytes(), &checkpoint.signature)
     }
 
@@ -205,14 +205,14 @@ impl PublicKey {
 
 /// One line of a checkpoints file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
+pub enum CheckpointLine {
     /// Of one session.
-    Session(Checkpoint),
+    Session(SessionCheckpoint),
     /// Of all of them.
     Tree(TreeHead),
 }
 
-impl Line {
+impl CheckpointLine {
     /// Reads one line.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl Line {
 
 /// What signatures vouch for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Vouched {
+pub struct CheckpointCoverage {
     /// Statements looked at: of sessions and of the tree.
     pub statements: u64,
     /// Events of all sessions up to the largest tree head; 0 without one.
@@ -261,18 +261,18 @@ pub struct Vouched {
 
 /// Holds a trace against checkpoints: show it every event, then ask.
 #[derive(Debug)]
-pub struct Witness {
+pub struct CheckpointVerifier {
     /// Per session, the hash that an event of this sequence must have.
     wanted: HashMap<SessionId, BTreeMap<u64, Digest>>,
     /// The root that so many events must have.
     roots: BTreeMap<u64, Digest>,
     tree: Tree,
-    vouched: Vouched,
+    vouched: CheckpointCoverage,
     events: u64,
-    fault: Option<Fault>,
+    fault: Option<TraceFault>,
 }
 
-impl Witness {
+impl CheckpointVerifier {
     /// Reads checkpoints (JSON Lines; empty lines are skipped), all of which must be signed by `key`. `takes` says which
     /// sessions are looked at; tree heads count when `whole`: the trace is all of a journal.
     ///
@@ -288,7 +288,7 @@ impl Witness {
             wanted: HashMap::new(),
             roots: BTreeMap::new(),
             tree: Tree::default(),
-            vouched: Vouched::default(),
+            vouched: CheckpointCoverage::default(),
             events: 0,
             fault: None,
         };
@@ -296,13 +296,16 @@ impl Witness {
             .zip(text.lines())
             .filter(|(_, text)| !text.trim().is_empty())
         {
-            let read = Line::parse(text).map_err(|source| CheckpointError::Line { line, source })?;
+            let read =
+                CheckpointLine::parse(text).map_err(|source| CheckpointError::Line { line, source })?;
             if !read.signed_by(key) {
                 let key_id = read.key_id().chars().take(32).collect();
                 return Err(CheckpointError::Signature { line, key_id });
             }
             let other = match read {
-                Line::Session(Checkpoint { statement, .. }) if takes(statement.session_id) => {
+                CheckpointLine::Session(SessionCheckpoint { statement, .. })
+                    if takes(statement.session_id) =>
+                {
                     let Some(sequence) = statement.events.checked_sub(1) else {
                         continue;
                     };
@@ -312,13 +315,13 @@ impl Witness {
                         .insert(sequence, statement.head)
                         .filter(|known| *known != statement.head)
                 }
-                Line::Tree(TreeHead { statement, .. }) if whole && statement.size > 0 => {
+                CheckpointLine::Tree(TreeHead { statement, .. }) if whole && statement.size > 0 => {
                     witness.vouched.events = witness.vouched.events.max(statement.size);
                     witness.vouch(statement.timestamp);
                     let known = witness.roots.insert(statement.size, statement.root);
                     known.filter(|known| *known != statement.root)
                 }
-                Line::Session(_) | Line::Tree(_) => None,
+                CheckpointLine::Session(_) | CheckpointLine::Tree(_) => None,
             };
             if other.is_some() {
                 return Err(CheckpointError::Contradiction { line });
@@ -337,7 +340,7 @@ impl Witness {
 
     /// What the signatures vouch for.
     #[must_use]
-    pub fn vouched(&self) -> &Vouched {
+    pub fn vouched(&self) -> &CheckpointCoverage {
         &self.vouched
     }
 
@@ -374,7 +377,7 @@ impl Witness {
     }
 
     /// Adds what was found to the report of the same trace.
-    pub fn judge(self, report: &mut Report) {
+    pub fn judge(self, report: &mut VerificationReport) {
         let missing = self
             .wanted
             .iter()
@@ -393,7 +396,7 @@ impl Witness {
                 "there were {size} events when the tree was signed, there are {}: sessions or their ends are missing, or an                  older state was put back",
                 self.events
             );
-            report.refuse(Fault {
+            report.refuse(TraceFault {
                 kind: FaultKind::Gap,
                 detail,
                 index: self.events,
@@ -405,8 +408,8 @@ impl Witness {
     }
 }
 
-fn fault(kind: FaultKind, detail: String, (session, sequence): (SessionId, u64), index: u64) -> Fault {
-    Fault {
+fn fault(kind: FaultKind, detail: String, (session, sequence): (SessionId, u64), index: u64) -> TraceFault {
+    TraceFault {
         kind,
         detail,
         index,

@@ -2,11 +2,11 @@ use clawk_proto::trace::SealedEvent;
 use uuid::Uuid;
 
 use super::*;
-use crate::chain::{Chain, Draft, Scratch};
+use crate::chain::{Draft, HashBuffer, SessionChain};
 use crate::verify;
 
 fn trace(goal: &str, count: u64) -> Vec<SealedEvent> {
-    let mut chain = Chain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
+    let mut chain = SessionChain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
     let payload = format!("{{\"goal\":\"{goal}\"}}");
     let draft = |n| Draft {
         event_id: Uuid::from_u128(n),
@@ -17,17 +17,17 @@ fn trace(goal: &str, count: u64) -> Vec<SealedEvent> {
         payload: &payload,
     };
     (0..u128::from(count))
-        .map(|n| chain.link(&draft(n), &mut Scratch::default()).unwrap())
+        .map(|n| chain.link(&draft(n), &mut HashBuffer::default()).unwrap())
         .collect()
 }
 
-fn signer() -> Signer {
-    Signer::from_seed(&[7; 32])
+fn signer() -> TraceSigner {
+    TraceSigner::from_seed(&[7; 32])
 }
 
 fn checkpoint(events: &[SealedEvent]) -> String {
     let last = events.last().unwrap();
-    let statement = Statement {
+    let statement = CheckpointStatement {
         session_id: last.session_id,
         events: events.len() as u64,
         head: last.event_hash,
@@ -36,14 +36,14 @@ fn checkpoint(events: &[SealedEvent]) -> String {
     serde_json::to_string(&signer().sign(statement)).unwrap() + "\n"
 }
 
-fn judged(events: &[SealedEvent], checkpoints: &str) -> Report {
+fn judged(events: &[SealedEvent], checkpoints: &str) -> VerificationReport {
     let text: String = events
         .iter()
         .map(|e| serde_json::to_string(e).unwrap() + "\n")
         .collect();
     let mut report = verify(text.as_bytes()).unwrap();
     assert!(report.valid, "the chain alone shows nothing");
-    let mut witness = Witness::new(checkpoints, &signer().public(), true, |_| true).unwrap();
+    let mut witness = CheckpointVerifier::new(checkpoints, &signer().public(), true, |_| true).unwrap();
     for event in events {
         witness.see(event.session_id, event.sequence, event.event_hash);
     }
@@ -76,7 +76,8 @@ fn a_trace_written_anew_is_found_out() {
     let fault = judged(&forged, &checkpoint(&events[..7])).fault.unwrap();
     assert_eq!((fault.kind, fault.index), (FaultKind::BrokenLink, 6));
     // Under another session's id, the signed one is missing.
-    let mut other = Witness::new(&checkpoint(&events), &signer().public(), true, |_| true).unwrap();
+    let mut other =
+        CheckpointVerifier::new(&checkpoint(&events), &signer().public(), true, |_| true).unwrap();
     other.see(SessionId(Uuid::from_u128(5)), 8, events[8].event_hash);
     let mut report = verify(&b""[..]).unwrap();
     other.judge(&mut report);
@@ -86,8 +87,9 @@ fn a_trace_written_anew_is_found_out() {
 #[test]
 fn only_the_keys_own_and_unchanged_statements_count() {
     let line = checkpoint(&trace("a", 3));
-    let stranger = Signer::from_seed(&[8; 32]).public();
-    let refused = |text: &str, key: &PublicKey| Witness::new(text, key, true, |_| true).unwrap_err();
+    let stranger = TraceSigner::from_seed(&[8; 32]).public();
+    let refused =
+        |text: &str, key: &PublicKey| CheckpointVerifier::new(text, key, true, |_| true).unwrap_err();
     assert!(matches!(
         refused(&line, &stranger),
         CheckpointError::Signature { line: 1, .. }

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::marks::Marks;
+use super::marks::EventFingerprint;
 use super::{Trace, fields};
 
 /// One step of the script, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Aligned {
+pub(super) enum AlignmentStep {
     Both(usize, usize),
     First(usize),
     Second(usize),
@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 48;
 /// Pairs that are compared member by member to fill one gap.
 const MAX_PAIRS: usize = 256;
 
-pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<Aligned> {
+pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep> {
     let (a, b) = (&first.marks, &second.marks);
     let whole = (0..a.len(), 0..b.len());
     let by_structure = matches_of(a, b, whole.clone(), |marks| marks.major);
@@ -48,14 +48,14 @@ pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<Aligned> {
     script(&pairs, &whole)
 }
 
-type Gap = (Range<usize>, Range<usize>);
+type AlignmentGap = (Range<usize>, Range<usize>);
 
 /// Calls `fill` for what lies between the pairs, and collects all pairs in order.
 fn each_gap(
     pairs: &[(usize, usize)],
-    whole: &Gap,
+    whole: &AlignmentGap,
     out: &mut Vec<(usize, usize)>,
-    mut fill: impl FnMut(Gap, &mut Vec<(usize, usize)>),
+    mut fill: impl FnMut(AlignmentGap, &mut Vec<(usize, usize)>),
 ) {
     let (mut a, mut b) = (whole.0.start, whole.1.start);
     let end = (whole.0.end, whole.1.end);
@@ -70,22 +70,22 @@ fn each_gap(
     }
 }
 
-fn script(pairs: &[(usize, usize)], whole: &Gap) -> Vec<Aligned> {
+fn script(pairs: &[(usize, usize)], whole: &AlignmentGap) -> Vec<AlignmentStep> {
     let (mut a, mut b) = (0, 0);
     let mut steps = Vec::new();
     for &(next_a, next_b) in pairs {
-        steps.extend((a..next_a).map(Aligned::First));
-        steps.extend((b..next_b).map(Aligned::Second));
-        steps.push(Aligned::Both(next_a, next_b));
+        steps.extend((a..next_a).map(AlignmentStep::First));
+        steps.extend((b..next_b).map(AlignmentStep::Second));
+        steps.push(AlignmentStep::Both(next_a, next_b));
         (a, b) = (next_a + 1, next_b + 1);
     }
-    steps.extend((a..whole.0.end).map(Aligned::First));
-    steps.extend((b..whole.1.end).map(Aligned::Second));
+    steps.extend((a..whole.0.end).map(AlignmentStep::First));
+    steps.extend((b..whole.1.end).map(AlignmentStep::Second));
     steps
 }
 
 /// Pairs events of the same type and action.
-fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &Gap) -> Vec<(usize, usize)> {
+fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize, usize)> {
     if gap.0.len() * gap.1.len() > MAX_PAIRS {
         return matches_of(&first.marks, &second.marks, gap.clone(), |marks| marks.place);
     }
@@ -150,8 +150,13 @@ fn cheapest(n: usize, m: usize, cost: impl Fn(usize, usize) -> Option<usize>) ->
 }
 
 /// A longest (or, where that would cost too much, long) run of equal numbers in both gaps, in order.
-fn matches_of(a: &[Marks], b: &[Marks], gap: Gap, number: impl Fn(&Marks) -> u64) -> Vec<(usize, usize)> {
-    let numbers = |marks: &[Marks], range: Range<usize>| -> Vec<u64> {
+fn matches_of(
+    a: &[EventFingerprint],
+    b: &[EventFingerprint],
+    gap: AlignmentGap,
+    number: impl Fn(&EventFingerprint) -> u64,
+) -> Vec<(usize, usize)> {
+    let numbers = |marks: &[EventFingerprint], range: Range<usize>| -> Vec<u64> {
         marks.get(range).unwrap_or_default().iter().map(&number).collect()
     };
     let (a, b) = (numbers(a, gap.0.clone()), numbers(b, gap.1.clone()));

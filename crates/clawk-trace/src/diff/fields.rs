@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Change, Difference, Significance};
+use super::{DifferenceKind, DifferenceSignificance, TraceDifference};
 
 /// Never compared, wherever they stand (CRA conformance, "Comparison Rules").
 const IGNORED: [&str; 9] = [
@@ -22,16 +22,16 @@ const PLACE: [&str; 3] = ["sequence", "session_id", "parent_span_id"];
 
 /// How a member takes part in a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Weight {
+pub(super) enum MemberWeight {
     Ignored,
     Minor,
     Major,
 }
 
 /// What a payload's member of this name weighs.
-pub(super) fn weight(name: &str) -> Weight {
+pub(super) fn weight(name: &str) -> MemberWeight {
     if IGNORED.contains(&name) {
-        return Weight::Ignored;
+        return MemberWeight::Ignored;
     }
     let is_duration = matches!(
         name,
@@ -58,51 +58,51 @@ pub(super) fn weight(name: &str) -> Weight {
         "message" | "error_message" | "description" | "detail" | "hint" | "note" | "summary"
     );
     if is_duration || is_count || is_text {
-        Weight::Minor
+        MemberWeight::Minor
     } else {
-        Weight::Major
+        MemberWeight::Major
     }
 }
 
 /// What an event's own member of this name weighs.
-pub(super) fn weight_in_event(name: &str) -> Weight {
+pub(super) fn weight_in_event(name: &str) -> MemberWeight {
     if PLACE.contains(&name) || IGNORED.contains(&name) {
-        Weight::Ignored
+        MemberWeight::Ignored
     } else {
-        Weight::Major
+        MemberWeight::Major
     }
 }
 
 /// Appends what differs between two events.
-pub(super) fn event(index: usize, before: &Value, after: &Value, out: &mut Vec<Difference>) {
-    let mut walk = Walk {
+pub(super) fn event(index: usize, before: &Value, after: &Value, out: &mut Vec<TraceDifference>) {
+    let mut walk = DiffWalk {
         path: format!("/{index}"),
         out,
     };
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => walk.members(before, after, weight_in_event),
-        _ => walk.value(before, after, Significance::Major),
+        _ => walk.value(before, after, DifferenceSignificance::Major),
     }
 }
 
-struct Walk<'a> {
+struct DiffWalk<'a> {
     path: String,
-    out: &'a mut Vec<Difference>,
+    out: &'a mut Vec<TraceDifference>,
 }
 
-impl Walk<'_> {
+impl DiffWalk<'_> {
     fn members(
         &mut self,
         before: &Map<String, Value>,
         after: &Map<String, Value>,
-        weight: fn(&str) -> Weight,
+        weight: fn(&str) -> MemberWeight,
     ) {
         let added = after.keys().filter(|key| !before.contains_key(*key));
         for key in before.keys().chain(added) {
             let significance = match weight(key) {
-                Weight::Ignored => continue,
-                Weight::Minor => Significance::Minor,
-                Weight::Major => Significance::Major,
+                MemberWeight::Ignored => continue,
+                MemberWeight::Minor => DifferenceSignificance::Minor,
+                MemberWeight::Major => DifferenceSignificance::Major,
             };
             let escaped = key.replace('~', "~0").replace('/', "~1");
             self.inside(&escaped, before.get(key), after.get(key), significance);
@@ -114,7 +114,7 @@ impl Walk<'_> {
         step: &str,
         before: Option<&Value>,
         after: Option<&Value>,
-        significance: Significance,
+        significance: DifferenceSignificance,
     ) {
         let length = self.path.len();
         self.path.push('/');
@@ -122,14 +122,24 @@ impl Walk<'_> {
         match (before, after) {
             (Some(before), Some(after)) => self.value(before, after, significance),
             // That something is there or not is structure, whatever its name.
-            (Some(before), None) => self.push(Change::Removed, Significance::Major, Some(before), None),
-            (None, Some(after)) => self.push(Change::Added, Significance::Major, None, Some(after)),
+            (Some(before), None) => self.push(
+                DifferenceKind::Removed,
+                DifferenceSignificance::Major,
+                Some(before),
+                None,
+            ),
+            (None, Some(after)) => self.push(
+                DifferenceKind::Added,
+                DifferenceSignificance::Major,
+                None,
+                Some(after),
+            ),
             (None, None) => {}
         }
         self.path.truncate(length);
     }
 
-    fn value(&mut self, before: &Value, after: &Value, significance: Significance) {
+    fn value(&mut self, before: &Value, after: &Value, significance: DifferenceSignificance) {
         match (before, after) {
             (Value::Object(before), Value::Object(after)) => self.members(before, after, weight),
             (Value::Array(before), Value::Array(after)) => {
@@ -144,11 +154,16 @@ impl Walk<'_> {
             }
             (before, after) if before == after => {}
             (before, after) if kind(before) == kind(after) => {
-                self.push(Change::ValueChanged, significance, Some(before), Some(after));
+                self.push(
+                    DifferenceKind::ValueChanged,
+                    significance,
+                    Some(before),
+                    Some(after),
+                );
             }
             (before, after) => self.push(
-                Change::TypeChanged,
-                Significance::Major,
+                DifferenceKind::TypeChanged,
+                DifferenceSignificance::Major,
                 Some(before),
                 Some(after),
             ),
@@ -157,12 +172,12 @@ impl Walk<'_> {
 
     fn push(
         &mut self,
-        change: Change,
-        significance: Significance,
+        change: DifferenceKind,
+        significance: DifferenceSignificance,
         before: Option<&Value>,
         after: Option<&Value>,
     ) {
-        self.out.push(Difference {
+        self.out.push(TraceDifference {
             path: self.path.clone(),
             change,
             significance,

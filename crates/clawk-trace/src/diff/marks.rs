@@ -8,11 +8,11 @@ use std::hash::{BuildHasher as _, Hash, Hasher as _, RandomState};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::fields::{Weight, weight, weight_in_event};
+use super::fields::{MemberWeight, weight, weight_in_event};
 
 /// An event in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct EventFingerprint {
     /// Of all that is compared.
     pub(super) full: u64,
     /// Of all but the values of minor members.
@@ -23,15 +23,19 @@ pub(super) struct Marks {
 
 /// Sessions in order of appearance: their ids differ from run to run, their order does not.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(HashMap<u64, usize>);
+pub(super) struct SessionOrdinals(HashMap<u64, usize>);
 
-pub(super) fn mark(text: &str, sessions: &mut Sessions, keys: &RandomState) -> serde_json::Result<Marks> {
+pub(super) fn mark(
+    text: &str,
+    sessions: &mut SessionOrdinals,
+    keys: &RandomState,
+) -> serde_json::Result<EventFingerprint> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let found = reader.deserialize_map(Event(keys))?;
     reader.end()?;
     let count = sessions.0.len();
     let session = *sessions.0.entry(found.session).or_insert(count);
-    Ok(Marks {
+    Ok(EventFingerprint {
         full: keys.hash_one((session, found.content.full)),
         major: keys.hash_one((session, found.content.major)),
         place: keys.hash_one((session, found.event_type, found.action)),
@@ -39,7 +43,7 @@ pub(super) fn mark(text: &str, sessions: &mut Sessions, keys: &RandomState) -> s
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Content {
+struct ValueFingerprint {
     full: u64,
     major: u64,
     /// The hash of the member `action_id`, else of `tool`, of an object.
@@ -47,8 +51,8 @@ struct Content {
 }
 
 #[derive(Debug, Default)]
-struct Found {
-    content: Content,
+struct FingerprintParts {
+    content: ValueFingerprint,
     session: u64,
     event_type: u64,
     action: u64,
@@ -57,26 +61,29 @@ struct Found {
 struct Event<'a>(&'a RandomState);
 
 impl<'de> Visitor<'de> for Event<'_> {
-    type Value = Found;
+    type Value = FingerprintParts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an event: an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FingerprintParts, A::Error> {
         let keys = self.0;
-        let mut found = Found::default();
-        while let Some(name) = map.next_key_seed(Name(keys, weight_in_event))? {
+        let mut found = FingerprintParts::default();
+        while let Some(name) = map.next_key_seed(MemberNameSeed(keys, weight_in_event))? {
             match (name.what, name.weight) {
-                (What::Session, _) => found.session = map.next_value_seed(Node(keys))?.full,
-                (_, Weight::Ignored) => drop(map.next_value::<IgnoredAny>()?),
-                (what, Weight::Minor | Weight::Major) => {
+                (AlignmentMember::Session, _) => found.session = map.next_value_seed(Node(keys))?.full,
+                (_, MemberWeight::Ignored) => drop(map.next_value::<IgnoredAny>()?),
+                (what, MemberWeight::Minor | MemberWeight::Major) => {
                     let inner = map.next_value_seed(Node(keys))?;
                     found.content.add(keys, &name, inner);
                     match what {
-                        What::EventType => found.event_type = inner.full,
-                        What::Payload => found.action = inner.action,
-                        What::Action | What::Tool | What::Session | What::Other => {}
+                        AlignmentMember::EventType => found.event_type = inner.full,
+                        AlignmentMember::Payload => found.action = inner.action,
+                        AlignmentMember::Action
+                        | AlignmentMember::Tool
+                        | AlignmentMember::Session
+                        | AlignmentMember::Other => {}
                     }
                 }
             }
@@ -85,13 +92,13 @@ impl<'de> Visitor<'de> for Event<'_> {
     }
 }
 
-impl Content {
+impl ValueFingerprint {
     /// Takes a member in; the order of members does not matter, so sums do.
-    fn add(&mut self, keys: &RandomState, name: &Named, inner: Self) {
+    fn add(&mut self, keys: &RandomState, name: &WeighedMember, inner: Self) {
         self.full = self.full.wrapping_add(keys.hash_one((name.hash, inner.full)));
         let major = match name.weight {
-            Weight::Minor => 0,
-            Weight::Ignored | Weight::Major => inner.major,
+            MemberWeight::Minor => 0,
+            MemberWeight::Ignored | MemberWeight::Major => inner.major,
         };
         self.major = self.major.wrapping_add(keys.hash_one((name.hash, major)));
     }
@@ -108,7 +115,7 @@ impl Content {
 
 /// Names that the alignment looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum AlignmentMember {
     EventType,
     Session,
     Payload,
@@ -117,40 +124,40 @@ enum What {
     Other,
 }
 
-struct Named {
+struct WeighedMember {
     hash: u64,
-    weight: Weight,
-    what: What,
+    weight: MemberWeight,
+    what: AlignmentMember,
 }
 
-struct Name<'a>(&'a RandomState, fn(&str) -> Weight);
+struct MemberNameSeed<'a>(&'a RandomState, fn(&str) -> MemberWeight);
 
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = Named;
+impl<'de> DeserializeSeed<'de> for MemberNameSeed<'_> {
+    type Value = WeighedMember;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Named, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<WeighedMember, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Name<'_> {
-    type Value = Named;
+impl Visitor<'_> for MemberNameSeed<'_> {
+    type Value = WeighedMember;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a member's name")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Named, E> {
-        Ok(Named {
+    fn visit_str<E>(self, text: &str) -> Result<WeighedMember, E> {
+        Ok(WeighedMember {
             hash: self.0.hash_one(text),
             weight: (self.1)(text),
             what: match text {
-                "event_type" => What::EventType,
-                "session_id" => What::Session,
-                "payload" => What::Payload,
-                "action_id" => What::Action,
-                "tool" => What::Tool,
-                _ => What::Other,
+                "event_type" => AlignmentMember::EventType,
+                "session_id" => AlignmentMember::Session,
+                "payload" => AlignmentMember::Payload,
+                "action_id" => AlignmentMember::Action,
+                "tool" => AlignmentMember::Tool,
+                _ => AlignmentMember::Other,
             },
         })
     }
@@ -161,74 +168,77 @@ impl Visitor<'_> for Name<'_> {
 struct Node<'a>(&'a RandomState);
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
-    type Value = Content;
+    type Value = ValueFingerprint;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ValueFingerprint, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Node<'_> {
-    type Value = Content;
+    type Value = ValueFingerprint;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E>(self) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, 0u8))
+    fn visit_unit<E>(self) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, 0u8))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, (1u8, value)))
+    fn visit_bool<E>(self, value: bool) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, (1u8, value)))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, (2u8, value)))
+    fn visit_u64<E>(self, value: u64) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, (2u8, value)))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, (3u8, value)))
+    fn visit_i64<E>(self, value: i64) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, (3u8, value)))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, (4u8, value.to_bits())))
+    fn visit_f64<E>(self, value: f64) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, (4u8, value.to_bits())))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
-        Ok(Content::leaf(self.0, value))
+    fn visit_str<E>(self, value: &str) -> Result<ValueFingerprint, E> {
+        Ok(ValueFingerprint::leaf(self.0, value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ValueFingerprint, A::Error> {
         let (mut full, mut major) = (self.0.build_hasher(), self.0.build_hasher());
         while let Some(item) = items.next_element_seed(self)? {
             full.write_u64(item.full);
             major.write_u64(item.major);
         }
-        Ok(Content {
+        Ok(ValueFingerprint {
             full: self.0.hash_one((5u8, full.finish())),
             major: self.0.hash_one((5u8, major.finish())),
             action: 0,
         })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
-        let mut sum = Content::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ValueFingerprint, A::Error> {
+        let mut sum = ValueFingerprint::default();
         let mut tool = 0;
-        while let Some(name) = map.next_key_seed(Name(self.0, weight))? {
-            if name.weight == Weight::Ignored {
+        while let Some(name) = map.next_key_seed(MemberNameSeed(self.0, weight))? {
+            if name.weight == MemberWeight::Ignored {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let inner = map.next_value_seed(self)?;
             sum.add(self.0, &name, inner);
             match name.what {
-                What::Action => sum.action = inner.full,
-                What::Tool => tool = inner.full,
-                What::EventType | What::Session | What::Payload | What::Other => {}
+                AlignmentMember::Action => sum.action = inner.full,
+                AlignmentMember::Tool => tool = inner.full,
+                AlignmentMember::EventType
+                | AlignmentMember::Session
+                | AlignmentMember::Payload
+                | AlignmentMember::Other => {}
             }
         }
-        Ok(Content {
+        Ok(ValueFingerprint {
             full: self.0.hash_one((6u8, sum.full)),
             major: self.0.hash_one((6u8, sum.major)),
             action: if sum.action == 0 { tool } else { sum.action },

@@ -17,13 +17,13 @@ use std::hash::RandomState;
 use serde::Serialize;
 use serde_json::Value;
 
-use self::align::Aligned;
-use self::marks::{Marks, mark};
+use self::align::AlignmentStep;
+use self::marks::{EventFingerprint, mark};
 
 /// The relation between two traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Compatibility {
+pub enum TraceCompatibility {
     /// No difference.
     Identical,
     /// Only minor differences.
@@ -32,7 +32,7 @@ pub enum Compatibility {
     Incompatible,
 }
 
-impl Compatibility {
+impl TraceCompatibility {
     /// Its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -47,7 +47,7 @@ impl Compatibility {
 /// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum DifferenceKind {
     /// Another value of the same JSON type.
     ValueChanged,
     /// A value of another JSON type.
@@ -65,7 +65,7 @@ pub enum Change {
 /// The importance of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Significance {
+pub enum DifferenceSignificance {
     /// A duration, a token count or a text for people has another value.
     Minor,
     /// Everything else.
@@ -74,14 +74,14 @@ pub enum Significance {
 
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub struct TraceDifference {
     /// JSON Pointer into the array of events. The index is the first trace's; of an added event, the second's.
     pub path: String,
     /// What kind.
     #[serde(rename = "type")]
-    pub change: Change,
+    pub change: DifferenceKind,
     /// Whether it matters.
-    pub significance: Significance,
+    pub significance: DifferenceSignificance,
     /// The value in the first trace; for people, not serialised.
     #[serde(skip)]
     pub before: Option<Value>,
@@ -94,9 +94,9 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diff {
     /// The verdict.
-    pub compatibility: Compatibility,
+    pub compatibility: TraceCompatibility,
     /// In the order of the first trace.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<TraceDifference>,
 }
 
 /// A line that is not an event.
@@ -104,7 +104,7 @@ pub struct Diff {
 #[error("the {side} trace, line {line}: {source}")]
 pub struct DiffError {
     /// Which trace.
-    pub side: Side,
+    pub side: TraceSide,
     /// Its line, from 1.
     pub line: usize,
     /// Why.
@@ -113,14 +113,14 @@ pub struct DiffError {
 
 /// One of the two traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum TraceSide {
     /// What was.
     First,
     /// What is.
     Second,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for TraceSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::First => "first",
@@ -146,8 +146,8 @@ pub fn diff(first: &str, second: &str) -> Result<Diff, DiffError> {
     let keys = RandomState::new();
     // Half of the time is spent reading, and the two sides have nothing to do with each other.
     let (first, second) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| Trace::read(Side::Second, second, &keys));
-        let first = Trace::read(Side::First, first, &keys);
+        let other = scope.spawn(|| Trace::read(TraceSide::Second, second, &keys));
+        let first = Trace::read(TraceSide::First, first, &keys);
         (first, other.join())
     });
     let second = match second {
@@ -167,17 +167,20 @@ pub fn diff_events(first: &[Value], second: &[Value]) -> Result<Diff, DiffError>
         let texts = events.iter().map(|event| Cow::Owned(event.to_string()));
         Trace::of(side, (1..).zip(texts), &keys)
     };
-    Ok(compare(&read(Side::First, first)?, &read(Side::Second, second)?))
+    Ok(compare(
+        &read(TraceSide::First, first)?,
+        &read(TraceSide::Second, second)?,
+    ))
 }
 
 /// A trace ready to be compared: each event's text and what it was found to say.
 struct Trace<'a> {
     texts: Vec<Cow<'a, str>>,
-    marks: Vec<Marks>,
+    marks: Vec<EventFingerprint>,
 }
 
 impl<'a> Trace<'a> {
-    fn read(side: Side, text: &'a str, keys: &RandomState) -> Result<Self, DiffError> {
+    fn read(side: TraceSide, text: &'a str, keys: &RandomState) -> Result<Self, DiffError> {
         let lines = (1..)
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty());
@@ -185,12 +188,12 @@ impl<'a> Trace<'a> {
     }
 
     fn of(
-        side: Side,
+        side: TraceSide,
         events: impl Iterator<Item = (usize, Cow<'a, str>)>,
         keys: &RandomState,
     ) -> Result<Self, DiffError> {
         let (mut texts, mut marks) = (Vec::new(), Vec::new());
-        let mut sessions = marks::Sessions::default();
+        let mut sessions = marks::SessionOrdinals::default();
         for (line, text) in events {
             let found =
                 mark(&text, &mut sessions, keys).map_err(|source| DiffError { side, line, source })?;
@@ -213,21 +216,25 @@ fn compare(first: &Trace<'_>, second: &Trace<'_>) -> Diff {
     let mut differences = Vec::new();
     for step in align::align(first, second) {
         match step {
-            Aligned::Both(a, b) => {
+            AlignmentStep::Both(a, b) => {
                 let equal = first.marks.get(a).map(|m| m.full) == second.marks.get(b).map(|m| m.full);
                 if !equal {
                     fields::event(a, &first.event(a), &second.event(b), &mut differences);
                 }
             }
-            Aligned::First(a) => differences.push(whole(a, Change::EventRemoved, Some(first.event(a)), None)),
-            Aligned::Second(b) => differences.push(whole(b, Change::EventAdded, None, Some(second.event(b)))),
+            AlignmentStep::First(a) => {
+                differences.push(whole(a, DifferenceKind::EventRemoved, Some(first.event(a)), None))
+            }
+            AlignmentStep::Second(b) => {
+                differences.push(whole(b, DifferenceKind::EventAdded, None, Some(second.event(b))))
+            }
         }
     }
     let worst = differences.iter().map(|difference| difference.significance).max();
     let compatibility = match worst {
-        None => Compatibility::Identical,
-        Some(Significance::Minor) => Compatibility::SemanticallyEquivalent,
-        Some(Significance::Major) => Compatibility::Incompatible,
+        None => TraceCompatibility::Identical,
+        Some(DifferenceSignificance::Minor) => TraceCompatibility::SemanticallyEquivalent,
+        Some(DifferenceSignificance::Major) => TraceCompatibility::Incompatible,
     };
     Diff {
         compatibility,
@@ -235,11 +242,16 @@ fn compare(first: &Trace<'_>, second: &Trace<'_>) -> Diff {
     }
 }
 
-fn whole(index: usize, change: Change, before: Option<Value>, after: Option<Value>) -> Difference {
-    Difference {
+fn whole(
+    index: usize,
+    change: DifferenceKind,
+    before: Option<Value>,
+    after: Option<Value>,
+) -> TraceDifference {
+    TraceDifference {
         path: format!("/{index}"),
         change,
-        significance: Significance::Major,
+        significance: DifferenceSignificance::Major,
         before,
         after,
     }

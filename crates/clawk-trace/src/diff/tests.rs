@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn facts(diff: &Diff) -> Vec<(&str, Change, Significance)> {
+fn facts(diff: &Diff) -> Vec<(&str, DifferenceKind, DifferenceSignificance)> {
     diff.differences
         .iter()
         .map(|d| (d.path.as_str(), d.change, d.significance))
@@ -48,7 +48,7 @@ fn what_is_made_anew_in_every_run_is_no_difference() {
     let diff = diff_events(&events("first"), &events("second")).unwrap();
     assert_eq!(
         diff.compatibility,
-        Compatibility::Identical,
+        TraceCompatibility::Identical,
         "{:?}",
         diff.differences
     );
@@ -76,8 +76,8 @@ fn every_kind_of_difference_has_its_path_and_weight() {
     let diff = diff_events(&[before], &[after]).unwrap();
     let mut found = facts(&diff);
     found.sort_unstable();
-    use Change::{Added, Removed, TypeChanged, ValueChanged};
-    use Significance::{Major, Minor};
+    use DifferenceKind::{Added, Removed, TypeChanged, ValueChanged};
+    use DifferenceSignificance::{Major, Minor};
     assert_eq!(
         found,
         [
@@ -94,7 +94,7 @@ fn every_kind_of_difference_has_its_path_and_weight() {
             ("/0/payload/usage/max_tokens", ValueChanged, Major),
         ]
     );
-    assert_eq!(diff.compatibility, Compatibility::Incompatible);
+    assert_eq!(diff.compatibility, TraceCompatibility::Incompatible);
 }
 
 #[test]
@@ -103,17 +103,23 @@ fn an_insertion_is_one_difference_and_another_action_is_another_event() {
     let mut second = first.clone();
     second.insert(40, executed(1000));
     let diff = diff_events(&first, &second).unwrap();
-    assert_eq!(facts(&diff), [("/40", Change::EventAdded, Significance::Major)]);
+    assert_eq!(
+        facts(&diff),
+        [("/40", DifferenceKind::EventAdded, DifferenceSignificance::Major)]
+    );
     let diff = diff_events(&second, &first).unwrap();
-    assert_eq!(facts(&diff), [("/40", Change::EventRemoved, Significance::Major)]);
+    assert_eq!(
+        facts(&diff),
+        [("/40", DifferenceKind::EventRemoved, DifferenceSignificance::Major)]
+    );
     let mut other = first.clone();
     other[7]["payload"]["action_id"] = json!("delete");
     let diff = diff_events(&first, &other).unwrap();
     assert_eq!(
         facts(&diff),
         [
-            ("/7", Change::EventRemoved, Significance::Major),
-            ("/7", Change::EventAdded, Significance::Major)
+            ("/7", DifferenceKind::EventRemoved, DifferenceSignificance::Major),
+            ("/7", DifferenceKind::EventAdded, DifferenceSignificance::Major)
         ]
     );
 }
@@ -132,24 +138,27 @@ fn a_second_run_with_other_timings_is_equivalent_however_long_it_is() {
     let mut second = run(2);
     assert_eq!(
         diff_events(&run(1), &second).unwrap().compatibility,
-        Compatibility::SemanticallyEquivalent
+        TraceCompatibility::SemanticallyEquivalent
     );
     second.remove(1200);
     let diff = diff_events(&run(1), &second).unwrap();
     let major: Vec<_> = diff
         .differences
         .iter()
-        .filter(|d| d.significance == Significance::Major)
+        .filter(|d| d.significance == DifferenceSignificance::Major)
         .collect();
     assert_eq!(major.len(), 1);
     assert_eq!(
         (major[0].path.as_str(), major[0].change),
-        ("/1200", Change::EventRemoved)
+        ("/1200", DifferenceKind::EventRemoved)
     );
 }
 
 /// Edits every 18th event or so; answers the edited trace and what a diff has to say.
-fn edited(events: &[Value], edits: usize) -> (Vec<Value>, Vec<(String, Change, Significance)>) {
+fn edited(
+    events: &[Value],
+    edits: usize,
+) -> (Vec<Value>, Vec<(String, DifferenceKind, DifferenceSignificance)>) {
     let (mut out, mut expected) = (Vec::new(), Vec::new());
     let distance = events.len() / edits;
     for (index, event) in events.iter().enumerate() {
@@ -159,22 +168,38 @@ fn edited(events: &[Value], edits: usize) -> (Vec<Value>, Vec<(String, Change, S
             match index / distance % 5 {
                 0 => {
                     event["payload"]["duration_ms"] = json!(77);
-                    expected.push((at("duration_ms"), Change::ValueChanged, Significance::Minor));
+                    expected.push((
+                        at("duration_ms"),
+                        DifferenceKind::ValueChanged,
+                        DifferenceSignificance::Minor,
+                    ));
                 }
                 1 => {
                     event["payload"]["result_hash"] = json!("other");
-                    expected.push((at("result_hash"), Change::ValueChanged, Significance::Major));
+                    expected.push((
+                        at("result_hash"),
+                        DifferenceKind::ValueChanged,
+                        DifferenceSignificance::Major,
+                    ));
                 }
                 2 => {
                     event["payload"]["level"] = json!("none");
-                    expected.push((at("level"), Change::Added, Significance::Major));
+                    expected.push((at("level"), DifferenceKind::Added, DifferenceSignificance::Major));
                 }
                 3 => {
-                    expected.push((format!("/{}", out.len()), Change::EventAdded, Significance::Major));
+                    expected.push((
+                        format!("/{}", out.len()),
+                        DifferenceKind::EventAdded,
+                        DifferenceSignificance::Major,
+                    ));
                     out.push(executed(5_000_000 + index as u64));
                 }
                 _ => {
-                    expected.push((format!("/{index}"), Change::EventRemoved, Significance::Major));
+                    expected.push((
+                        format!("/{index}"),
+                        DifferenceKind::EventRemoved,
+                        DifferenceSignificance::Major,
+                    ));
                     continue;
                 }
             }
@@ -217,7 +242,7 @@ fn traces_without_anything_in_common_are_told_apart_in_bounded_work() {
     assert_eq!(diff.differences.len(), 8000);
     assert_eq!(
         diff_events(&[], &[]).unwrap().compatibility,
-        Compatibility::Identical
+        TraceCompatibility::Identical
     );
     assert_eq!(diff_events(&first, &[]).unwrap().differences.len(), 4000);
 }
@@ -225,7 +250,7 @@ fn traces_without_anything_in_common_are_told_apart_in_bounded_work() {
 #[test]
 fn a_line_that_is_no_event_is_named() {
     let error = super::diff("{}\n", "{}\n\n[1]\n").unwrap_err();
-    assert_eq!((error.side, error.line), (Side::Second, 3));
+    assert_eq!((error.side, error.line), (TraceSide::Second, 3));
     assert!(
         error.to_string().starts_with("the second trace, line 3: "),
         "{error}"
@@ -246,14 +271,14 @@ proptest! {
         let keys = RandomState::new();
         let read = |events: &[Value]| {
             let texts: Vec<_> = events.iter().map(|e| Cow::Owned(e.to_string())).collect();
-            Trace::of(Side::First, (1..).zip(texts), &keys).unwrap()
+            Trace::of(TraceSide::First, (1..).zip(texts), &keys).unwrap()
         };
         let (mut next_a, mut next_b) = (0, 0);
         for step in align::align(&read(&a), &read(&b)) {
             let (x, y) = match step {
-                Aligned::Both(x, y) => (Some(x), Some(y)),
-                Aligned::First(x) => (Some(x), None),
-                Aligned::Second(y) => (None, Some(y)),
+                AlignmentStep::Both(x, y) => (Some(x), Some(y)),
+                AlignmentStep::First(x) => (Some(x), None),
+                AlignmentStep::Second(y) => (None, Some(y)),
             };
             if let Some(x) = x {
                 prop_assert_eq!(x, next_a);
@@ -267,7 +292,7 @@ proptest! {
         prop_assert_eq!((next_a, next_b), (a.len(), b.len()));
         let diff = diff_events(&a, &b).unwrap();
         let same = first == second;
-        prop_assert_eq!(diff.compatibility == Compatibility::Identical, same);
+        prop_assert_eq!(diff.compatibility == TraceCompatibility::Identical, same);
         prop_assert_eq!(diff.differences.is_empty(), same);
     }
 

@@ -6,15 +6,15 @@ use uuid::Uuid;
 
 use super::{RawEvent, as_we_write, general};
 use crate::canonical::payload_of;
-use crate::chain::Scratch;
+use crate::chain::HashBuffer;
 use crate::verify::{ProfileSet, satisfied};
-use crate::{Chain, Draft};
+use crate::{Draft, SessionChain};
 use clawk_proto::SessionId;
 
 /// A line as we write it, the same on every run.
 fn line(word: &str, number: u64, parent: bool, time: &str) -> String {
     let session = Uuid::from_u128(7);
-    let mut chain = Chain::new(SessionId(session), session);
+    let mut chain = SessionChain::new(SessionId(session), session);
     chain.next_sequence = u64::from(parent) * number;
     let payload = payload_of(&json!({
         "action_id": word, "duration_ms": number, "nested": { "a": [word, null, true], "b": {} }, word: -1,
@@ -28,7 +28,7 @@ fn line(word: &str, number: u64, parent: bool, time: &str) -> String {
         event_type: "action.executed",
         payload: payload.get(),
     };
-    let event = chain.link(&draft, &mut Scratch::default()).unwrap();
+    let event = chain.link(&draft, &mut HashBuffer::default()).unwrap();
     serde_json::to_string(&event).unwrap()
 }
 
@@ -49,7 +49,7 @@ fn agree(line: &str) -> Result<bool, TestCaseError> {
             ..known.clone()
         };
         for candidates in [ProfileSet::ALL, ProfileSet::ALL.and(ProfileSet::SAME_WHEN_PLAIN)] {
-            let of = |event: &RawEvent<'_>| satisfied(event, candidates, &mut Scratch::default());
+            let of = |event: &RawEvent<'_>| satisfied(event, candidates, &mut HashBuffer::default());
             prop_assert_eq!(of(&known), of(&unknown), "{}", line);
         }
     }

@@ -2,22 +2,25 @@ use serde_json::json;
 
 use super::*;
 
-fn signer(seed: u8) -> Signer {
-    Signer::from_seed(&[seed; 32])
+fn signer(seed: u8) -> TraceSigner {
+    TraceSigner::from_seed(&[seed; 32])
 }
 
 #[test]
 fn only_the_words_that_were_signed_by_the_bound_key_count() {
     let (own, other) = (signer(1), signer(2));
     let said = json!({"task_id": "a", "status": "completed", "result": {"text": "done"}});
-    let proof = sign(Word::Report, &said, &own).unwrap();
-    assert_eq!(check(Word::Report, &said, Some(&proof), &own.public()), Ok(()));
+    let proof = sign(ProofSubject::Report, &said, &own).unwrap();
+    assert_eq!(
+        check(ProofSubject::Report, &said, Some(&proof), &own.public()),
+        Ok(())
+    );
 
     let (expected, shown) = (other.public().id(), own.public().id());
-    let error = check(Word::Report, &said, Some(&proof), &other.public()).unwrap_err();
+    let error = check(ProofSubject::Report, &said, Some(&proof), &other.public()).unwrap_err();
     assert_eq!(
         error,
-        Unproven::OtherKey {
+        ProofError::OtherKey {
             expected: expected.clone(),
             shown: shown.clone()
         }
@@ -25,27 +28,33 @@ fn only_the_words_that_were_signed_by_the_bound_key_count() {
     assert!(error.to_string().contains(&expected) && error.to_string().contains(&shown));
 
     let expected = own.public().id();
-    let unsigned = check(Word::Report, &said, None, &own.public());
+    let unsigned = check(ProofSubject::Report, &said, None, &own.public());
     assert_eq!(
         unsigned,
-        Err(Unproven::Unsigned {
+        Err(ProofError::Unsigned {
             expected: expected.clone()
         })
     );
-    let changed = Err(Unproven::Changed { expected });
+    let changed = Err(ProofError::Changed { expected });
     let replayed = json!({"task_id": "b", "status": "completed", "result": {"text": "done"}});
     assert_eq!(
-        check(Word::Report, &replayed, Some(&proof), &own.public()),
+        check(ProofSubject::Report, &replayed, Some(&proof), &own.public()),
         changed
     );
     // A report is no task, whatever it says.
-    assert_eq!(check(Word::Task, &said, Some(&proof), &own.public()), changed);
+    assert_eq!(
+        check(ProofSubject::Task, &said, Some(&proof), &own.public()),
+        changed
+    );
     // Whoever names the key without holding it.
-    let lied = Proof {
+    let lied = HostSignature {
         key: written(&own.public()),
-        ..sign(Word::Report, &said, &other).unwrap()
+        ..sign(ProofSubject::Report, &said, &other).unwrap()
     };
-    assert_eq!(check(Word::Report, &said, Some(&lied), &own.public()), changed);
+    assert_eq!(
+        check(ProofSubject::Report, &said, Some(&lied), &own.public()),
+        changed
+    );
 }
 
 #[test]
@@ -71,12 +80,12 @@ fn numbers_are_signed_as_the_other_side_reads_them() {
     // Each of them has more digits than a double.
     let numbers: Vec<f64> = (1_u32..2000).map(|n| f64::from(n).sqrt() * 1e-7 / 3.0).collect();
     let said = settled(json!({"result": numbers}));
-    let proof = sign(Word::Report, &said, &signer).unwrap();
+    let proof = sign(ProofSubject::Report, &said, &signer).unwrap();
     let mut read = said;
     for round in 0..3 {
         read = serde_json::from_str(&read.to_string()).unwrap();
         assert_eq!(
-            check(Word::Report, &read, Some(&proof), &signer.public()),
+            check(ProofSubject::Report, &read, Some(&proof), &signer.public()),
             Ok(()),
             "{round}"
         );
@@ -97,7 +106,7 @@ fn a_task_counts_in_its_own_queue_and_for_some_days() {
         check_task(task, to, (given + after_ms, 6), &key.public())
     };
     let expected = key.public().id();
-    let unsigned = Unproven::Unsigned {
+    let unsigned = ProofError::Unsigned {
         expected: expected.clone(),
     };
     assert_eq!(check(&task, "hand", 0), Err(unsigned));
@@ -105,14 +114,14 @@ fn a_task_counts_in_its_own_queue_and_for_some_days() {
     assert_eq!(check(&task, "hand", 0), Ok(()));
     assert_eq!(check(&task, "hand", 6 * DAY_MS), Ok(()));
 
-    let old = Err(Unproven::Old {
+    let old = Err(ProofError::Old {
         expected: expected.clone(),
         days: 6,
     });
     assert_eq!(check(&task, "hand", 6 * DAY_MS + 1), old);
     assert_eq!(check(&task, "hand", -AHEAD_MS - 1), old);
 
-    let changed = Err(Unproven::Changed { expected });
+    let changed = Err(ProofError::Changed { expected });
     assert_eq!(check(&task, "other", 0), changed, "another queue");
     let mut again = task.clone();
     again.context.proof.as_mut().unwrap().at_ms = Some(given + 6 * DAY_MS);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 /// The style of printed lines.
 #[derive(Debug, Clone, Copy)]
-pub struct Style {
+pub struct LineStyle {
     /// ANSI colours; only for a terminal.
     pub colour: bool,
     /// Cut lines behind so many characters; 0: never.
@@ -20,7 +20,7 @@ pub struct Style {
 /// One event as one line: time of day, sequence, type, then the payload's members as `key=value`.
 /// Control characters are shown escaped, so that a trace can't steer the terminal.
 #[must_use]
-pub fn line(event: &TraceEvent, style: Style) -> String {
+pub fn line(event: &TraceEvent, style: LineStyle) -> String {
     let mut facts = String::new();
     members(&event.payload, &mut facts);
     let time = event

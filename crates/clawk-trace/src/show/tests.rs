@@ -11,7 +11,7 @@ fn event(payload: Value) -> TraceEvent {
     .unwrap()
 }
 
-const PLAIN: Style = Style {
+const PLAIN: LineStyle = LineStyle {
     colour: false,
     width: 0,
 };
@@ -41,7 +41,7 @@ fn a_payload_cannot_steer_the_terminal() {
 fn lines_are_cut_to_the_width() {
     let text = line(
         &event(json!({"x": "y".repeat(500)})),
-        Style {
+        LineStyle {
             colour: false,
             width: 60,
         },
@@ -49,7 +49,7 @@ fn lines_are_cut_to_the_width() {
     assert_eq!(text.chars().count(), 60);
     let coloured = line(
         &event(json!({})),
-        Style {
+        LineStyle {
             colour: true,
             width: 60,
         },

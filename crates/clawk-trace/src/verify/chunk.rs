@@ -27,14 +27,14 @@ impl Chunk {
 }
 
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum ChunkPiece {
     Lines(Chunk),
     /// A line beyond [`MAX_LINE_BYTES`], already skipped.
     TooLong,
     End,
 }
 
-pub(super) struct Chunks<R> {
+pub(super) struct ChunkReader<R> {
     reader: R,
     size: usize,
     /// The beginning of a line whose end is yet to come.
@@ -43,7 +43,7 @@ pub(super) struct Chunks<R> {
     at_end: bool,
 }
 
-impl<R: BufRead> Chunks<R> {
+impl<R: BufRead> ChunkReader<R> {
     pub(super) fn new(reader: R, size: usize) -> Self {
         Self {
             reader,
@@ -65,7 +65,7 @@ impl<R: BufRead> Chunks<R> {
         }
     }
 
-    pub(super) fn next(&mut self) -> io::Result<Piece> {
+    pub(super) fn next(&mut self) -> io::Result<ChunkPiece> {
         let mut buffer = self.idle.pop().unwrap_or_default();
         buffer.resize(self.size.max(self.rest.len() + 1), 0);
         let mut filled = self.rest.len();
@@ -79,19 +79,19 @@ impl<R: BufRead> Chunks<R> {
             if self.at_end {
                 let chunk = Chunk { buffer, used: filled };
                 return Ok(if filled == 0 {
-                    Piece::End
+                    ChunkPiece::End
                 } else {
-                    Piece::Lines(chunk)
+                    ChunkPiece::Lines(chunk)
                 });
             }
             if let Some(at) = memrchr(b'\n', read) {
                 self.rest
                     .extend_from_slice(read.get(at + 1..).unwrap_or_default());
-                return Ok(Piece::Lines(Chunk { buffer, used: at + 1 }));
+                return Ok(ChunkPiece::Lines(Chunk { buffer, used: at + 1 }));
             }
             if filled > MAX_LINE_BYTES {
                 skip_line(&mut self.reader)?;
-                return Ok(Piece::TooLong);
+                return Ok(ChunkPiece::TooLong);
             }
             buffer.resize((filled * 2).clamp(filled + 1, MAX_LINE_BYTES + 1), 0);
         }

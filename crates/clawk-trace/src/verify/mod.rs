@@ -18,13 +18,13 @@ use std::io::{self, BufRead};
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
 
-use crate::chain::{Scratch, hex_into};
+use crate::chain::{HashBuffer, hex_into};
 use crate::event::RawEvent;
 
 pub use profile::ProfileSet;
 #[cfg(test)]
 pub(crate) use profile::satisfied;
-pub use report::{Fault, FaultKind, Report, SessionReport};
+pub use report::{FaultKind, SessionReport, TraceFault, VerificationReport};
 
 /// The longest line that is read; a longer one is `malformed`. An event that does not come from a file is measured by the line
 /// that it would be, so that a state directory and its export are judged alike.
@@ -46,13 +46,13 @@ pub const MAX_SESSIONS: usize = 262_144;
 /// ```
 ///
 /// # Errors
-/// The reader fails. A trace with a fault is not an error: the [`Report`] says `valid: false`.
-pub fn verify(reader: impl BufRead) -> io::Result<Report> {
+/// The reader fails. A trace with a fault is not an error: the [`VerificationReport`] says `valid: false`.
+pub fn verify(reader: impl BufRead) -> io::Result<VerificationReport> {
     parallel::verify(reader, parallel::Plan::of_machine())
 }
 
 /// Verifies events that are in memory.
-pub fn verify_events<E: Borrow<TraceEvent>>(events: impl IntoIterator<Item = E>) -> Report {
+pub fn verify_events<E: Borrow<TraceEvent>>(events: impl IntoIterator<Item = E>) -> VerificationReport {
     let mut verifier = Verifier::default();
     for (number, event) in (1..).zip(events) {
         match RawEvent::of(event.borrow()) {
@@ -83,13 +83,13 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
 
 /// Where a session's chain stands.
 #[derive(Debug, Clone, Copy)]
-struct Tip {
+struct ChainTip {
     events: u64,
     head: Digest,
     profiles: ProfileSet,
 }
 
-impl Tip {
+impl ChainTip {
     /// Before a session's first event.
     const START: Self = Self {
         events: 0,
@@ -101,11 +101,11 @@ impl Tip {
 /// The verifier as a value: push events, then [`finish`](Self::finish).
 #[derive(Debug, Clone, Default)]
 pub struct Verifier {
-    sessions: HashMap<SessionId, Tip>,
+    sessions: HashMap<SessionId, ChainTip>,
     order: Vec<SessionId>,
     count: u64,
-    fault: Option<Fault>,
-    scratch: Scratch,
+    fault: Option<TraceFault>,
+    scratch: HashBuffer,
 }
 
 impl Verifier {
@@ -134,7 +134,7 @@ impl Verifier {
             return;
         }
         if let Err((kind, detail)) = self.judge(event) {
-            self.fault = Some(Fault {
+            self.fault = Some(TraceFault {
                 kind,
                 detail,
                 index,
@@ -151,7 +151,7 @@ impl Verifier {
         self.count += 1;
         if self.fault.is_none() {
             let kind = FaultKind::Malformed;
-            self.fault = Some(Fault {
+            self.fault = Some(TraceFault {
                 kind,
                 detail,
                 index,
@@ -174,10 +174,10 @@ impl Verifier {
             .session()
             .map_err(|e| (FaultKind::Malformed, format!("`session_id`: {e}")))?;
         let known = self.sessions.get(&session).copied();
-        let tip = known.unwrap_or(Tip::START);
+        let tip = known.unwrap_or(ChainTip::START);
         check_place(event, &tip)?;
         let (profiles, head) = profile::satisfied(event, tip.profiles, &mut self.scratch)?;
-        let next = Tip {
+        let next = ChainTip {
             events: tip.events + 1,
             head,
             profiles,
@@ -195,7 +195,7 @@ impl Verifier {
 
     /// The outcome.
     #[must_use]
-    pub fn finish(self) -> Report {
+    pub fn finish(self) -> VerificationReport {
         let Self {
             sessions,
             order,
@@ -218,12 +218,12 @@ impl Verifier {
                 }
             })
             .collect();
-        Report::new(count, fault, all.names(), sessions)
+        VerificationReport::new(count, fault, all.names(), sessions)
     }
 }
 
 /// Sequence first, then the link: an event in the wrong place is told apart from one that was changed.
-fn check_place(event: &RawEvent<'_>, tip: &Tip) -> Result<(), (FaultKind, String)> {
+fn check_place(event: &RawEvent<'_>, tip: &ChainTip) -> Result<(), (FaultKind, String)> {
     let (found, expected) = (event.sequence, tip.events);
     let mut digits = [0; 64];
     let names_head = hex_into(&tip.head, &mut digits) == event.previous_event_hash;

@@ -1,6 +1,6 @@
 //! The verifier on every core. Workers look at chunks of whole lines; one merger puts what they found in order.
 //!
-//! A worker only ever says "every event in here holds on its own, and so do the links inside", with one [`Run`] per session.
+//! A worker only ever says "every event in here holds on its own, and so do the links inside", with one [`LinkedRun`] per session.
 //! Where it can't say so, or a run does not fit behind what came before, the merger judges that chunk line by line with the
 //! ordinary [`Verifier`]. So a report is the same as a single thread's by construction, and a fault costs one chunk's time.
 
@@ -13,10 +13,10 @@ use std::thread::{Scope, available_parallelism};
 use clawk_proto::{Digest, SessionId};
 use memchr::memchr_iter;
 
-use super::chunk::{Chunk, Chunks, Piece};
+use super::chunk::{Chunk, ChunkPiece, ChunkReader};
 use super::profile::{ProfileSet, satisfied};
-use super::{Report, Tip, Verifier};
-use crate::chain::Scratch;
+use super::{ChainTip, VerificationReport, Verifier};
+use crate::chain::HashBuffer;
 use crate::event::RawEvent;
 
 /// Bytes that a worker gets at once: enough to make the hand-over cheap, little enough to stay in its cache.
@@ -45,9 +45,9 @@ impl Plan {
     }
 }
 
-pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Report> {
-    let mut chunks = Chunks::new(reader, plan.chunk_bytes);
-    let mut merger = Merger::default();
+pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<VerificationReport> {
+    let mut chunks = ChunkReader::new(reader, plan.chunk_bytes);
+    let mut merger = ChunkMerger::default();
     std::thread::scope(|scope| {
         let mut workers: Vec<Worker> = Vec::new();
         // Chunk `n` goes to worker `n % workers` and comes back from there, so order needs no bookkeeping.
@@ -55,8 +55,8 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Report> {
         loop {
             let piece = chunks.next()?;
             let alone = match &piece {
-                Piece::End | Piece::TooLong => true,
-                Piece::Lines(chunk) => chunk.is_large() || (sent == 0 && chunks.is_at_end()),
+                ChunkPiece::End | ChunkPiece::TooLong => true,
+                ChunkPiece::Lines(chunk) => chunk.is_large() || (sent == 0 && chunks.is_at_end()),
             };
             let in_flight = if alone { 0 } else { plan.workers * DEPTH - 1 };
             while sent - merged > in_flight {
@@ -67,10 +67,10 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Report> {
                 chunks.recycle(looked.chunk);
             }
             match piece {
-                Piece::End => return io::Result::Ok(()),
-                Piece::TooLong => merger.too_long(),
-                Piece::Lines(chunk) if alone => merger.by_line(chunk.bytes()),
-                Piece::Lines(chunk) => {
+                ChunkPiece::End => return io::Result::Ok(()),
+                ChunkPiece::TooLong => merger.too_long(),
+                ChunkPiece::Lines(chunk) if alone => merger.by_line(chunk.bytes()),
+                ChunkPiece::Lines(chunk) => {
                     if workers.len() < plan.workers {
                         workers.push(Worker::start(scope)?);
                     }
@@ -90,7 +90,7 @@ fn lost() -> io::Error {
 
 struct Worker {
     chunks: SyncSender<Chunk>,
-    looked: Receiver<Looked>,
+    looked: Receiver<CheckedChunk>,
 }
 
 impl Worker {
@@ -100,10 +100,10 @@ impl Worker {
         std::thread::Builder::new()
             .name("trace-verify".to_owned())
             .spawn_scoped(scope, move || {
-                let mut scratch = Scratch::default();
+                let mut scratch = HashBuffer::default();
                 for chunk in inbox {
                     let findings = look(chunk.bytes(), &mut scratch);
-                    if outbox.send(Looked { chunk, findings }).is_err() {
+                    if outbox.send(CheckedChunk { chunk, findings }).is_err() {
                         return;
                     }
                 }
@@ -112,20 +112,20 @@ impl Worker {
     }
 }
 
-struct Looked {
+struct CheckedChunk {
     chunk: Chunk,
     /// `None`: to be judged line by line.
-    findings: Option<Findings>,
+    findings: Option<ChunkFindings>,
 }
 
-struct Findings {
+struct ChunkFindings {
     /// One per session, in order of appearance.
-    runs: Vec<Run>,
+    runs: Vec<LinkedRun>,
     lines: u64,
 }
 
 /// Events of one session that hold and are linked to each other.
-struct Run {
+struct LinkedRun {
     session: SessionId,
     /// What the first one claims to come behind.
     first: u64,
@@ -139,9 +139,9 @@ struct Run {
 }
 
 /// What can be said of a chunk without knowing what stands before it.
-fn look(bytes: &[u8], scratch: &mut Scratch) -> Option<Findings> {
+fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
     let text = simdutf8::basic::from_utf8(bytes).ok()?; // silent-ok: judged line by line
-    let (mut runs, mut places) = (Vec::<Run>::new(), HashMap::new());
+    let (mut runs, mut places) = (Vec::<LinkedRun>::new(), HashMap::new());
     let (mut lines, mut start, mut last) = (0, 0, ("", 0));
     for end in memchr_iter(b'\n', bytes) {
         let line = text.get(start..end)?;
@@ -158,7 +158,7 @@ fn look(bytes: &[u8], scratch: &mut Scratch) -> Option<Findings> {
             match places.entry(session) {
                 Entry::Occupied(place) => *place.get(),
                 Entry::Vacant(free) => {
-                    runs.push(Run::before(session, &event)?);
+                    runs.push(LinkedRun::before(session, &event)?);
                     *free.insert(runs.len() - 1)
                 }
             }
@@ -170,10 +170,10 @@ fn look(bytes: &[u8], scratch: &mut Scratch) -> Option<Findings> {
             std::borrow::Cow::Owned(_) => ("", 0),
         };
     }
-    (start == bytes.len()).then_some(Findings { runs, lines })
+    (start == bytes.len()).then_some(ChunkFindings { runs, lines })
 }
 
-impl Run {
+impl LinkedRun {
     /// The empty run in front of `event`.
     fn before(session: SessionId, event: &RawEvent<'_>) -> Option<Self> {
         let previous = Digest::from_hex(&event.previous_event_hash)?;
@@ -188,7 +188,7 @@ impl Run {
         })
     }
 
-    fn extend(&mut self, event: &RawEvent<'_>, scratch: &mut Scratch) -> Option<()> {
+    fn extend(&mut self, event: &RawEvent<'_>, scratch: &mut HashBuffer) -> Option<()> {
         let linked = event.previous_event_hash.as_bytes() == self.head_text;
         if !linked || self.first.checked_add(self.events) != Some(event.sequence) {
             return None;
@@ -202,14 +202,14 @@ impl Run {
 }
 
 #[derive(Default)]
-struct Merger {
+struct ChunkMerger {
     verifier: Verifier,
     /// Lines before the next chunk.
     lines: u64,
 }
 
-impl Merger {
-    fn take(&mut self, looked: &Looked) {
+impl ChunkMerger {
+    fn take(&mut self, looked: &CheckedChunk) {
         match &looked.findings {
             Some(findings) if self.accepts(findings) => {
                 for run in &findings.runs {
@@ -221,7 +221,7 @@ impl Merger {
         }
     }
 
-    fn accepts(&self, findings: &Findings) -> bool {
+    fn accepts(&self, findings: &ChunkFindings) -> bool {
         let room = super::MAX_SESSIONS.saturating_sub(self.verifier.sessions.len());
         self.verifier.fault.is_none()
             && findings.runs.len() <= room
@@ -245,20 +245,20 @@ impl Merger {
 }
 
 impl Verifier {
-    fn tip(&self, session: &SessionId) -> Tip {
-        self.sessions.get(session).copied().unwrap_or(Tip::START)
+    fn tip(&self, session: &SessionId) -> ChainTip {
+        self.sessions.get(session).copied().unwrap_or(ChainTip::START)
     }
 
     /// Whether judging the run's events one by one would accept them all.
-    fn goes_on_with(&self, run: &Run) -> bool {
+    fn goes_on_with(&self, run: &LinkedRun) -> bool {
         let tip = self.tip(&run.session);
         // INVARIANT: `run.profiles` is exact on every profile that `tip` still has: the worker's candidates only ever were a superset.
         tip.events == run.first && tip.head == run.previous && !tip.profiles.and(run.profiles).is_none()
     }
 
-    fn extend(&mut self, run: &Run) {
+    fn extend(&mut self, run: &LinkedRun) {
         let tip = self.tip(&run.session);
-        let next = Tip {
+        let next = ChainTip {
             events: tip.events + run.events,
             head: run.head,
             profiles: tip.profiles.and(run.profiles),

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use clawk_proto::Digest;
 
 use super::FaultKind;
-use crate::canonical::{CanonicalError, Plainness, Profile, payload_text, transcode};
-use crate::chain::{Preimage, Scratch, hash, hex_into};
+use crate::canonical::{CanonicalError, CanonicalPlainness, Profile, payload_text, transcode};
+use crate::chain::{EventPreimage, HashBuffer, hash, hex_into};
 use crate::event::RawEvent;
 
 /// A set of profiles.
@@ -60,11 +60,14 @@ impl ProfileSet {
 pub(crate) fn satisfied(
     event: &RawEvent<'_>,
     candidates: ProfileSet,
-    scratch: &mut Scratch,
+    scratch: &mut HashBuffer,
 ) -> Result<(ProfileSet, Digest), (FaultKind, String)> {
     // Where the text is the same for both, and the third reading surely hashes another timestamp, one hash settles all.
     let both = candidates.and(ProfileSet::SAME_WHEN_PLAIN);
-    if event.plainness == Some(Plainness::Everywhere) && !both.is_none() && is_as_we_write(&event.timestamp) {
+    if event.plainness == Some(CanonicalPlainness::Everywhere)
+        && !both.is_none()
+        && is_as_we_write(&event.timestamp)
+    {
         let digest = hash(&preimage(event, &event.payload, &event.timestamp), scratch);
         if *hex_into(&digest, &mut [0; 64]) == *event.event_hash {
             return Ok((both, digest));
@@ -118,7 +121,7 @@ pub(crate) fn satisfied(
 
 fn payload_under<'a>(profile: Profile, event: &'a RawEvent<'_>) -> Result<Cow<'a, str>, CanonicalError> {
     match (event.plainness, profile) {
-        (Some(Plainness::Everywhere), _) | (Some(Plainness::JcsOnly), Profile::Jcs) => {
+        (Some(CanonicalPlainness::Everywhere), _) | (Some(CanonicalPlainness::JcsOnly), Profile::Jcs) => {
             Ok(Cow::Borrowed(&event.payload))
         }
         (_, Profile::Jcs) => payload_text(&event.payload).map(Cow::Owned),
@@ -126,8 +129,8 @@ fn payload_under<'a>(profile: Profile, event: &'a RawEvent<'_>) -> Result<Cow<'a
     }
 }
 
-fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -> Preimage<'a> {
-    Preimage {
+fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -> EventPreimage<'a> {
+    EventPreimage {
         version: &event.trace_version,
         event_id: &event.event_id,
         trace_id: &event.trace_id,

@@ -40,7 +40,7 @@ impl FaultKind {
 
 /// The first fault of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct TraceFault {
     /// What kind.
     pub kind: FaultKind,
     /// For people.
@@ -70,23 +70,23 @@ pub struct SessionReport {
 
 /// The outcome of a verification; serialises as DESIGN §6 says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct VerificationReport {
     /// Every event holds. An empty trace is valid.
     pub valid: bool,
     /// Events read, those behind a fault included.
     pub event_count: u64,
     /// The first fault.
-    pub fault: Option<Fault>,
+    pub fault: Option<TraceFault>,
     /// The profiles that all sessions satisfy, as far as they hold; empty for an empty trace.
     pub profiles: Vec<Profile>,
     /// In order of appearance.
     pub sessions: Vec<SessionReport>,
 }
 
-impl Report {
+impl VerificationReport {
     pub(super) fn new(
         event_count: u64,
-        fault: Option<Fault>,
+        fault: Option<TraceFault>,
         profiles: Vec<Profile>,
         sessions: Vec<SessionReport>,
     ) -> Self {
@@ -101,9 +101,9 @@ impl Report {
     }
 }
 
-impl Report {
+impl VerificationReport {
     /// Takes a fault in that is known from elsewhere, unless there is one already.
-    pub fn refuse(&mut self, fault: Fault) {
+    pub fn refuse(&mut self, fault: TraceFault) {
         self.valid = false;
         self.fault.get_or_insert(fault);
     }
@@ -112,7 +112,7 @@ impl Report {
     pub fn refuse_end(&mut self, kind: FaultKind, detail: String, session: SessionId, sequence: u64) {
         let (index, line) = (self.event_count, self.event_count + 1);
         self.valid = false;
-        self.fault = Some(Fault {
+        self.fault = Some(TraceFault {
             kind,
             detail,
             index,
@@ -123,10 +123,10 @@ impl Report {
     }
 }
 
-impl Serialize for Report {
+impl Serialize for VerificationReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Wire<'a> {
+        struct WireReport<'a> {
             valid: bool,
             event_count: u64,
             error: Option<&'static str>,
@@ -145,7 +145,7 @@ impl Serialize for Report {
             sessions: &'a [SessionReport],
         }
         let fault = self.fault.as_ref();
-        Wire {
+        WireReport {
             valid: self.valid,
             event_count: self.event_count,
             error: fault.map(|f| f.kind.code()),

@@ -6,14 +6,14 @@ use uuid::Uuid;
 
 use super::*;
 use crate::canonical::{Profile, payload_of};
-use crate::chain::{Chain, Draft, Scratch};
+use crate::chain::{Draft, HashBuffer, SessionChain};
 
 fn trace(session: u128, count: u64) -> Vec<SealedEvent> {
-    let mut chain = Chain::new(
+    let mut chain = SessionChain::new(
         SessionId(Uuid::from_u128(session)),
         Uuid::from_u128(session + 1000),
     );
-    let mut scratch = Scratch::default();
+    let mut scratch = HashBuffer::default();
     (0..count)
         .map(|n| {
             let payload =
@@ -140,7 +140,7 @@ fn kinds_of_faults_are_told_apart() {
     );
     // Event 2 rewritten with a hash of its own: the next link shows it.
     let mut other = events.clone();
-    let mut chain = Chain {
+    let mut chain = SessionChain {
         session: other[2].session_id,
         trace_id: other[2].trace_id,
         next_sequence: 2,
@@ -154,7 +154,7 @@ fn kinds_of_faults_are_told_apart() {
         event_type: "action.executed",
         payload: "{\"tool\":\"other\"}",
     };
-    other[2] = chain.link(&draft, &mut Scratch::default()).unwrap();
+    other[2] = chain.link(&draft, &mut HashBuffer::default()).unwrap();
     assert_eq!(kind_at(&jsonl(&other)), (FaultKind::BrokenLink, 3));
     let mut genesis = parsed(&events);
     genesis[0].previous_event_hash = Digest([1; 32]);
@@ -221,7 +221,7 @@ fn the_general_form_verifies_as_the_written_one() {
 }
 
 /// What one thread says that takes line by line.
-fn line_by_line(bytes: &[u8]) -> Report {
+fn line_by_line(bytes: &[u8]) -> VerificationReport {
     let mut verifier = Verifier::default();
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         let text = line.strip_suffix(b"\n").unwrap_or(line);
@@ -249,7 +249,7 @@ fn mixed() -> Vec<String> {
 }
 
 fn ascii(session: u128, count: u64) -> Vec<SealedEvent> {
-    let mut chain = Chain::new(SessionId(Uuid::from_u128(session)), Uuid::from_u128(9));
+    let mut chain = SessionChain::new(SessionId(Uuid::from_u128(session)), Uuid::from_u128(9));
     let link = |n| {
         let draft = Draft {
             event_id: Uuid::from_u128(n),
@@ -259,12 +259,12 @@ fn ascii(session: u128, count: u64) -> Vec<SealedEvent> {
             event_type: "action.requested",
             payload: "{\"action_id\":\"echo\",\"parameters_hash\":\"0123456789abcdef0123456789abcdef\"}",
         };
-        chain.link(&draft, &mut Scratch::default()).unwrap()
+        chain.link(&draft, &mut HashBuffer::default()).unwrap()
     };
     (0..u128::from(count)).map(link).collect()
 }
 
-fn on_threads(bytes: &[u8], chunk_bytes: usize, workers: usize) -> Report {
+fn on_threads(bytes: &[u8], chunk_bytes: usize, workers: usize) -> VerificationReport {
     parallel::verify(bytes, parallel::Plan { chunk_bytes, workers }).unwrap()
 }
 
@@ -383,8 +383,8 @@ fn a_file_and_a_state_directory_are_measured_alike() {
             event_type: "action.executed",
             payload: &payload,
         };
-        let mut chain = Chain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
-        chain.link(&draft, &mut Scratch::default()).unwrap()
+        let mut chain = SessionChain::new(SessionId(Uuid::from_u128(1)), Uuid::from_u128(2));
+        chain.link(&draft, &mut HashBuffer::default()).unwrap()
     };
     let frame = serde_json::to_string(&sealed(0)).unwrap().len();
     for (bytes, taken) in [(MAX_LINE_BYTES, true), (MAX_LINE_BYTES + 1, false)] {
@@ -396,7 +396,7 @@ fn a_file_and_a_state_directory_are_measured_alike() {
         verifier.push(&RawEvent::of_sealed(&event), 1);
         let of_state = verifier.finish();
         assert_eq!((of_file.valid, of_state.valid), (taken, taken), "{bytes} bytes");
-        let detail = |report: Report| report.fault.map(|fault| fault.detail);
+        let detail = |report: VerificationReport| report.fault.map(|fault| fault.detail);
         assert_eq!(detail(of_file), detail(of_state));
     }
 }

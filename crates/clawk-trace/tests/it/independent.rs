@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
 use clawk_trace::verify::Verifier;
-use clawk_trace::{Chain, Draft, MAX_LINE_BYTES, Scratch, verify};
+use clawk_trace::{Draft, HashBuffer, MAX_LINE_BYTES, SessionChain, verify};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -37,9 +37,9 @@ fn driven(mode: &str, text: &str) -> String {
 
 /// Events of interleaved sessions with all kinds of payload that the runtime writes.
 fn generated(count: u64, sessions: u64) -> String {
-    let chain = |n| Chain::new(SessionId(Uuid::from_u128(n)), Uuid::from_u128(n << 64));
-    let mut chains: Vec<Chain> = (0..u128::from(sessions)).map(|n| chain(n + 1)).collect();
-    let (mut scratch, mut text, mut seed) = (Scratch::default(), String::new(), 1u64);
+    let chain = |n| SessionChain::new(SessionId(Uuid::from_u128(n)), Uuid::from_u128(n << 64));
+    let mut chains: Vec<SessionChain> = (0..u128::from(sessions)).map(|n| chain(n + 1)).collect();
+    let (mut scratch, mut text, mut seed) = (HashBuffer::default(), String::new(), 1u64);
     let words = [
         "echo",
         "Grüße 你好 🦀",
@@ -129,8 +129,8 @@ fn it_agrees_on_the_largest_event() {
             event_type: "action.requested",
             payload: &payload,
         };
-        let mut chain = Chain::new(SessionId(Uuid::from_u128(3)), Uuid::from_u128(4));
-        let event = chain.link(&draft, &mut Scratch::default()).unwrap();
+        let mut chain = SessionChain::new(SessionId(Uuid::from_u128(3)), Uuid::from_u128(4));
+        let event = chain.link(&draft, &mut HashBuffer::default()).unwrap();
         serde_json::to_string(&event).unwrap() + "\n"
     };
     let frame = line(0).len() - 1;

@@ -5,7 +5,7 @@
 mod independent;
 
 use clawk_trace::canonical::{Profile, transcode};
-use clawk_trace::chain::{Preimage, Scratch, hash};
+use clawk_trace::chain::{EventPreimage, HashBuffer, hash};
 use clawk_trace::verify;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -46,7 +46,7 @@ struct Event<'a> {
 
 impl Event<'_> {
     fn hash(&self, payload: &str, timestamp: &str) -> String {
-        let parts = Preimage {
+        let parts = EventPreimage {
             version: &self.trace_version,
             event_id: &self.event_id,
             trace_id: &self.trace_id,
@@ -59,7 +59,7 @@ impl Event<'_> {
             payload,
             previous: &self.previous_event_hash,
         };
-        hash(&parts, &mut Scratch::default()).to_hex()
+        hash(&parts, &mut HashBuffer::default()).to_hex()
     }
 
     /// The event as the only line of a trace.

@@ -14,16 +14,16 @@ use std::time::Duration;
 
 use crate::state::kept::AuditDb;
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Journal, Scan};
+use clawk_kernel::ports::{Journal, JournalScan};
 use clawk_manifest::model::{Audit as Wanted, AuditDestination, Policy};
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::written;
 use record::AuditContents;
-use sink::Sink;
+use sink::AuditSink;
 
 /// The first and the longest wait after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -78,7 +78,7 @@ pub(crate) struct Audit {
     wanted: Wanted,
     journal: Arc<dyn Journal>,
     cursor: PathBuf,
-    sink: Sink,
+    sink: AuditSink,
     writable: Arc<AtomicBool>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn of(
     settings: &Settings,
     state: AuditedState<'_>,
     journal: &Arc<dyn Journal>,
-    env: &Env,
+    env: &EnvironmentSource,
     writable: &Arc<AtomicBool>,
 ) -> Result<Vec<Audit>> {
     let mut audits = Vec::new();
@@ -104,23 +104,23 @@ pub(crate) fn of(
                     .sqlite
                     .clone()
                     .unwrap_or_else(|| folder.join(format!("{}.db", policy.name)));
-                Sink::sqlite(AuditDb::new(file), wanted.retention)
+                AuditSink::sqlite(AuditDb::new(file), wanted.retention)
             }
             AuditDestination::File => {
                 let file = settings
                     .file
                     .clone()
                     .unwrap_or_else(|| folder.join(format!("{}.jsonl", policy.name)));
-                Sink::file(file, settings.max_file_bytes, wanted.retention)
+                AuditSink::file(file, settings.max_file_bytes, wanted.retention)
             }
             AuditDestination::Webhook => match &settings.webhook {
-                Some(url) => Sink::webhook(url, env).context("`audit.webhook`")?,
+                Some(url) => AuditSink::webhook(url, env).context("`audit.webhook`")?,
                 None => bail!(
                     "the policy `{}` audits to a webhook; name it in clawk.toml: `[audit] webhook = \"https://…\"`",
                     policy.name
                 ),
             },
-            AuditDestination::Syslog => Sink::syslog(&settings.syslog).context("`audit.syslog`")?,
+            AuditDestination::Syslog => AuditSink::syslog(&settings.syslog).context("`audit.syslog`")?,
         };
         std::fs::create_dir_all(&folder).with_context(|| format!("can't make `{}`", folder.display()))?;
         sink.check()
@@ -214,20 +214,20 @@ impl Audit {
         Ok(events.len())
     }
 
-    fn scan(&self, after_row: u64) -> Scan {
-        Scan {
+    fn scan(&self, after_row: u64) -> JournalScan {
+        JournalScan {
             after_row,
             limit: BATCH,
             kinds: record::KINDS,
             // Reasons are contents, too.
             with_content: self.contents == AuditContents::AsWanted,
-            ..Scan::default()
+            ..JournalScan::default()
         }
     }
 
     /// Events that wait, as far as one look tells.
     async fn waiting(&self, row: u64) -> usize {
-        let scan = Scan {
+        let scan = JournalScan {
             with_content: false,
             limit: 10_000,
             ..self.scan(row)

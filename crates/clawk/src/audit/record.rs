@@ -2,7 +2,7 @@
 
 use clawk_events::Event;
 use clawk_kernel::kind;
-use clawk_kernel::ports::Recorded;
+use clawk_kernel::ports::RecordedEvent;
 use clawk_manifest::model::Audit;
 use clawk_policy::leak::Scanner;
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ pub(super) enum AuditContents {
 
 /// A record.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
+pub(super) struct AuditRecord {
     /// RFC 3339.
     pub(super) at: String,
     /// Milliseconds since the epoch.
@@ -54,7 +54,12 @@ pub(super) struct Record {
 }
 
 /// `None`: the policy does not want it.
-pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: AuditContents) -> Option<Record> {
+pub(super) fn of(
+    event: &RecordedEvent,
+    wanted: &Audit,
+    policy: &str,
+    contents: AuditContents,
+) -> Option<AuditRecord> {
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
@@ -95,7 +100,7 @@ pub(super) fn of(event: &Recorded, wanted: &Audit, policy: &str, contents: Audit
         let _found = scanner.redact_json(&mut value);
         record.insert(member.to_owned(), value);
     }
-    Some(Record {
+    Some(AuditRecord {
         at: event.at.to_string(),
         at_ms: event.at.as_millis(),
         session: event.session.to_string(),

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use crate::state::kept::{AuditDb, AuditRow};
 use anyhow::{Context, Result, bail};
-use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::time::{Clock as _, SystemClock};
-use clawk_manifest::model::Duration as Retention;
-use clawk_secrets::Env;
+use clawk_manifest::model::ManifestDuration as Retention;
+use clawk_secrets::EnvironmentSource;
 
-use super::record::Record;
+use super::record::AuditRecord;
 
 /// Largest answer of a webhook, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
@@ -25,7 +25,7 @@ const PRIORITY: u32 = 13 * 8 + 5;
 
 /// A destination.
 #[derive(Debug)]
-pub(super) enum Sink {
+pub(super) enum AuditSink {
     File {
         path: PathBuf,
         max_bytes: u64,
@@ -37,13 +37,13 @@ pub(super) enum Sink {
     },
     Webhook {
         url: Url,
-        client: Client,
+        client: EgressClient,
     },
     Unix(PathBuf),
     Udp(String),
 }
 
-impl Sink {
+impl AuditSink {
     pub(super) const fn file(path: PathBuf, max_bytes: u64, retention: Option<Retention>) -> Self {
         Self::File {
             path,
@@ -56,15 +56,15 @@ impl Sink {
         Self::Sqlite { db, retention }
     }
 
-    pub(super) fn webhook(url: &str, env: &Env) -> Result<Self> {
+    pub(super) fn webhook(url: &str, env: &EnvironmentSource) -> Result<Self> {
         let url: Url = url.parse().context("is no address")?;
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: 3_000,
             first_byte_ms: 10_000,
             idle_ms: 5_000,
             total_ms: 15_000,
         };
-        let client = Client::for_provider(&url, env, deadlines, MAX_ANSWER_BYTES)?;
+        let client = EgressClient::for_provider(&url, env, deadlines, MAX_ANSWER_BYTES)?;
         Ok(Self::Webhook { url, client })
     }
 
@@ -101,7 +101,7 @@ impl Sink {
     }
 
     /// Delivers all of them, or fails.
-    pub(super) async fn put(&mut self, records: &[Record]) -> Result<()> {
+    pub(super) async fn put(&mut self, records: &[AuditRecord]) -> Result<()> {
         match self {
             Self::Sqlite { db, .. } => {
                 let rows: Vec<AuditRow> = records.iter().map(row).collect();
@@ -154,7 +154,7 @@ impl Sink {
     }
 }
 
-impl Sink {
+impl AuditSink {
     /// Removes what is kept longer than the policy says, where records lie here. What was sent away is the receiver's to keep.
     pub(super) async fn expire(&self) -> Result<()> {
         match self {
@@ -192,7 +192,7 @@ impl Sink {
     }
 }
 
-fn row(record: &Record) -> AuditRow {
+fn row(record: &AuditRecord) -> AuditRow {
     AuditRow {
         at_ms: record.at_ms,
         kind: record.kind.clone(),
@@ -296,7 +296,7 @@ fn udp(address: &str) -> Result<UdpSocket> {
 }
 
 /// RFC 5424: priority, version, time, host, program, process, message id, no structured data, the record.
-fn message(record: &Record) -> String {
+fn message(record: &AuditRecord) -> String {
     let kind: String = record.kind.chars().take(32).collect();
     let mut line = record.line.as_str();
     let mut cut = "";

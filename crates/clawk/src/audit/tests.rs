@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clawk_kernel::testing::{MemJournal, Rig, manifest};
-use clawk_kernel::{Door, Kernel};
+use clawk_kernel::{EntryPoint, Kernel};
 use clawk_manifest::model::Policy;
 use clawk_proto::RequestId;
 use clawk_proto::method::{CallContext, ToolCallParams};
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +53,7 @@ fn audits_of(
         settings,
         state,
         &journal,
-        &Env::fixed::<&str, &str>([]),
+        &EnvironmentSource::fixed::<&str, &str>([]),
         writable,
     )
 }
@@ -66,7 +66,7 @@ fn rig() -> Rig {
 }
 
 async fn call(kernel: &Kernel, n: u32, arguments: Value) {
-    let door = Door::launcher("test");
+    let door = EntryPoint::launcher("test");
     let session = kernel.open(door).await.unwrap().id;
     let params = ToolCallParams {
         name: "write".to_owned(),
@@ -346,7 +346,7 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
     }
     let asked = |log: bool| json!({"destination": "file", "log_approvals": log});
     for log in [true, false] {
-        let event = clawk_kernel::ports::Recorded {
+        let event = clawk_kernel::ports::RecordedEvent {
             kind: clawk_kernel::kind::APPROVAL_ANSWERED.to_owned(),
             payload: "{}".to_owned(),
             ..first_event().await
@@ -396,7 +396,7 @@ async fn records_in_an_encrypted_state_hold_no_contents() {
     }
 }
 
-async fn first_event() -> clawk_kernel::ports::Recorded {
+async fn first_event() -> clawk_kernel::ports::RecordedEvent {
     let rig = rig();
     let _kernel = rig.start().await;
     rig.journal.events().remove(0)

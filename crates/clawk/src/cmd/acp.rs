@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use clawk_server::{Host, Options, Rights};
+use clawk_server::{AgentHost, ClientRights, Options};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::serve::cancelled_by_signals;
-use crate::compose::{self, Blueprint, Launched};
-use crate::config::{Config, Outside};
+use crate::compose::{self, LaunchedAgentFactory, ResolvedConfig};
+use crate::config::{AllowOutsideArgs, Config};
 
 /// Flags of `clawk acp`.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -51,17 +51,17 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 async fn serve(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let cancel = cancelled_by_signals()?;
     let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
-    let blueprint = Blueprint::with_config(&args.manifest, config).await?;
-    let launched = Launched::new(blueprint, args.state.as_deref(), None).await?;
+    let blueprint = ResolvedConfig::with_config(&args.manifest, config).await?;
+    let launched = LaunchedAgentFactory::new(blueprint, args.state.as_deref(), None).await?;
     let launched = Arc::new(launched.reaching_providers());
-    let host = Host::new(Arc::clone(&launched) as _, Options::default());
+    let host = AgentHost::new(Arc::clone(&launched) as _, Options::default());
     host.start(None).await?;
     let (doors, over) = (TaskTracker::new(), CancellationToken::new());
     doors.spawn(launched.control(&host)?.serve(over.clone()));
     let (input, output) = clawk_server::standard();
     let workdir = launched.blueprint().workdir.clone();
     tokio::select! {
-        () = clawk_server::serve_acp(input, output, host.clone(), Rights::launcher(), workdir, cancel) => {}
+        () = clawk_server::serve_acp(input, output, host.clone(), ClientRights::launcher(), workdir, cancel) => {}
         () = host.stopping() => {}
     }
     host.close("the editor has gone").await;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clawk_proto::{Digest, RequestId};
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{compose, state};
 
 mod past;
@@ -29,14 +29,14 @@ pub(crate) struct ListArgs {
     answered: bool,
 
     #[command(subcommand)]
-    show: Option<Show>,
+    show: Option<ApprovalsCommand>,
 
     /// End a standing grant
     #[arg(long, value_name = "GRANT", conflicts_with_all = ["granted", "answered"])]
     revoke: Option<String>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -45,7 +45,7 @@ pub(crate) struct ListArgs {
 
 /// Looks of `clawk approvals`.
 #[derive(Debug, clap::Subcommand)]
-enum Show {
+enum ApprovalsCommand {
     /// Print the whole question, nothing folded, and the command that approves it
     Show(ShowArgs),
 }
@@ -58,7 +58,7 @@ struct ShowArgs {
     id: RequestId,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -116,7 +116,7 @@ struct AnswerArgs {
     reason: Option<String>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -133,7 +133,7 @@ fn digest(text: &str) -> Result<Digest, String> {
 
 /// Lists what waits.
 pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
-    if let Some(Show::Show(args)) = &args.show {
+    if let Some(ApprovalsCommand::Show(args)) = &args.show {
         return whole(args);
     }
     if let Some(grant) = &args.revoke {
@@ -207,7 +207,7 @@ fn hidden(question: &Value) -> u64 {
 }
 
 fn print(waiting: &[Value]) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for (position, question) in waiting.iter().enumerate() {
         if position > 0 {
             out::line("")?;
@@ -221,7 +221,7 @@ fn print(waiting: &[Value]) -> Result<()> {
 }
 
 /// One question about several calls, step by step.
-fn show_plan(plan: &Value, paint: Paint) -> Result<()> {
+fn show_plan(plan: &Value, paint: TerminalStyle) -> Result<()> {
     let steps = plan.get("steps").and_then(Value::as_array).map(Vec::as_slice);
     let steps = steps.unwrap_or_default();
     let id = plan.get("id").and_then(Value::as_str).unwrap_or_default();
@@ -242,7 +242,7 @@ fn show_plan(plan: &Value, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-fn show(question: &Value, paint: Paint) -> Result<()> {
+fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
     let text = |member: &str| out::one_line(question.get(member).and_then(Value::as_str).unwrap_or_default());
     out::line(&format!(
         "{}  {}",
@@ -348,7 +348,7 @@ fn steps(answer: &Value) -> String {
 
 fn ask(state: &Path, method: &str, params: &Value) -> Result<Value> {
     compose::runtime()?.block_on(async {
-        match Client::connect(state).await {
+        match ControlClient::connect(state).await {
             Ok(mut client) => client
                 .ask(method, params)
                 .await

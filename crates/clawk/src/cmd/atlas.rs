@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
-use clawk_carp::atlas::{Action, Executor, Policy, Rule};
+use clawk_carp::atlas::{AtlasAction, Executor, Policy, Rule};
 use clawk_carp::depend::{self, DependError};
-use clawk_carp::fault::Fault;
+use clawk_carp::fault::CarpFault;
 use clawk_carp::load::LoadError;
 use clawk_carp::set::SetError;
 use clawk_carp::{Atlas, AtlasSet, Options};
@@ -16,7 +16,7 @@ use clawk_proto::carp::RiskTier;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::pack;
 
 /// Flags of `clawk atlas`.
@@ -24,7 +24,7 @@ use crate::pack;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: AtlasCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ Examples:
   clawk atlas show examples/atlas                 actions, policies in the order they are asked, context";
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum AtlasCommand {
     /// Check Atlases, each alone and all together; exits with 1 if one is not valid
     #[command(after_help = EXAMPLES)]
     Validate {
@@ -74,9 +74,9 @@ enum Verb {
 /// Does it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        Verb::Validate { paths, format } => validate(paths, *format),
-        Verb::Show { path, format } => show(path, *format),
-        Verb::Pack { path, out, format } => pack_up(path, out, *format),
+        AtlasCommand::Validate { paths, format } => validate(paths, *format),
+        AtlasCommand::Show { path, format } => show(path, *format),
+        AtlasCommand::Pack { path, out, format } => pack_up(path, out, *format),
     }
 }
 
@@ -111,30 +111,30 @@ fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
 
 /// What was found in one Atlas.
 #[derive(Debug, Serialize)]
-struct Checked {
+struct AtlasCheck {
     path: PathBuf,
     atlas_id: Option<Arc<str>>,
     version: Option<String>,
     valid: bool,
-    errors: Vec<Fault>,
+    errors: Vec<CarpFault>,
     /// Errors beyond those shown.
     left_out: usize,
-    warnings: Vec<Fault>,
+    warnings: Vec<CarpFault>,
 }
 
 /// What was found in all of them.
 #[derive(Debug, Serialize)]
-struct Report {
+struct AtlasCheckReport {
     valid: bool,
-    atlases: Vec<Checked>,
+    atlases: Vec<AtlasCheck>,
     /// What stands between them; its pointers are empty.
-    together: Together,
+    together: CrossAtlasFaults,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Together {
-    errors: Vec<Fault>,
-    warnings: Vec<Fault>,
+struct CrossAtlasFaults {
+    errors: Vec<CarpFault>,
+    warnings: Vec<CarpFault>,
 }
 
 fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
@@ -148,9 +148,9 @@ fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
     let together = if atlases.len() == paths.len() {
         together(&atlases)
     } else {
-        Together::default()
+        CrossAtlasFaults::default()
     };
-    let report = Report {
+    let report = AtlasCheckReport {
         valid: together.errors.is_empty() && checked.iter().all(|one| one.valid),
         atlases: checked,
         together,
@@ -166,8 +166,8 @@ fn validate(paths: &[PathBuf], format: Format) -> Result<ExitCode> {
     })
 }
 
-fn check(path: &Path) -> (Option<Atlas>, Checked) {
-    let mut found = Checked {
+fn check(path: &Path) -> (Option<Atlas>, AtlasCheck) {
+    let mut found = AtlasCheck {
         path: path.to_owned(),
         atlas_id: None,
         version: None,
@@ -203,8 +203,8 @@ fn check(path: &Path) -> (Option<Atlas>, Checked) {
     (None, found)
 }
 
-fn fault(code: &str, message: String) -> Fault {
-    Fault {
+fn fault(code: &str, message: String) -> CarpFault {
+    CarpFault {
         path: String::new(),
         code: code.to_owned(),
         message,
@@ -213,8 +213,8 @@ fn fault(code: &str, message: String) -> Fault {
 
 /// Whether they can be loaded side by side. A dependency that was not named is only pointed out: an author checks one
 /// Atlas at a time.
-fn together(atlases: &[Arc<Atlas>]) -> Together {
-    let mut found = Together::default();
+fn together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
+    let mut found = CrossAtlasFaults::default();
     for error in depend::check(atlases).err().into_iter().flatten() {
         match &error {
             DependError::Missing { .. } => {
@@ -243,8 +243,8 @@ fn together(atlases: &[Arc<Atlas>]) -> Together {
     found
 }
 
-fn people(report: &Report) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(report: &AtlasCheckReport) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     for one in &report.atlases {
         let name = one_line(&one.path.display().to_string());
         for error in &one.errors {
@@ -274,7 +274,7 @@ fn people(report: &Report) -> Result<()> {
 }
 
 /// One finding: how bad, where, what and the cure, for machines.
-pub(super) fn finding(severity: &str, fault: &Fault) -> String {
+pub(super) fn finding(severity: &str, fault: &CarpFault) -> String {
     let place = if fault.path.is_empty() {
         String::new()
     } else {
@@ -292,14 +292,14 @@ pub(super) fn loaded(path: &Path) -> Result<Atlas> {
     let (atlas, found) = check(path);
     let name = one_line(&path.display().to_string());
     let Some(atlas) = atlas else {
-        let paint = Paint::stderr();
+        let paint = TerminalStyle::stderr();
         for error in &found.errors {
             out::note(&finding(&paint.red("error"), error));
         }
         bail!("`{name}` is not a valid Atlas; `clawk atlas validate {name}` says all of it");
     };
     for warning in &found.warnings {
-        let text = finding(&Paint::stderr().yellow("warning"), warning);
+        let text = finding(&TerminalStyle::stderr().yellow("warning"), warning);
         out::note(&format!("{name}: {text}"));
     }
     Ok(atlas)
@@ -309,7 +309,7 @@ fn show(path: &Path, format: Format) -> Result<ExitCode> {
     let atlas = loaded(path)?;
     match format {
         Format::Json => out::json(&document(&atlas))?,
-        Format::Human => described(&atlas, Paint::stdout())?,
+        Format::Human => described(&atlas, TerminalStyle::stdout())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -357,7 +357,7 @@ fn document(atlas: &Atlas) -> Value {
 }
 
 /// What runs an action, as a manifest writes it.
-fn executor(action: &Action) -> String {
+fn executor(action: &AtlasAction) -> String {
     match &action.executor {
         None => format!("tool:{}", action.shown.action_id),
         Some(Executor::Tool(name)) => format!("tool:{name}"),
@@ -366,7 +366,7 @@ fn executor(action: &Action) -> String {
     }
 }
 
-fn described(atlas: &Atlas, paint: Paint) -> Result<()> {
+fn described(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
     let head = format!("{} {}", atlas.id, atlas.version);
     out::line(&format!("{}  {}", paint.bold(&head), clipped(&atlas.name, 100)))?;
     out::line(&paint.dim(&clipped(&atlas.description, 200)))?;
@@ -411,7 +411,7 @@ fn described(atlas: &Atlas, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-fn section(paint: Paint, title: &str, entries: usize) -> Result<()> {
+fn section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
     let none = if entries == 0 { " none" } else { "" };
     Ok(out::line(&format!(
         "\n{}{none}",
@@ -420,7 +420,7 @@ fn section(paint: Paint, title: &str, entries: usize) -> Result<()> {
 }
 
 /// A tier in its colour, of one width.
-pub(super) fn tier(paint: Paint, tier: RiskTier) -> String {
+pub(super) fn tier(paint: TerminalStyle, tier: RiskTier) -> String {
     let text = format!("  {:<8}", tier.name());
     match tier {
         RiskTier::Low => text,
@@ -455,7 +455,7 @@ fn rule(policy: &Policy) -> String {
     )
 }
 
-fn when(conditions: &clawk_carp::atlas::Conditions) -> String {
+fn when(conditions: &clawk_carp::atlas::PolicyConditions) -> String {
     let parameters = conditions.parameters();
     if parameters.is_empty() {
         return String::new();

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 
 use crate::state::kept::read_only;
 use anyhow::{Context, Result};
-use clawk_kernel::purse::{Amount, Budget, LimitState, ModelPrice, PurseState, Unit, Window, hour_of};
+use clawk_kernel::purse::{
+    BudgetAccountState, BudgetAmount, BudgetReport, BudgetUnit, LimitState, ModelPrice, Window, hour_of,
+};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::json;
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{compose, state};
 
 /// Flags of `clawk budget`.
@@ -19,7 +21,7 @@ use crate::{compose, state};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -45,9 +47,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What the running agent says; `None`: none runs.
-fn running(dir: &Path) -> Result<Option<Budget>> {
+fn running(dir: &Path) -> Result<Option<BudgetReport>> {
     compose::runtime()?.block_on(async {
-        match Client::connect(dir).await {
+        match ControlClient::connect(dir).await {
             Ok(mut client) => {
                 let answer = client.ask("clawk.budget", &json!({})).await;
                 let answer = answer.context("the running agent refused")?;
@@ -59,13 +61,13 @@ fn running(dir: &Path) -> Result<Option<Budget>> {
     })
 }
 
-fn show(budget: &Budget, format: Format) -> Result<()> {
+fn show(budget: &BudgetReport, format: Format) -> Result<()> {
     if format == Format::Json {
         return out::json(
             &json!({"running": true, "at": budget.at, "purses": budget.purses, "models": budget.models, "table_date": budget.table_date}),
         );
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for purse in &budget.purses {
         let indent = "  ".repeat(purse.depth);
         let name = out::one_line(&purse.name);
@@ -87,7 +89,7 @@ fn show(budget: &Budget, format: Format) -> Result<()> {
 }
 
 /// What is known of a model's price.
-fn priced(of: &ModelPrice, table_date: &str, paint: Paint) -> String {
+fn priced(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
     let (provider, model) = (out::one_line(&of.provider), out::one_line(&of.model));
     let Some(price) = of.price else {
         return format!(
@@ -119,7 +121,7 @@ fn priced(of: &ModelPrice, table_date: &str, paint: Paint) -> String {
     )
 }
 
-fn sums(purse: &PurseState) -> String {
+fn sums(purse: &BudgetAccountState) -> String {
     let aside = if purse.reserved.is_zero() {
         String::new()
     } else {
@@ -128,7 +130,7 @@ fn sums(purse: &PurseState) -> String {
     format!("spent {}{aside}", amount(&purse.spent))
 }
 
-fn line_of(limit: &LimitState, paint: Paint) -> Option<String> {
+fn line_of(limit: &LimitState, paint: TerminalStyle) -> Option<String> {
     let unit = |count: u64| one(limit.unit, count);
     let Some(bound) = limit.bound else {
         let counted = limit.spent > 0 && limit.window != Window::Whole;
@@ -164,13 +166,13 @@ const fn word(window: Window) -> &'static str {
     }
 }
 
-fn one(unit: Unit, count: u64) -> String {
+fn one(unit: BudgetUnit, count: u64) -> String {
     match unit {
-        Unit::Tokens => format!("{count} tokens"),
-        Unit::CostMicrousd => dollars(count),
-        Unit::BusyMs => format!("{}.{:03} s", count / 1000, count % 1000),
-        Unit::Calls => format!("{count} calls"),
-        Unit::BytesOut => format!("{count} bytes"),
+        BudgetUnit::Tokens => format!("{count} tokens"),
+        BudgetUnit::CostMicrousd => dollars(count),
+        BudgetUnit::BusyMs => format!("{}.{:03} s", count / 1000, count % 1000),
+        BudgetUnit::Calls => format!("{count} calls"),
+        BudgetUnit::BytesOut => format!("{count} bytes"),
     }
 }
 
@@ -178,8 +180,8 @@ fn dollars(microusd: u64) -> String {
     format!("${}.{:06}", microusd / 1_000_000, microusd % 1_000_000)
 }
 
-fn amount(amount: &Amount) -> String {
-    let parts = Unit::ALL.map(|unit| (unit, amount.get(unit)));
+fn amount(amount: &BudgetAmount) -> String {
+    let parts = BudgetUnit::ALL.map(|unit| (unit, amount.get(unit)));
     let parts: Vec<String> = parts
         .into_iter()
         .filter(|(_, count)| *count > 0)
@@ -196,7 +198,7 @@ fn amount(amount: &Amount) -> String {
 fn kept(dir: &Path, format: Format) -> Result<()> {
     let now = SystemClock::default().now();
     let rows = read_only(dir)?.spent_since(hour_of(now.month().0))?;
-    let mut purses: BTreeMap<&str, [Amount; 3]> = BTreeMap::new();
+    let mut purses: BTreeMap<&str, [BudgetAmount; 3]> = BTreeMap::new();
     for row in &rows {
         let sums = purses.entry(&row.purse).or_default();
         for (sum, window) in sums.iter_mut().zip([Window::Hour, Window::Day, Window::Month]) {
@@ -215,7 +217,7 @@ fn kept(dir: &Path, format: Format) -> Result<()> {
     if purses.is_empty() {
         out::line("nothing spent this month")?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for (name, [hour, day, month]) in &purses {
         out::line(&paint.bold(&out::one_line(name)))?;
         for (sum, window) in [(hour, Window::Hour), (day, Window::Day), (month, Window::Month)] {

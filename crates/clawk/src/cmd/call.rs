@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clawk_client::{Client, ClientError, Options, Target};
+use clawk_client::{AgentAddress, AgentClient, ClientError, Options};
 use clawk_secrets::Secret;
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ pub(crate) fn token(variable: Option<&str>) -> Result<Option<Secret>> {
 
 /// Asks, and prints the answer.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let target = Target::parse(&args.target)?;
+    let target = AgentAddress::parse(&args.target)?;
     let params: Value = serde_json::from_str(&args.params).context("PARAMS are not JSON")?;
     let options = Options {
         token: token(args.token_env.as_deref())?,
@@ -72,8 +72,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     compose::runtime()?.block_on(call(args, target, options, params))
 }
 
-async fn call(args: &Args, target: Target, options: Options, params: Value) -> Result<ExitCode> {
-    let client = Client::connect(target, options).await?;
+async fn call(args: &Args, target: AgentAddress, options: Options, params: Value) -> Result<ExitCode> {
+    let client = AgentClient::connect(target, options).await?;
     let mut notices = client.notices();
     let params = client.completed(&args.method, params);
     let outcome = {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::compose::Blueprint;
+use crate::compose::ResolvedConfig;
 use crate::config::Config;
-use crate::out::{self, Format, Paint, one_line};
+use crate::out::{self, Format, TerminalStyle, one_line};
 use crate::{compose, state};
 
 /// Flags of `clawk channels`.
@@ -17,10 +17,10 @@ use crate::{compose, state};
 #[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<ChannelsCommand>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -39,7 +39,7 @@ Examples:
 Channels are connected while `clawk serve` runs. `remove` also works when it does not run: it reads the manifest.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum ChannelsCommand {
     /// Begin a run of a trigger now
     Fire {
         /// The channel
@@ -47,7 +47,7 @@ enum What {
         name: String,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
     },
     /// Remove what a channel installed elsewhere: the triggers and the table of a `db-trigger`
     Remove {
@@ -60,30 +60,30 @@ enum What {
         manifest: Option<PathBuf>,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
     },
     /// List the people who are paired with a channel; approve, deny and revoke pairings
     Pairing {
         #[command(subcommand)]
-        what: Pairing,
+        what: PairingCommand,
     },
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Pairing {
+enum PairingCommand {
     /// List paired people, and people who wait with a code
     List {
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Admit the person who got this code
-    Approve(Code),
+    Approve(PairingCodeArgs),
     /// Refuse the person who got this code
-    Deny(Code),
+    Deny(PairingCodeArgs),
     /// End a person's pairing
     Revoke {
         /// The platform's id of the sender, as `list` prints it
@@ -95,18 +95,18 @@ enum Pairing {
         channel: Option<String>,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Code {
+struct PairingCodeArgs {
     /// The code, as its owner reads it to you
     #[arg(value_name = "CODE")]
     code: String,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 }
 
 /// The manifest of an agent that does not run.
@@ -116,12 +116,12 @@ const BESIDE: &str = "claw.yaml";
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         None => list(&args.which, args.format),
-        Some(What::Fire { name, which }) => {
+        Some(ChannelsCommand::Fire { name, which }) => {
             ask(which, "clawk.channels.fire", &json!({ "name": name }))?;
             out::line(&format!("{name} is fired"))?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(What::Remove {
+        Some(ChannelsCommand::Remove {
             name,
             manifest,
             which,
@@ -135,21 +135,21 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(What::Pairing { what }) => pairing(what),
+        Some(ChannelsCommand::Pairing { what }) => pairing(what),
     }
 }
 
 /// Asks the running agent; without one, reads the manifest and removes it from here.
 fn remove(
     name: &str,
-    which: &state::Which,
+    which: &state::StateSelector,
     manifest: Option<&Path>,
     config: Option<&Path>,
 ) -> Result<Vec<String>> {
     let beside = Path::new(BESIDE);
     let path = manifest.or_else(|| beside.exists().then_some(beside));
-    let running =
-        compose::runtime()?.block_on(async { Ok::<_, anyhow::Error>(Client::connect(&which.dir()?).await?) });
+    let running = compose::runtime()?
+        .block_on(async { Ok::<_, anyhow::Error>(ControlClient::connect(&which.dir()?).await?) });
     if let (Err(_), Some(path)) = (&running, path) {
         return compose::runtime()?.block_on(removed_from_here(name, path, config));
     }
@@ -162,7 +162,7 @@ fn remove(
 async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Result<Vec<String>> {
     let config = Config::load(config, Some(path))?;
     // A folder that nobody agreed to decides neither which secret is sent nor where to.
-    let blueprint = Blueprint::with_config(path, config)
+    let blueprint = ResolvedConfig::with_config(path, config)
         .await?
         .agreed(false, crate::trust::asks())
         .await?;
@@ -177,12 +177,12 @@ async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Re
         .map_err(|reason| anyhow!(reason))
 }
 
-fn pairing(what: &Pairing) -> Result<ExitCode> {
+fn pairing(what: &PairingCommand) -> Result<ExitCode> {
     match what {
-        Pairing::List { which, format } => pairings(which, *format)?,
-        Pairing::Approve(Code { code, which }) => decide(which, code, "approve", "let in")?,
-        Pairing::Deny(Code { code, which }) => decide(which, code, "deny", "refused")?,
-        Pairing::Revoke { id, channel, which } => {
+        PairingCommand::List { which, format } => pairings(which, *format)?,
+        PairingCommand::Approve(PairingCodeArgs { code, which }) => decide(which, code, "approve", "let in")?,
+        PairingCommand::Deny(PairingCodeArgs { code, which }) => decide(which, code, "deny", "refused")?,
+        PairingCommand::Revoke { id, channel, which } => {
             let params = json!({ "id": id, "channel": channel });
             let answer = ask(which, "clawk.channels.pairing.revoke", &params)?;
             for channel in array(&answer, "channels") {
@@ -194,7 +194,7 @@ fn pairing(what: &Pairing) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn decide(which: &state::Which, code: &str, verb: &str, word: &str) -> Result<()> {
+fn decide(which: &state::StateSelector, code: &str, verb: &str, word: &str) -> Result<()> {
     let answer = ask(
         which,
         &format!("clawk.channels.pairing.{verb}"),
@@ -208,10 +208,10 @@ fn decide(which: &state::Which, code: &str, verb: &str, word: &str) -> Result<()
     Ok(())
 }
 
-fn ask(which: &state::Which, method: &str, params: &Value) -> Result<Value> {
+fn ask(which: &state::StateSelector, method: &str, params: &Value) -> Result<Value> {
     let dir = which.dir()?;
     compose::runtime()?.block_on(async {
-        let mut client = Client::connect(&dir).await?;
+        let mut client = ControlClient::connect(&dir).await?;
         match client.ask(method, params).await {
             Ok(answer) => Ok(answer),
             Err(ControlError::Refused(error)) => Err(anyhow!(error.message)),
@@ -229,7 +229,7 @@ fn text(value: &Value, member: &str) -> String {
     one_line(value.get(member).and_then(Value::as_str).unwrap_or_default()).into()
 }
 
-fn list(which: &state::Which, format: Format) -> Result<ExitCode> {
+fn list(which: &state::StateSelector, format: Format) -> Result<ExitCode> {
     let answer = ask(which, "clawk.channels.list", &json!({}))?;
     if format == Format::Json {
         out::json(&answer)?;
@@ -239,7 +239,7 @@ fn list(which: &state::Which, format: Format) -> Result<ExitCode> {
     if channels.is_empty() {
         out::line("the agent has no channels")?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for channel in channels {
         let state = match text(channel, "state").as_str() {
             "ready" => paint.green("ready"),
@@ -276,7 +276,7 @@ fn list(which: &state::Which, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn pairings(which: &state::Which, format: Format) -> Result<()> {
+fn pairings(which: &state::StateSelector, format: Format) -> Result<()> {
     let answer = ask(which, "clawk.channels.pairing.list", &json!({}))?;
     if format == Format::Json {
         return out::json(&answer);
@@ -285,7 +285,7 @@ fn pairings(which: &state::Which, format: Format) -> Result<()> {
     if channels.is_empty() {
         out::line("no channel has the access mode `pairing`")?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for channel in channels {
         out::line(&paint.bold(&text(channel, "channel")))?;
         for sender in array(channel, "paired") {

@@ -19,7 +19,12 @@ pub(crate) struct Args {
 /// Prints the script.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::cli::Cli::command(), "clawk", &mut script);
+    clap_complete::generate(
+        args.shell,
+        &mut crate::cli::CommandLine::command(),
+        "clawk",
+        &mut script,
+    );
     std::io::stdout().lock().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

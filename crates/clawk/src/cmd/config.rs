@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::config::Config;
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::trust;
 
 /// Flags of `clawk config`.
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match args.format {
         Format::Json => out::json(&serde_json::json!({ "file": config.file, "keys": keys, "runs": runs }))?,
         Format::Human => {
-            let paint = Paint::stdout();
+            let paint = TerminalStyle::stdout();
             let file = config
                 .file
                 .as_deref()

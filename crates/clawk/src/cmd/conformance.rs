@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use super::call::token;
-use crate::conformance::{self, Target, cra};
-use crate::out::{self, Format, Paint};
+use crate::conformance::{self, CkpTarget, cra};
+use crate::out::{self, Format, TerminalStyle};
 
 /// Flags of `clawk conformance`.
 #[derive(Debug, clap::Args)]
@@ -22,11 +22,11 @@ use crate::out::{self, Format, Paint};
   clawk conformance cra --cases our-cases.json --golden specs/conformance/golden")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    suite: Suite,
+    suite: ConformanceSuite,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Suite {
+enum ConformanceSuite {
     /// Run the test vectors of the Claw Kernel Protocol 0.2.0
     Ckp(CkpArgs),
     /// Run the tests of the CRA conformance document 1.0
@@ -92,19 +92,19 @@ struct CraArgs {
 /// Plays a suite; exit code 1 if any test fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.suite {
-        Suite::Ckp(args) => run_ckp(args),
-        Suite::Cra(args) => run_cra(args),
+        ConformanceSuite::Ckp(args) => run_ckp(args),
+        ConformanceSuite::Cra(args) => run_cra(args),
     }
 }
 
 fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     let token = token(args.token_env.as_deref())?;
     let target = match &args.target {
-        Some(given) => cra::Target::parse(given, token)?,
-        None => cra::Target::own(std::env::current_exe().context("this program can't find itself")?),
+        Some(given) => cra::CraTarget::parse(given, token)?,
+        None => cra::CraTarget::own(std::env::current_exe().context("this program can't find itself")?),
     };
     let human = args.format == Format::Human;
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let report = cra::run(
         &target,
         args.level,
@@ -134,11 +134,11 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
     })
 }
 
-fn shown_cra(outcome: &cra::Outcome, paint: Paint) -> String {
+fn shown_cra(outcome: &cra::CraCaseResult, paint: TerminalStyle) -> String {
     let word = match outcome.status {
-        cra::Status::Passed => paint.green("pass"),
-        cra::Status::Failed => paint.red("FAIL"),
-        cra::Status::Skipped => paint.yellow("skip"),
+        cra::CraStatus::Passed => paint.green("pass"),
+        cra::CraStatus::Failed => paint.red("FAIL"),
+        cra::CraStatus::Skipped => paint.yellow("skip"),
     };
     let mut line = format!("{word} {} ({} ms)", outcome.test_id, outcome.duration_ms);
     if let Some(error) = &outcome.error {
@@ -150,17 +150,17 @@ fn shown_cra(outcome: &cra::Outcome, paint: Paint) -> String {
 /// Plays the vectors; exit code 1 if any fails.
 fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let target = match &args.target {
-        Some(url) if clawk_client::Target::is_url(url) => Target::Remote {
-            target: clawk_client::Target::parse(url)?,
+        Some(url) if clawk_client::AgentAddress::is_url(url) => CkpTarget::Remote {
+            target: clawk_client::AgentAddress::parse(url)?,
             token: token(args.token_env.as_deref())?,
         },
-        Some(command) => Target::Command(command.clone()),
-        None => Target::Own {
+        Some(command) => CkpTarget::Command(command.clone()),
+        None => CkpTarget::Own {
             program: std::env::current_exe().context("this program can't find itself")?,
         },
     };
     let human = args.format == Format::Human;
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let report = conformance::run(&target, args.level, |outcome| {
         if human {
             // silent-ok: a closed pipe shows when the summary is printed
@@ -187,7 +187,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     })
 }
 
-fn shown(outcome: &conformance::Outcome, paint: Paint) -> String {
+fn shown(outcome: &conformance::VectorResult, paint: TerminalStyle) -> String {
     let head = format!("{} {} ({} ms)", outcome.id, outcome.title, outcome.duration_ms);
     let Some(failure) = &outcome.failure else {
         return format!("{} {head}", paint.green("pass"));

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Filter, Reader, StoredEvent, read_only};
+use crate::state::kept::{Filter, StateDirReader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::{Door, fact_of, kind};
+use clawk_kernel::{EntryPoint, fact_of, kind};
 use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
-use clawk_swarm::Fact;
+use clawk_swarm::SwarmFact;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::run::{self, Approve};
+use super::run::{self, ApproveMode};
 use super::swarm;
 use super::trace::source::{whole, with_words};
-use crate::config::Outside;
-use crate::out::{self, Format, Paint, clipped};
+use crate::config::AllowOutsideArgs;
+use crate::out::{self, Format, TerminalStyle, clipped};
 use crate::state;
 
 /// Flags of `clawk dead-letters`.
@@ -25,7 +25,7 @@ use crate::state;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: DeadLettersCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -34,11 +34,11 @@ Examples:
   clawk dead-letters replay 0195f1c2-6d3e-7aaa-8bbb-0123456789ab claw.yaml";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum DeadLettersCommand {
     /// List them, the oldest first
     List {
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -55,26 +55,26 @@ enum What {
         manifest: PathBuf,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// How clawk answers questions whether a call may run
-        #[arg(long, value_enum, default_value_t = Approve::Ask)]
-        approve: Approve,
+        #[arg(long, value_enum, default_value_t = ApproveMode::Ask)]
+        approve: ApproveMode,
 
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
     },
 }
 
 /// A message in the box.
 #[derive(Debug, Serialize)]
-struct Letter {
+struct DeadLetterEntry {
     /// `message` or `task`.
     kind: &'static str,
     message: MessageId,
     /// Of a task.
     #[serde(flatten)]
-    task: Option<Of>,
+    task: Option<DeadLetterTask>,
     session: SessionId,
     at: String,
     reason: String,
@@ -87,7 +87,7 @@ struct Letter {
 
 /// Whose task it was.
 #[derive(Debug, Serialize)]
-struct Of {
+struct DeadLetterTask {
     task_id: String,
     swarm: String,
     member: String,
@@ -102,8 +102,8 @@ struct Of {
 /// Lists, or says one again.
 pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
     match args.what {
-        What::List { which, format } => list(&letters(&read_only(which.dir()?)?)?, format),
-        What::Replay {
+        DeadLettersCommand::List { which, format } => list(&letters(&read_only(which.dir()?)?)?, format),
+        DeadLettersCommand::Replay {
             id,
             manifest,
             which,
@@ -111,7 +111,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             outside,
         } => {
             let state = which.dir()?;
-            let letters = letters(&Reader::open(&state)?)?;
+            let letters = letters(&StateDirReader::open(&state)?)?;
             let Some(letter) = letters.into_iter().find(|letter| letter.message == id) else {
                 bail!(
                     "no dead letter {id} in `{}`; `clawk dead-letters list` shows them",
@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
                 .context("the message's content was erased; it can't be said again")?;
             // A new task for the same member: its old one has ended, and was told failed.
             if let Some(of) = letter.task {
-                let args = swarm::Run {
+                let args = swarm::SwarmRunArgs {
                     manifest,
                     text,
                     input: of.input,
@@ -155,17 +155,17 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// The door by which a task is given again: never with more rights than whoever gave it had.
-fn replaying(role: Role) -> Door {
+fn replaying(role: Role) -> EntryPoint {
     match role {
-        Role::Admin => Door::Cli,
-        Role::User | Role::Viewer => Door::Rpc {
+        Role::Admin => EntryPoint::Cli,
+        Role::User | Role::Viewer => EntryPoint::Rpc {
             client: "a dead letter".to_owned(),
             role,
         },
     }
 }
 
-fn list(letters: &[Letter], format: Format) -> Result<ExitCode> {
+fn list(letters: &[DeadLetterEntry], format: Format) -> Result<ExitCode> {
     if format == Format::Json {
         out::json(&serde_json::json!({ "dead_letters": letters }))?;
         return Ok(ExitCode::SUCCESS);
@@ -173,7 +173,7 @@ fn list(letters: &[Letter], format: Format) -> Result<ExitCode> {
     if letters.is_empty() {
         out::line("the dead-letter box is empty")?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for letter in letters {
         let text = letter.text.as_deref().unwrap_or("(erased)");
         out::line(&format!(
@@ -187,7 +187,7 @@ fn list(letters: &[Letter], format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn letters(reader: &Reader) -> Result<Vec<Letter>> {
+fn letters(reader: &StateDirReader) -> Result<Vec<DeadLetterEntry>> {
     let mut letters = Vec::new();
     each(reader, None, |stored| {
         if stored.event.event_type == kind::MESSAGE_DEAD {
@@ -199,7 +199,7 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
                     .and_then(Value::as_str)
                     .unwrap_or_default()
             };
-            letters.push(Letter {
+            letters.push(DeadLetterEntry {
                 kind: "message",
                 task: None,
                 message: text("message_id")
@@ -235,13 +235,13 @@ fn letters(reader: &Reader) -> Result<Vec<Letter>> {
 }
 
 /// Tasks that were tried as often as they may be.
-fn tasks(reader: &Reader) -> Result<Vec<Letter>> {
+fn tasks(reader: &StateDirReader) -> Result<Vec<DeadLetterEntry>> {
     let (mut briefs, mut letters) = (BTreeMap::new(), Vec::new());
     swarm::each(reader, |event| match fact_of(event) {
-        Some(Fact::Delegated { new, .. }) => {
+        Some(SwarmFact::Delegated { new, .. }) => {
             briefs.insert(new.task, new.brief);
         }
-        Some(Fact::DeadLettered { task, reason }) => {
+        Some(SwarmFact::DeadLettered { task, reason }) => {
             let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
             let text = |name: &str| {
                 payload
@@ -251,7 +251,7 @@ fn tasks(reader: &Reader) -> Result<Vec<Letter>> {
                     .to_owned()
             };
             let brief = briefs.get(&task).cloned();
-            letters.push(Letter {
+            letters.push(DeadLetterEntry {
                 kind: "task",
                 message: task.as_str().parse().unwrap_or(MessageId(uuid::Uuid::nil())), // silent-ok: a task's id is a UUID
                 session: event.session,
@@ -259,7 +259,7 @@ fn tasks(reader: &Reader) -> Result<Vec<Letter>> {
                 reason,
                 text: brief.as_ref().map(|brief| brief.description.clone()),
                 accepted: None,
-                task: Some(Of {
+                task: Some(DeadLetterTask {
                     task_id: task.to_string(),
                     swarm: text("swarm"),
                     member: text("member"),
@@ -280,7 +280,7 @@ fn payload(stored: &StoredEvent) -> Result<Value> {
 
 /// Every event, page by page.
 fn each(
-    reader: &Reader,
+    reader: &StateDirReader,
     session: Option<SessionId>,
     mut take: impl FnMut(&StoredEvent) -> Result<()>,
 ) -> Result<()> {

@@ -9,8 +9,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::compose;
-use crate::config::Outside;
-use crate::out::{self, Format, Paint};
+use crate::config::AllowOutsideArgs;
+use crate::out::{self, Format, TerminalStyle};
 
 /// Flags of `clawk doctor`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -43,7 +43,7 @@ What each check means: docs/reference/doctor.md";
 /// How a check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Status {
+enum DoctorStatus {
     /// Fine.
     Ok,
     /// Works, but perhaps not as expected.
@@ -54,10 +54,10 @@ enum Status {
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     /// Stable name; `docs/reference/doctor.md` has a section for each.
     id: &'static str,
-    status: Status,
+    status: DoctorStatus,
     /// What was found.
     result: String,
     /// What would mend it.
@@ -65,11 +65,11 @@ struct Check {
     cure: Option<String>,
 }
 
-impl Check {
+impl DoctorCheck {
     fn ok(id: &'static str, result: impl Into<String>) -> Self {
         Self {
             id,
-            status: Status::Ok,
+            status: DoctorStatus::Ok,
             result: result.into(),
             cure: None,
         }
@@ -78,7 +78,7 @@ impl Check {
     fn warn(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             id,
-            status: Status::Warn,
+            status: DoctorStatus::Warn,
             result: result.into(),
             cure: Some(cure.into()),
         }
@@ -87,7 +87,7 @@ impl Check {
     fn fail(id: &'static str, result: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             id,
-            status: Status::Fail,
+            status: DoctorStatus::Fail,
             result: result.into(),
             cure: Some(cure.into()),
         }
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         args.state.as_deref(),
         args.outside,
     ));
-    let failed = checks.iter().any(|check| check.status == Status::Fail);
+    let failed = checks.iter().any(|check| check.status == DoctorStatus::Fail);
     match args.format {
         Format::Json => out::json(&serde_json::json!({ "ok": !failed, "checks": checks }))?,
         Format::Human => print(&checks)?,
@@ -114,13 +114,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
-fn print(checks: &[Check]) -> Result<()> {
-    let paint = Paint::stdout();
+fn print(checks: &[DoctorCheck]) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     for check in checks {
         let mark = match check.status {
-            Status::Ok => paint.green("ok  "),
-            Status::Warn => paint.yellow("warn"),
-            Status::Fail => paint.red("FAIL"),
+            DoctorStatus::Ok => paint.green("ok  "),
+            DoctorStatus::Warn => paint.yellow("warn"),
+            DoctorStatus::Fail => paint.red("FAIL"),
         };
         out::line(&format!(
             "{mark}  {:<18} {}",

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Filter, Reader, StateDir, read_only};
+use crate::state::kept::{Filter, StateDir, StateDirReader, read_only};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::effect::{Entry, Ledger, Outcome, State, resolve_offline};
+use clawk_kernel::effect::{EffectEntry, EffectLedger, EffectSettlement, State, resolve_offline};
 use clawk_kernel::kind;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::RequestId;
 use clawk_secrets::env;
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{compose, state};
 
 /// Flags of `clawk effects`.
@@ -22,7 +22,7 @@ use crate::{compose, state};
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<EffectsCommand>,
 
     #[command(flatten)]
     list: ListArgs,
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Only effects of unknown outcome
     #[arg(long)]
@@ -43,7 +43,7 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum EffectsCommand {
     /// Settle an effect of unknown outcome; the trace records who settled it
     Resolve {
         /// The call's id, as the list prints it
@@ -52,14 +52,14 @@ enum What {
 
         /// `done` or `not-done`
         #[arg(value_name = "OUTCOME", value_parser = outcome)]
-        outcome: Outcome,
+        outcome: EffectSettlement,
 
         /// How you know the outcome
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
     },
 }
 
@@ -75,15 +75,15 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|e| e.to_string())
 }
 
-fn outcome(text: &str) -> Result<Outcome, String> {
-    Outcome::parse(text).ok_or_else(|| "say `done` or `not-done`".to_owned())
+fn outcome(text: &str) -> Result<EffectSettlement, String> {
+    EffectSettlement::parse(text).ok_or_else(|| "say `done` or `not-done`".to_owned())
 }
 
 /// Lists, or takes a person's word.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         None => list(&args.list),
-        Some(What::Resolve {
+        Some(EffectsCommand::Resolve {
             id,
             outcome,
             reason,
@@ -113,14 +113,14 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
             "no effects yet"
         })?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for entry in &entries {
         show(entry, paint)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(entry: &Entry, paint: Paint) -> Result<()> {
+fn show(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
     let state = match entry.state {
         State::Intended => paint.dim("intended"),
         State::Started => paint.yellow("started "),
@@ -144,8 +144,8 @@ fn show(entry: &Entry, paint: Paint) -> Result<()> {
 }
 
 /// The ledger, folded from the whole journal page by page.
-fn entries(reader: &Reader) -> Result<Vec<Entry>> {
-    let mut ledger = Ledger::default();
+fn entries(reader: &StateDirReader) -> Result<Vec<EffectEntry>> {
+    let mut ledger = EffectLedger::default();
     let mut filter = Filter::default();
     loop {
         let page = reader.events(filter)?;
@@ -171,7 +171,7 @@ fn entries(reader: &Reader) -> Result<Vec<Entry>> {
 
 fn is_running(dir: &Path) -> Result<bool> {
     compose::runtime()?.block_on(async {
-        match Client::connect(dir).await {
+        match ControlClient::connect(dir).await {
             Ok(_) => Ok(true),
             Err(ControlError::NotRunning { .. }) => Ok(false),
             Err(e) => Err(e.into()),
@@ -179,10 +179,10 @@ fn is_running(dir: &Path) -> Result<bool> {
     })
 }
 
-fn resolve(dir: &Path, id: &RequestId, outcome: Outcome, reason: Option<&str>) -> Result<ExitCode> {
+fn resolve(dir: &Path, id: &RequestId, outcome: EffectSettlement, reason: Option<&str>) -> Result<ExitCode> {
     let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
     let taken = compose::runtime()?.block_on(async {
-        match Client::connect(dir).await {
+        match ControlClient::connect(dir).await {
             Ok(mut client) => {
                 let params = json!({"request_id": id, "outcome": outcome, "reason": reason});
                 let answer = client.ask("clawk.effects.resolve", &params).await;

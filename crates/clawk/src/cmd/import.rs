@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use clawk_import::{Import, Runtime};
+use clawk_import::{ImportResult, Runtime};
 use serde_json::json;
 
 use crate::cmd::validate::check_document;
@@ -22,7 +22,7 @@ use crate::out::{self, Format};
 pub(crate) struct Args {
     /// The runtime whose files are read
     #[arg(value_name = "FROM", value_enum)]
-    from: From,
+    from: RuntimeArg,
 
     /// Its folder or its configuration file, for example `~/.openclaw`
     #[arg(value_name = "PATH")]
@@ -48,9 +48,9 @@ allowed without asking is asked for here. Every setting that does not come over 
 
 /// A runtime as a word of the command line.
 #[derive(Debug, Clone, Copy)]
-struct From(Runtime);
+struct RuntimeArg(Runtime);
 
-impl ValueEnum for From {
+impl ValueEnum for RuntimeArg {
     fn value_variants<'a>() -> &'a [Self] {
         &[
             Self(Runtime::Openclaw),
@@ -175,7 +175,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.write_all(content).with_context(failed)
 }
 
-fn tell(args: &Args, target: &Path, import: &Import) -> Result<()> {
+fn tell(args: &Args, target: &Path, import: &ImportResult) -> Result<()> {
     let manifest = target.join("claw.yaml");
     if args.format == Format::Json {
         return out::json(&json!({"manifest": manifest, "report": import.report}));

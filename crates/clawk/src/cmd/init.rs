@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use clawk_kernel::ModelCatalogue;
 
-use crate::out::{self, Paint};
+use crate::out::{self, TerminalStyle};
 
 /// Flags of `clawk init`.
 #[derive(Debug, clap::Args)]
@@ -32,11 +32,11 @@ pub(crate) struct Args {
 
     /// Which model answers
     #[arg(long, value_enum)]
-    provider: Option<Provider>,
+    provider: Option<InitProvider>,
 
     /// How much the agent may do without asking
     #[arg(long, value_enum)]
-    autonomy: Option<Autonomy>,
+    autonomy: Option<InitAutonomy>,
 
     /// Which of the ready policies the agent starts with
     #[arg(long, value_enum)]
@@ -70,7 +70,7 @@ enum Template {
 
 /// Which provider the manifest names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Provider {
+enum InitProvider {
     /// An API key in the environment, else a local server, else a scripted model
     Auto,
     /// Anthropic's API, key in ANTHROPIC_API_KEY
@@ -83,7 +83,7 @@ enum Provider {
 
 /// The identity's autonomy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Autonomy {
+enum InitAutonomy {
     /// Never uses a tool
     Observer,
     /// Asks before every act with side effects
@@ -164,10 +164,10 @@ const TUTORIAL: [(&str, &str); 7] = [
 ];
 
 /// Answers, whether from flags or from a person.
-struct Wanted {
+struct InitAnswers {
     name: String,
-    provider: Provider,
-    autonomy: Autonomy,
+    provider: InitProvider,
+    autonomy: InitAutonomy,
     policy: Policy,
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     write(&args.dir.join(format!("policies/{name}.yaml")), rules)?;
     write(&args.dir.join(format!("policies/{name}.tests.yaml")), tests)?;
-    if wanted.provider == Provider::Auto {
+    if wanted.provider == InitProvider::Auto {
         write(&args.dir.join("script.yaml"), SCRIPT)?;
     }
     write_schema(args)?;
@@ -274,12 +274,12 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("can't write `{}`", path.display()))?;
     Ok(out::line(&format!(
         "{} {}",
-        Paint::stdout().green("wrote"),
+        TerminalStyle::stdout().green("wrote"),
         path.display()
     ))?)
 }
 
-fn wanted(args: &Args, asks: bool) -> Result<Wanted> {
+fn wanted(args: &Args, asks: bool) -> Result<InitAnswers> {
     let name = match &args.name {
         Some(name) => checked(name)?,
         None if asks => {
@@ -290,14 +290,14 @@ fn wanted(args: &Args, asks: bool) -> Result<Wanted> {
         }
         None => folder_name(&args.dir),
     };
-    Ok(Wanted {
+    Ok(InitAnswers {
         name,
-        provider: choice(args.provider, asks, "Who answers?", Provider::Auto)?,
+        provider: choice(args.provider, asks, "Who answers?", InitProvider::Auto)?,
         autonomy: choice(
             args.autonomy,
             asks,
             "How much may it do without asking?",
-            Autonomy::Supervised,
+            InitAutonomy::Supervised,
         )?,
         policy: choice(
             args.policy,
@@ -377,7 +377,7 @@ fn folder_name(dir: &Path) -> String {
 }
 
 /// The manifest, with a second provider behind the first one where `provider` is not empty.
-fn yaml(wanted: &Wanted, provider_too: &str) -> String {
+fn yaml(wanted: &InitAnswers, provider_too: &str) -> String {
     let autonomy = wanted
         .autonomy
         .to_possible_value()
@@ -392,9 +392,9 @@ fn yaml(wanted: &Wanted, provider_too: &str) -> String {
 }
 
 /// A provider's fields. Its model is the catalogue's, as of this build.
-fn provider(provider: Provider) -> String {
+fn provider(provider: InitProvider) -> String {
     let (alias, text) = match provider {
-        Provider::Auto => (
+        InitProvider::Auto => (
             "",
             "\
         # `auto:` takes what is found on this machine: an API key in the environment, else a local server that
@@ -405,7 +405,7 @@ fn provider(provider: Provider) -> String {
         auth:
           type: none",
         ),
-        Provider::Anthropic => (
+        InitProvider::Anthropic => (
             "anthropic:medium",
             "\
         protocol: anthropic-native
@@ -415,7 +415,7 @@ fn provider(provider: Provider) -> String {
           type: api-key-header
           secret_ref: ANTHROPIC_API_KEY",
         ),
-        Provider::Openai => (
+        InitProvider::Openai => (
             "openai:small",
             "\
         protocol: openai-compatible
@@ -425,7 +425,7 @@ fn provider(provider: Provider) -> String {
           type: bearer
           secret_ref: OPENAI_API_KEY",
         ),
-        Provider::Local => (
+        InitProvider::Local => (
             "local:small",
             "\
         protocol: openai-compatible
@@ -447,12 +447,12 @@ const SCRIPT: &str = include_str!("init/script.yaml");
 mod tests {
     use clawk_kernel::ModelCatalogue;
 
-    use super::{Provider, checked, folder_name, provider};
+    use super::{InitProvider, checked, folder_name, provider};
 
     #[test]
     fn no_model_that_init_writes_has_a_known_shutdown() {
         let catalogue = ModelCatalogue::shipped();
-        for kind in [Provider::Anthropic, Provider::Openai, Provider::Local] {
+        for kind in [InitProvider::Anthropic, InitProvider::Openai, InitProvider::Local] {
             let yaml = provider(kind);
             let model = yaml
                 .lines()

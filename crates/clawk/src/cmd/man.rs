@@ -18,7 +18,7 @@ pub(crate) struct Args {
 
 /// Prints the main page, or writes all pages.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let command = crate::cli::Cli::command();
+    let command = crate::cli::CommandLine::command();
     match &args.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir).with_context(|| format!("can't make `{}`", dir.display()))?;

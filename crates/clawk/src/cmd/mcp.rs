@@ -9,14 +9,14 @@ use clawk_egress::Url;
 use clawk_kernel::time::{Clock, SystemClock};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::McpUri;
-use clawk_secrets::{Env, Resolver};
-use clawk_tools::oauth::{Login, Store, Way, Web, login};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
+use clawk_tools::oauth::{LoginMethod, LoginRequest, OAuthClient, Store, login};
 use serde_json::{Value, json};
 
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format, one_line};
 use crate::state::server::StateConfig;
-use crate::state::{Origin, Wanted};
+use crate::state::{Origin, StateLookup};
 use crate::{compose, manifest};
 
 /// Flags of `clawk mcp`.
@@ -24,7 +24,7 @@ use crate::{compose, manifest};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: McpCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -38,11 +38,11 @@ SERVER is a tool that the server serves, or the server's address; leave it out w
 server. Tokens lie sealed in the agent's state directory, and are renewed while the agent runs.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum McpCommand {
     /// List the servers that are reached over HTTP
     List {
         #[command(flatten)]
-        which: Which,
+        which: McpManifestArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -51,7 +51,7 @@ enum What {
     /// Have a token made for a server
     Login {
         #[command(flatten)]
-        which: Which,
+        which: McpManifestArgs,
 
         /// The server: one of its tools, or its address
         #[arg(value_name = "SERVER")]
@@ -80,7 +80,7 @@ enum What {
     /// Forget a server's token
     Logout {
         #[command(flatten)]
-        which: Which,
+        which: McpManifestArgs,
 
         /// The server: one of its tools, or its address
         #[arg(value_name = "SERVER")]
@@ -90,7 +90,7 @@ enum What {
 
 /// Whose servers.
 #[derive(Debug, clap::Args)]
-struct Which {
+struct McpManifestArgs {
     /// The manifest
     #[arg(value_name = "CLAW")]
     manifest: PathBuf,
@@ -100,24 +100,24 @@ struct Which {
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 }
 
 /// A manifest's servers, and what is kept for them.
-struct Servers {
+struct ManifestServers {
     config: Config,
-    resolver: Resolver,
+    resolver: SecretResolver,
     store: Store,
     /// Address, and the tools that it serves.
     all: Vec<(Url, Vec<String>)>,
 }
 
-impl Which {
-    fn servers(&self, config: Option<&Path>) -> Result<Servers> {
+impl McpManifestArgs {
+    fn servers(&self, config: Option<&Path>) -> Result<ManifestServers> {
         let config = Config::load(config, Some(&self.manifest))?.outside(self.outside);
         let (manifest, _) = manifest::look(&self.manifest, &config)?;
         let origin = Origin::of_file(&self.manifest)?;
-        let wanted = Wanted {
+        let wanted = StateLookup {
             flag: self.state.as_deref(),
             configured: config.settings.state.as_ref().and_then(StateConfig::dir),
             agent: &manifest.metadata.name,
@@ -127,8 +127,12 @@ impl Which {
         if let Some(note) = note {
             out::note(&note);
         }
-        let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
-        Ok(Servers {
+        let resolver = SecretResolver::new(
+            &config.settings.secrets_store,
+            &config.folder(),
+            EnvironmentSource::Process,
+        )?;
+        Ok(ManifestServers {
             all: of(&manifest)?,
             config,
             resolver,
@@ -152,7 +156,7 @@ fn of(manifest: &Manifest) -> Result<Vec<(Url, Vec<String>)>> {
     Ok(all)
 }
 
-impl Servers {
+impl ManifestServers {
     fn named(&self, name: Option<&str>) -> Result<&Url> {
         let fits = |(url, tools): &&(Url, Vec<String>)| match name {
             Some(name) => url.as_str() == name || tools.iter().any(|tool| tool == name),
@@ -182,7 +186,7 @@ impl Servers {
                 Some(_) => "expired",
             };
             let fact = json!({"server": url.as_str(), "tools": tools, "state": state,
-                "issuer": kept.as_ref().map(clawk_tools::oauth::Entry::issuer),
+                "issuer": kept.as_ref().map(clawk_tools::oauth::TokenRecord::issuer),
                 "scope": kept.as_ref().and_then(|kept| kept.scope.as_deref())});
             facts.push((url, state, tools, fact));
         }
@@ -208,8 +212,8 @@ impl Servers {
 /// Lists servers, has a token made, or forgets one.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        What::List { which, format } => which.servers(config)?.list(*format),
-        What::Logout { which, server } => {
+        McpCommand::List { which, format } => which.servers(config)?.list(*format),
+        McpCommand::Logout { which, server } => {
             let servers = which.servers(config)?;
             let url = servers.named(server.as_deref())?;
             if !servers.store.forget(url.as_str())? {
@@ -218,7 +222,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             out::line(&format!("forgotten: {url}"))?;
             Ok(ExitCode::SUCCESS)
         }
-        What::Login {
+        McpCommand::Login {
             which,
             server,
             device,
@@ -232,15 +236,19 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 .as_deref()
                 .map(|name| servers.resolver.resolve(name))
                 .transpose()?;
-            let asked = Login {
+            let asked = LoginRequest {
                 server: servers.named(server.as_deref())?.clone(),
-                way: if *device { Way::Device } else { Way::Browser },
+                way: if *device {
+                    LoginMethod::Device
+                } else {
+                    LoginMethod::Browser
+                },
                 scope: scope.clone(),
                 client_id: client_id.clone(),
                 client_secret: secret.map(|secret| secret.expose().trim().to_owned()),
                 also_hosts: also_host.clone(),
             };
-            let web = Web::new(
+            let web = OAuthClient::new(
                 &servers.config.settings.egress.allow_private,
                 servers.resolver.env(),
             )?;

@@ -12,14 +12,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{self, MemoryPart, Restore};
+use crate::state::kept::{self, MemoryPart, RestoreSelection};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use serde_json::{Value, json};
 
-use held::{Found, Opened, Part, at, one, text};
+use held::{LocatedEntry, OpenedMemory, ScopedStore, at, one, text};
 
-use crate::out::{self, Format, Paint, block, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, block, clipped, one_line};
 use crate::{compose, state};
 
 /// Flags of `clawk memory`.
@@ -27,7 +27,7 @@ use crate::{compose, state};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: MemoryCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -47,7 +47,7 @@ Looking works while the agent runs. Forgetting is done while it does not, and is
 same text, too. `--claw FILE` reaches the stores on PostgreSQL, on Qdrant and with MCP servers.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum MemoryCommand {
     /// Show the stores, and their entries, the newest first
     List {
         #[command(flatten)]
@@ -149,7 +149,7 @@ enum What {
         file: PathBuf,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// Print this version, by its number in the list
         #[arg(long, value_name = "N")]
@@ -162,7 +162,7 @@ enum What {
     /// Seal everything that is encrypted with another key; what is interrupted is done again by the same command
     Rekey {
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// The secret that holds the new key, 64 hexadecimal digits
         #[arg(long, value_name = "REF")]
@@ -198,10 +198,10 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct PartArgs {
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     #[command(flatten)]
-    claw: server::Claw,
+    claw: server::MemoryServerArgs,
 
     /// Only this store of the manifest
     #[arg(long, value_name = "NAME")]
@@ -215,34 +215,34 @@ struct PartArgs {
 /// Does it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        What::List {
+        MemoryCommand::List {
             part,
             limit,
             aside,
             format,
         } => list(part, *limit, *aside, *format),
-        What::Search {
+        MemoryCommand::Search {
             words,
             part,
             limit,
             format,
         } => search(part, &words.join(" "), *limit, *format),
-        What::Show { id, part, format } => show(part, id, *format),
-        What::Forget {
+        MemoryCommand::Show { id, part, format } => show(part, id, *format),
+        MemoryCommand::Forget {
             ids,
             part,
             reason,
             format,
         } => forget::run(part, ids, reason, *format),
-        What::Restore { id, part, format, .. } => restore(part, id.as_deref(), *format),
-        What::Why { id, part, format } => why::run(part, id, *format),
-        What::Versions {
+        MemoryCommand::Restore { id, part, format, .. } => restore(part, id.as_deref(), *format),
+        MemoryCommand::Why { id, part, format } => why::run(part, id, *format),
+        MemoryCommand::Versions {
             file,
             which,
             show,
             format,
         } => versions::run(which, file, *show, *format),
-        What::Rekey {
+        MemoryCommand::Rekey {
             which,
             to,
             from,
@@ -256,12 +256,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             (claw.as_deref(), config.as_deref()),
             *format,
         ),
-        What::Export { part, output } => export(part, output.as_deref()),
+        MemoryCommand::Export { part, output } => export(part, output.as_deref()),
     }
 }
 
 fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<ExitCode> {
-    let Opened { reader, parts, .. } = which.open()?;
+    let OpenedMemory { reader, parts, .. } = which.open()?;
     let mut entries = Vec::new();
     for part in &parts {
         let found = part.newest(&reader, aside, limit)?;
@@ -276,7 +276,7 @@ fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<E
         out::json(&json!({ "stores": stores, "entries": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     if parts.is_empty() {
         out::line("nothing is remembered yet")?;
     }
@@ -299,12 +299,12 @@ fn list(which: &PartArgs, limit: usize, aside: bool, format: Format) -> Result<E
 }
 
 fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result<ExitCode> {
-    let Opened { reader, parts, .. } = which.open()?;
+    let OpenedMemory { reader, parts, .. } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.search(&reader, words, limit)?);
     }
-    let score = |found: &Found| found.hit.entry.score.unwrap_or(0.0);
+    let score = |found: &LocatedEntry| found.hit.entry.score.unwrap_or(0.0);
     found.sort_by(|a, b| score(b).total_cmp(&score(a)));
     found.truncate(limit);
     if format == Format::Json {
@@ -313,7 +313,7 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
     } else if found.is_empty() {
         out::line("nothing is found")?;
     } else {
-        let paint = Paint::stdout();
+        let paint = TerminalStyle::stdout();
         for entry in &found {
             brief(entry, paint)?;
         }
@@ -326,7 +326,7 @@ fn search(which: &PartArgs, words: &str, limit: usize, format: Format) -> Result
 }
 
 fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let Opened { dir, reader, parts } = which.open()?;
+    let OpenedMemory { dir, reader, parts } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.named(&reader, id)?);
@@ -343,7 +343,7 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
         out::json(&json!({ "entries": entries }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for entry in &found {
         let about = &entry.hit.entry;
         out::line(&paint.bold(&one_line(&about.id)))?;
@@ -368,20 +368,20 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
         bail!("say of which store: `--store NAME`");
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    let (state, Opened { parts, .. }) = which.own("an agent that runs may be compacting the store")?;
-    let (mut rows, mut others): (Vec<MemoryPart>, Vec<Part>) = (Vec::new(), Vec::new());
+    let (state, OpenedMemory { parts, .. }) = which.own("an agent that runs may be compacting the store")?;
+    let (mut rows, mut others): (Vec<MemoryPart>, Vec<ScopedStore>) = (Vec::new(), Vec::new());
     for part in parts {
         match part {
-            Part::Rows(part) => rows.push(*part),
-            other @ (Part::Folder(_) | Part::Server(_)) => others.push(other),
+            ScopedStore::Rows(part) => rows.push(*part),
+            other @ (ScopedStore::Folder(_) | ScopedStore::Server(_)) => others.push(other),
         }
     }
     let mut back = 0;
     for part in &mut others {
         back += match part {
-            Part::Folder(held) => held.restore(id)?,
-            Part::Server(one) => one.restore(id)?,
-            Part::Rows(_) => 0,
+            ScopedStore::Folder(held) => held.restore(id)?,
+            ScopedStore::Server(one) => one.restore(id)?,
+            ScopedStore::Rows(_) => 0,
         };
     }
     let named: Vec<(&str, &str)> = others.iter().map(|part| (part.store(), part.scope())).collect();
@@ -395,7 +395,7 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
         if !told.is_empty() {
             state.restored_elsewhere(told).await?;
         }
-        let what = id.map_or(Restore::All, |id| Restore::Id(id.to_owned()));
+        let what = id.map_or(RestoreSelection::All, |id| RestoreSelection::Id(id.to_owned()));
         let from_rows = match rows.is_empty() {
             true => 0,
             false => state.restore(&rows, what, &by, &clock).await?,
@@ -418,7 +418,7 @@ fn restore(which: &PartArgs, id: Option<&str>, format: Format) -> Result<ExitCod
 }
 
 fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
-    let Opened { reader, parts, .. } = which.open()?;
+    let OpenedMemory { reader, parts, .. } = which.open()?;
     let mut to: Box<dyn Write> = match output {
         Some(path) => {
             let made = std::fs::File::create_new(path);
@@ -435,7 +435,7 @@ fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// Where an entry came from, in words.
-fn said_by(found: &Found) -> String {
+fn said_by(found: &LocatedEntry) -> String {
     let mark = &found.hit.mark;
     let origin = if mark.origin.is_empty() {
         "unknown"
@@ -446,7 +446,7 @@ fn said_by(found: &Found) -> String {
     format!("from {}{trust}", one_line(origin))
 }
 
-fn brief(found: &Found, paint: Paint) -> Result<()> {
+fn brief(found: &LocatedEntry, paint: TerminalStyle) -> Result<()> {
     let about = &found.hit.entry;
     let name = about
         .key

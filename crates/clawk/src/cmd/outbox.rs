@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Reader, StateDir, read_only};
+use crate::state::kept::{StateDir, StateDirReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::outbox::requeue_offline;
 use clawk_kernel::ports::OutboxRow;
 use clawk_kernel::time::SystemClock;
 use clawk_proto::MessageId;
 use clawk_secrets::env;
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::{compose, state};
 
 /// Entries that are listed.
@@ -25,7 +25,7 @@ const LISTED: usize = 10_000;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: OutboxCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -37,11 +37,11 @@ clawk owes an answer until it is delivered. It tries again by itself, as often a
 answer is dead and stays in the list. `retry` starts again with the first attempt, at once if the agent runs.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum OutboxCommand {
     /// List answers that are not delivered yet, and dead ones, the oldest first
     List {
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -54,19 +54,19 @@ enum What {
         id: MessageId,
 
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
     },
 }
 
 /// Lists, or lets one be tried again.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        What::List { which, format } => list(&read_only(which.dir()?)?, *format),
-        What::Retry { id, which } => retry(&which.dir()?, *id),
+        OutboxCommand::List { which, format } => list(&read_only(which.dir()?)?, *format),
+        OutboxCommand::Retry { id, which } => retry(&which.dir()?, *id),
     }
 }
 
-fn list(reader: &Reader, format: Format) -> Result<ExitCode> {
+fn list(reader: &StateDirReader, format: Format) -> Result<ExitCode> {
     let rows = reader.outbox(LISTED)?;
     if format == Format::Json {
         let rows: Vec<Value> = rows.iter().map(|row| fact(reader, row)).collect::<Result<_>>()?;
@@ -76,7 +76,7 @@ fn list(reader: &Reader, format: Format) -> Result<ExitCode> {
     if rows.is_empty() {
         out::line("nothing is owed")?;
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for row in &rows {
         let state = if row.dead {
             paint.red("dead")
@@ -112,7 +112,7 @@ fn place(row: &OutboxRow) -> String {
     }
 }
 
-fn fact(reader: &Reader, row: &OutboxRow) -> Result<Value> {
+fn fact(reader: &StateDirReader, row: &OutboxRow) -> Result<Value> {
     Ok(json!({
         "message": row.owed.message,
         "session": row.owed.session,
@@ -131,7 +131,7 @@ fn fact(reader: &Reader, row: &OutboxRow) -> Result<Value> {
 fn retry(dir: &Path, id: MessageId) -> Result<ExitCode> {
     let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
     let known = compose::runtime()?.block_on(async {
-        match Client::connect(dir).await {
+        match ControlClient::connect(dir).await {
             Ok(mut client) => {
                 let answer = client.ask("clawk.outbox.retry", &json!({ "message": id })).await;
                 let answer = answer.context("the running agent refused")?;

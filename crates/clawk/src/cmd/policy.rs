@@ -11,12 +11,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use clawk_manifest::model::Autonomy;
+use clawk_manifest::model::AutonomyLevel;
 use clawk_policy::Verdict;
 use serde_json::{Value, json};
 
-use crate::config::Outside;
-use crate::out::{Format, Paint};
+use crate::config::AllowOutsideArgs;
+use crate::out::{Format, TerminalStyle};
 use crate::state;
 
 /// Flags of `clawk policy`.
@@ -24,7 +24,7 @@ use crate::state;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: PolicyCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -36,7 +36,7 @@ Examples:
 All of it: docs/how-to/policies.md";
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum PolicyCommand {
     /// Show which layer and rule decide a call, why earlier rules do not apply, and what would change the verdict
     Explain {
         /// The manifest
@@ -66,7 +66,7 @@ enum Verb {
         #[arg(long = "result", value_name = "RESULT")]
         results: Vec<String>,
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
         /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -77,7 +77,7 @@ enum Verb {
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
         /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -98,11 +98,11 @@ enum Verb {
         session: Option<String>,
         /// Decide with this autonomy [default: the manifest's, else the recorded one]
         #[arg(long, value_parser = level)]
-        autonomy: Option<Autonomy>,
+        autonomy: Option<AutonomyLevel>,
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
         /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -112,7 +112,7 @@ enum Verb {
 /// Does it.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.verb {
-        Verb::Explain {
+        PolicyCommand::Explain {
             manifest,
             tool,
             args,
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             outside,
             format,
         } => {
-            let call = explain::Query {
+            let call = explain::ExplainQuery {
                 tool,
                 arguments: args,
                 policy: policy.as_deref(),
@@ -136,12 +136,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             };
             explain::run(manifest, config, &call, *format)
         }
-        Verb::Test {
+        PolicyCommand::Test {
             files,
             outside,
             format,
         } => test::run(files, config, *outside, *format),
-        Verb::WhatIf {
+        PolicyCommand::WhatIf {
             policies,
             manifest,
             trace,
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             outside,
             format,
         } => {
-            let asked = what_if::Query {
+            let asked = what_if::WhatIfQuery {
                 policies,
                 manifest: manifest.as_deref(),
                 trace: trace.as_deref(),
@@ -165,8 +165,8 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn level(text: &str) -> Result<Autonomy, String> {
-    Autonomy::parse(text).ok_or_else(|| format!("one of {}", Autonomy::WORDS.join(", ")))
+fn level(text: &str) -> Result<AutonomyLevel, String> {
+    AutonomyLevel::parse(text).ok_or_else(|| format!("one of {}", AutonomyLevel::WORDS.join(", ")))
 }
 
 /// A verdict as the other verbs and the trace show it.
@@ -180,7 +180,7 @@ fn shown(verdict: &Verdict) -> Value {
 }
 
 /// The word of an effect in its colour.
-fn painted(paint: Paint, effect: &str) -> String {
+fn painted(paint: TerminalStyle, effect: &str) -> String {
     match effect {
         "allow" | "audit-only" => paint.green(effect),
         "deny" => paint.red(effect),

@@ -9,9 +9,9 @@ use clawk_manifest::model::Provider;
 use clawk_providers::ListedModel;
 use serde_json::{Value, json};
 
-use crate::compose::{self, Blueprint};
+use crate::compose::{self, ResolvedConfig};
 use crate::config::Config;
-use crate::out::{self, Format, Paint, one_line};
+use crate::out::{self, Format, TerminalStyle, one_line};
 
 /// Flags of `clawk provider`.
 #[derive(Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, Some(&args.manifest))?;
     // A folder that nobody agreed to decides neither which secret is sent nor where to.
-    let blueprint = Blueprint::with_config(&args.manifest, config)
+    let blueprint = ResolvedConfig::with_config(&args.manifest, config)
         .await?
         .agreed(false, crate::trust::asks())
         .await?;
@@ -134,7 +134,7 @@ impl ModelRow<'_> {
 }
 
 fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let rows: Vec<ModelRow<'a>> = rows.collect();
     let name = one_line(&provider.name).to_string();
     out::line(&format!("{}: {} models", paint.bold(&name), rows.len()))?;

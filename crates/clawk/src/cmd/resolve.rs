@@ -9,17 +9,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clawk_carp::message::{self, Shape};
-use clawk_carp::resolve::Ids;
-use clawk_carp::{AtlasSet, Ledger, Options, Resolved, resolve};
+use clawk_carp::message::{self, RequestShape};
+use clawk_carp::resolve::ResolutionIds;
+use clawk_carp::{AtlasSet, ExplainedResolution, Options, RateLedger, resolve};
 use clawk_kernel::time::{Clock, SystemClock};
-use clawk_proto::carp::{DecisionType, Operation, Request, Resolution};
+use clawk_proto::carp::{CarpOperation, CarpResolution, DecisionType, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::atlas;
-use crate::out::{self, Format, Paint, clipped, one_line};
-use crate::refusal::Refused;
+use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::refusal::DetailedRefusal;
 
 /// The most bytes of a request.
 const REQUEST_BYTES: u64 = 4 * 1024 * 1024;
@@ -85,12 +85,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(now) => now,
         None => Timestamp::from_microsecond(clock.now().0)?,
     };
-    let ids = Ids {
+    let ids = ResolutionIds {
         resolution: clock.uuid(),
         approval: clock.uuid(),
         trace: clock.uuid(),
     };
-    let resolved = resolve(&set, &request, now, ids, &Ledger::new())?;
+    let resolved = resolve(&set, &request, now, ids, &RateLedger::new())?;
     if let Some(path) = &args.trace {
         let took_us = clock.monotonic_us().saturating_sub(started);
         trace::write(path, &request, &resolved, now, took_us, &clock)
@@ -116,22 +116,22 @@ fn request(path: &Path) -> Result<Request> {
     if u64::try_from(bytes.len()).is_ok_and(|length| length > REQUEST_BYTES) {
         bail!("the request `{name}` is larger than {REQUEST_BYTES} bytes");
     }
-    let request = message::parse(&bytes, Shape::Schema).map_err(|faults| {
-        let paint = Paint::stderr();
+    let request = message::parse(&bytes, RequestShape::Schema).map_err(|faults| {
+        let paint = TerminalStyle::stderr();
         for fault in &faults.errors {
             out::note(&atlas::finding(&paint.red("error"), fault));
         }
-        Refused::new(format!("`{name}` is not a CARP request"), &faults.errors)
+        DetailedRefusal::new(format!("`{name}` is not a CARP request"), &faults.errors)
     })?;
-    if request.operation != Operation::Resolve {
+    if request.operation != CarpOperation::Resolve {
         let operation = request.operation.name();
         bail!("`{name}` asks to `{operation}`, at /operation; only `resolve` is answered here");
     }
     Ok(request)
 }
 
-fn people(request: &Request, resolved: &Resolved) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let resolution = &resolved.resolution;
     let goal = request.task.as_ref().map_or("", |task| task.goal.as_str());
     let agent = clipped(&request.requester.agent_id, 60);
@@ -189,7 +189,7 @@ fn people(request: &Request, resolved: &Resolved) -> Result<()> {
     Ok(out::line(&paint.dim(&life))?)
 }
 
-fn decision(resolution: &Resolution, paint: Paint) -> String {
+fn decision(resolution: &CarpResolution, paint: TerminalStyle) -> String {
     let decision = &resolution.decision;
     let word = decision.kind.name();
     let mut text = match decision.kind {

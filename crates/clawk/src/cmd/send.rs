@@ -6,20 +6,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clawk_client::{ClientError, Options, Target};
+use clawk_client::{AgentAddress, ClientError, Options};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_proto::RequestId;
-use clawk_proto::message::{DELTA, Part, SEND, STEP, SendParams, SendResult, Stop};
+use clawk_proto::message::{DELTA, MessagePart, SEND, STEP, SendParams, SendResult, TurnStopCode};
 use clawk_secrets::Secret;
 use clawk_server::control::SOCKET;
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
 use super::call::token;
 use crate::config::Config;
-use crate::out::{self, Format, Paint, block, one_line};
+use crate::out::{self, Format, TerminalStyle, block, one_line};
 use crate::state::server::StateConfig;
-use crate::state::{Origin, Wanted};
+use crate::state::{Origin, StateLookup};
 use crate::{compose, manifest};
 
 /// Bytes of a message on standard input.
@@ -70,9 +70,12 @@ fn id(text: &str) -> Result<RequestId, String> {
 
 /// Sends, and prints the answer as it comes.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    let way = match Target::is_url(&args.agent) {
-        true => Way::Url(Target::parse(&args.agent)?, token(args.token_env.as_deref())?),
-        false => Way::State(state_of(args, config)?),
+    let way = match AgentAddress::is_url(&args.agent) {
+        true => SendRoute::Url(
+            AgentAddress::parse(&args.agent)?,
+            token(args.token_env.as_deref())?,
+        ),
+        false => SendRoute::State(state_of(args, config)?),
     };
     let text = text(args)?;
     let request_id = match &args.request_id {
@@ -86,15 +89,15 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         request_id: request_id.clone(),
         stream: args.format == Format::Human,
     };
-    let mut shown = Shown::new(&asked);
+    let mut shown = SendProgress::new(&asked);
     let patience = Duration::from_secs(args.timeout);
     let answer = compose::runtime()?.block_on(async {
         match way {
-            Way::State(state) => send(&state, &asked, patience, &mut shown).await.map_err(|error| {
+            SendRoute::State(state) => send(&state, &asked, patience, &mut shown).await.map_err(|error| {
                 let taken = matches!(error, ControlError::Silent(_) | ControlError::Io(_));
                 (anyhow::Error::new(error), taken)
             }),
-            Way::Url(target, token) => send_to(target, token, &asked, patience, &mut shown)
+            SendRoute::Url(target, token) => send_to(target, token, &asked, patience, &mut shown)
                 .await
                 .map_err(|error| {
                     let taken = error.may_have_been_taken();
@@ -121,15 +124,19 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         print(&told, shown.whole)?;
     }
     Ok(match told.stop {
-        Stop::Answered => ExitCode::SUCCESS,
-        Stop::Refused | Stop::Cancelled | Stop::Budget | Stop::Stopped | Stop::Failed => ExitCode::FAILURE,
+        TurnStopCode::Answered => ExitCode::SUCCESS,
+        TurnStopCode::Refused
+        | TurnStopCode::Cancelled
+        | TurnStopCode::Budget
+        | TurnStopCode::Stopped
+        | TurnStopCode::Failed => ExitCode::FAILURE,
     })
 }
 
 /// How the agent is reached.
-enum Way {
+enum SendRoute {
     State(PathBuf),
-    Url(Target, Option<Secret>),
+    Url(AgentAddress, Option<Secret>),
 }
 
 /// The state directory that the argument means.
@@ -144,7 +151,7 @@ fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
     let config = Config::load(config, Some(path))?;
     let (manifest, _, _) = manifest::read(path, &config)?;
     let configured = config.settings.state.as_ref().and_then(StateConfig::dir);
-    let wanted = Wanted {
+    let wanted = StateLookup {
         flag: args.state.as_deref(),
         configured,
         agent: &manifest.metadata.name,
@@ -173,9 +180,9 @@ async fn send(
     state: &Path,
     asked: &SendParams,
     patience: Duration,
-    shown: &mut Shown,
+    shown: &mut SendProgress,
 ) -> Result<Value, ControlError> {
-    let mut client = Client::connect(state).await?;
+    let mut client = ControlClient::connect(state).await?;
     let hello = json!({
         "protocolVersion": "0.3.0",
         "clientInfo": { "name": "clawk send", "version": env!("CARGO_PKG_VERSION") },
@@ -193,11 +200,11 @@ async fn send(
 
 /// The same at a URL.
 async fn send_to(
-    target: Target,
+    target: AgentAddress,
     token: Option<Secret>,
     asked: &SendParams,
     patience: Duration,
-    shown: &mut Shown,
+    shown: &mut SendProgress,
 ) -> Result<Value, ClientError> {
     let options = Options {
         token,
@@ -205,7 +212,7 @@ async fn send_to(
         patience,
         ..Options::named("clawk send")
     };
-    let client = clawk_client::Client::connect(target, options).await?;
+    let client = clawk_client::AgentClient::connect(target, options).await?;
     let mut notices = client.notices();
     let params = serde_json::to_value(asked).map_err(|e| ClientError::Malformed(e.to_string()))?;
     let answer = {
@@ -225,7 +232,7 @@ async fn send_to(
 
 /// What is shown while the turn runs: steps on standard error; the words, where a terminal reads them, as they come.
 #[derive(Debug)]
-struct Shown {
+struct SendProgress {
     live: bool,
     /// In the middle of a line of words.
     words: bool,
@@ -233,7 +240,7 @@ struct Shown {
     whole: bool,
 }
 
-impl Shown {
+impl SendProgress {
     fn new(asked: &SendParams) -> Self {
         let live = asked.stream && io::stdout().is_terminal();
         Self {
@@ -263,7 +270,7 @@ impl Shown {
                 match step(name, params, text) {
                     Some(line) => {
                         let gap = if std::mem::take(&mut self.words) { "\n" } else { "" };
-                        writeln!(io::stderr().lock(), "{gap}{}", Paint::stderr().dim(&line))
+                        writeln!(io::stderr().lock(), "{gap}{}", TerminalStyle::stderr().dim(&line))
                     }
                     None => Ok(()),
                 }
@@ -297,7 +304,7 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
 /// The answer, unless all of it was `shown` as it came.
 fn print(told: &SendResult, shown: bool) -> Result<()> {
     for part in told.parts.iter().filter(|_| !shown) {
-        if let Part::Text { text } = part {
+        if let MessagePart::Text { text } = part {
             out::line(&block(text))?;
         }
     }
@@ -305,13 +312,13 @@ fn print(told: &SendResult, shown: bool) -> Result<()> {
     if let Some(line) = line.and_then(Value::as_str) {
         let line = format!("  {}", one_line(line));
         // silent-ok: with the terminal closed there is nobody to show it to
-        let _shown = writeln!(io::stderr().lock(), "{}", Paint::stderr().dim(&line));
+        let _shown = writeln!(io::stderr().lock(), "{}", TerminalStyle::stderr().dim(&line));
     }
     match (told.stop, &told.reason) {
-        (Stop::Answered, _) => {}
-        (Stop::Refused, _) => out::note("the model declined to answer"),
-        (Stop::Cancelled, _) => out::note("the turn was cancelled"),
-        (Stop::Budget | Stop::Stopped | Stop::Failed, reason) => out::note(&format!(
+        (TurnStopCode::Answered, _) => {}
+        (TurnStopCode::Refused, _) => out::note("the model declined to answer"),
+        (TurnStopCode::Cancelled, _) => out::note("the turn was cancelled"),
+        (TurnStopCode::Budget | TurnStopCode::Stopped | TurnStopCode::Failed, reason) => out::note(&format!(
             "the turn could not be finished: {}; `clawk dead-letters` keeps the message",
             one_line(reason.as_deref().unwrap_or("no reason was given"))
         )),

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clawk_egress::Url;
 use clawk_sandbox::Launcher;
-use clawk_server::{Host, Options, Rights};
+use clawk_server::{AgentHost, ClientRights, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::compose::{self, Blueprint, Launched, Source, Wired};
-use crate::config::{Config, Outside};
+use crate::compose::{self, AgentSource, LaunchedAgentFactory, ResolvedConfig, WireAgentFactory};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::state::kept;
 use crate::{out, trust};
-use doors::{Doors, open};
+use doors::{OpenDoors, open};
 
 /// How long work in flight may take when the service ends, milliseconds; with a launcher, which may wait for its answers.
 const DRAIN_MS: u64 = 5_000;
@@ -84,7 +84,7 @@ pub(crate) struct Args {
     trust: bool,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -120,13 +120,13 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     // A read of standard input that is under way can't be cancelled; it must not hold up the end.
     runtime.shutdown_background();
     match end {
-        End::Over(code) => Ok(code),
-        End::Again => Err(again(&program?)),
+        ServeEnd::Over(code) => Ok(code),
+        ServeEnd::Again => Err(again(&program?)),
     }
 }
 
 /// How serving ended.
-enum End {
+enum ServeEnd {
     Over(ExitCode),
     /// It was asked to start again.
     Again,
@@ -144,7 +144,11 @@ fn again(program: &Path) -> anyhow::Error {
 }
 
 /// The agent that is to be served; `None`: the end was asked for while this host stood by.
-async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) -> Result<Option<Source>> {
+async fn source(
+    args: &Args,
+    config: Option<&Path>,
+    cancel: &CancellationToken,
+) -> Result<Option<AgentSource>> {
     let asked = tokio::select! {
         blueprint = blueprint(args, config) => blueprint?,
         () = cancel.cancelled() => bail!("nothing was started"),
@@ -158,10 +162,10 @@ async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) 
             }
             let ask = blueprint.has_channels().then(|| blueprint.ask_by_channel());
             let launched = tokio::select! {
-                launched = Launched::standing_by(blueprint, args.state.as_deref(), ask) => launched?,
+                launched = LaunchedAgentFactory::standing_by(blueprint, args.state.as_deref(), ask) => launched?,
                 () = cancel.cancelled() => return Ok(None),
             };
-            Source::Launched(Arc::new(launched.reaching_providers()))
+            AgentSource::Launched(Arc::new(launched.reaching_providers()))
         }
         None => {
             if args.outside.allow_outside && args.manifest_root.is_none() {
@@ -170,20 +174,20 @@ async fn source(args: &Args, config: Option<&Path>, cancel: &CancellationToken) 
                 );
             }
             let config = with_flags(args, Config::load(config, None)?)?;
-            let wired = Wired::new(config, args.state.clone(), args.manifest_root.clone());
-            Source::Wired(Arc::new(wired))
+            let wired = WireAgentFactory::new(config, args.state.clone(), args.manifest_root.clone());
+            AgentSource::Wired(Arc::new(wired))
         }
     }))
 }
 
-async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
+async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
     let (cancel, mut hangups) = (cancelled_by_signals()?, signal(SignalKind::hangup())?);
     let Some(source) = source(args, config, &cancel).await? else {
-        return Ok(End::Over(ExitCode::SUCCESS));
+        return Ok(ServeEnd::Over(ExitCode::SUCCESS));
     };
     if let Err(error) = check_doors(args, &source) {
         out::note(&format!("error: {error}"));
-        return Ok(End::Over(ExitCode::from(2)));
+        return Ok(ServeEnd::Over(ExitCode::from(2)));
     }
     let launcher = "its launcher holds the connection: start it again from there";
     let options = Options {
@@ -191,10 +195,10 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
         drain_timeout_ms: if args.launched() { STDIO_DRAIN_MS } else { DRAIN_MS },
         ..Options::default()
     };
-    let host = Host::new(source.factory(), options);
+    let host = AgentHost::new(source.factory(), options);
     let mut doors = match source.launched() {
         Some(launched) => open(args, launched, &host).await?,
-        None => Doors::default(),
+        None => OpenDoors::default(),
     };
     let mut taken = false;
     {
@@ -238,19 +242,19 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<End> {
         bail!("another host serves the agent now; start this one again, and it stands by");
     }
     Ok(if host.is_restarting() {
-        End::Again
+        ServeEnd::Again
     } else {
-        End::Over(ExitCode::SUCCESS)
+        ServeEnd::Over(ExitCode::SUCCESS)
     })
 }
 
 /// There is a way to reach the agent that this blueprint is of.
-fn reachable(args: &Args, launched: &Launched, blueprint: &Blueprint) -> bool {
+fn reachable(args: &Args, launched: &LaunchedAgentFactory, blueprint: &ResolvedConfig) -> bool {
     args.has_door() || blueprint.has_channels() || launched.has_bus()
 }
 
 /// There is a way to reach the agent.
-fn check_doors(args: &Args, source: &Source) -> Result<()> {
+fn check_doors(args: &Args, source: &AgentSource) -> Result<()> {
     let launched = source.launched();
     if args.has_door() || launched.is_some_and(|launched| reachable(args, launched, &launched.blueprint())) {
         return Ok(());
@@ -262,7 +266,7 @@ fn check_doors(args: &Args, source: &Source) -> Result<()> {
 }
 
 /// The agent of the manifest, or of the Atlases alone; none: it comes over the wire.
-async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Blueprint>> {
+async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<ResolvedConfig>> {
     let load = || with_flags(args, Config::load(config, args.manifest.as_deref())?);
     let mut blueprint = match (&args.manifest, args.listen) {
         (Some(manifest), _) => {
@@ -271,13 +275,13 @@ async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Blueprin
             // It takes milliseconds to be there, which are those of reading the manifest.
             let ahead = Launcher::default();
             ahead.begin();
-            let blueprint = Blueprint::with_config(manifest, load()?).await?;
+            let blueprint = ResolvedConfig::with_config(manifest, load()?).await?;
             blueprint.launched_by(ahead).agreed(args.trust, asks).await?
         }
         (None, Some(_)) if args.stdio => {
             bail!("`--listen` beside `--stdio` needs a CLAW: which agent would be behind the address?")
         }
-        (None, Some(_)) => Blueprint::of_atlases(load()?).await?,
+        (None, Some(_)) => ResolvedConfig::of_atlases(load()?).await?,
         (None, None) => return Ok(None),
     };
     blueprint.atlases.served |= args.listen.is_some();
@@ -309,17 +313,29 @@ impl Args {
 }
 
 /// The launcher's connection, whose end is the end of the host; without one, until the host ends.
-async fn standard(args: &Args, host: &Host, launched: Option<&Arc<Launched>>, cancel: CancellationToken) {
+async fn standard(
+    args: &Args,
+    host: &AgentHost,
+    launched: Option<&Arc<LaunchedAgentFactory>>,
+    cancel: CancellationToken,
+) {
     if !args.launched() {
         return cancel.cancelled().await;
     }
     let (input, output) = clawk_server::standard();
     if let (true, Some(launched)) = (args.mcp, launched) {
         let traces = crate::http::traces(launched.state());
-        return clawk_server::serve_mcp(input, output, host.clone(), traces, Rights::launcher(), cancel)
-            .await;
+        return clawk_server::serve_mcp(
+            input,
+            output,
+            host.clone(),
+            traces,
+            ClientRights::launcher(),
+            cancel,
+        )
+        .await;
     }
-    let ended = clawk_server::serve(input, output, host.clone(), Rights::launcher(), cancel).await;
+    let ended = clawk_server::serve(input, output, host.clone(), ClientRights::launcher(), cancel).await;
     tracing::info!(by = ?ended.by, drained = ended.drained, "the launcher's connection has ended");
 }
 

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clawk_events::payload::SessionStarted;
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Recorded, Scan, SessionRow};
+use clawk_kernel::ports::{JournalScan, RecordedEvent, SessionRow};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, clipped, one_line};
+use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::state;
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 
 /// The door of the chain in which each run of an agent keeps its lifecycle.
 const RUNTIME: &str = "runtime";
@@ -28,17 +28,17 @@ const OPENING_CHARS: usize = 60;
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Option<Verb>,
+    verb: Option<SessionsCommand>,
 
     #[command(flatten)]
-    list: List,
+    list: SessionListArgs,
 }
 
 /// Flags of `clawk sessions list`.
 #[derive(Debug, clap::Args)]
-struct List {
+struct SessionListArgs {
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Print at most this many, the latest first
     #[arg(long, default_value_t = 50)]
@@ -54,9 +54,9 @@ struct List {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Verb {
+enum SessionsCommand {
     /// List the sessions, the latest first
-    List(List),
+    List(SessionListArgs),
     /// Print the exact prompt of a turn, rebuilt from the record and compared with its digest
     Prompt(prompt::Args),
     /// Print what each turn did, call by call, by the record and not by the model
@@ -66,14 +66,14 @@ enum Verb {
 /// Lists them, or does what is asked of one.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        Some(Verb::Prompt(asked)) => prompt::run(asked),
-        Some(Verb::Record(asked)) => record::run(asked),
-        Some(Verb::List(asked)) => list(asked),
+        Some(SessionsCommand::Prompt(asked)) => prompt::run(asked),
+        Some(SessionsCommand::Record(asked)) => record::run(asked),
+        Some(SessionsCommand::List(asked)) => list(asked),
         None => list(&args.list),
     }
 }
 
-fn list(args: &List) -> Result<ExitCode> {
+fn list(args: &SessionListArgs) -> Result<ExitCode> {
     let reader = read_only(&args.which.dir()?)?;
     let mut listed = Vec::new();
     let mut looked_at = 0;
@@ -83,7 +83,7 @@ fn list(args: &List) -> Result<ExitCode> {
         let rows = reader.sessions(wanted)?;
         let found = rows.len();
         for row in rows.into_iter().skip(looked_at) {
-            let about = About::of(&reader, &row)?;
+            let about = SessionSynopsis::of(&reader, &row)?;
             if args.all || about.door != RUNTIME {
                 listed.push((row, about));
             }
@@ -110,7 +110,7 @@ fn list(args: &List) -> Result<ExitCode> {
 }
 
 /// What a session was about.
-struct About {
+struct SessionSynopsis {
     /// Through which door it was opened.
     door: String,
     /// Messages that it accepted.
@@ -119,15 +119,15 @@ struct About {
     opening: Option<String>,
 }
 
-impl About {
-    fn of(reader: &Reader, row: &SessionRow) -> Result<Self> {
+impl SessionSynopsis {
+    fn of(reader: &StateDirReader, row: &SessionRow) -> Result<Self> {
         let scan = |kinds, limit, with_content| {
-            reader.recorded_events(&Scan {
+            reader.recorded_events(&JournalScan {
                 session: Some(row.session),
                 kinds,
                 limit,
                 with_content,
-                ..Scan::default()
+                ..JournalScan::default()
             })
         };
         let started = scan(&[kind::SESSION_STARTED], 1, false)?;
@@ -152,7 +152,7 @@ impl About {
     }
 
     fn print(&self, row: &SessionRow) -> Result<()> {
-        let paint = Paint::stdout();
+        let paint = TerminalStyle::stdout();
         let turns = match self.turns {
             1 => "1 turn".to_owned(),
             turns => format!("{turns} turns"),
@@ -175,7 +175,7 @@ impl About {
 }
 
 /// The entry point; the CRA interface names none. A list names every session, also one whose first event can't be read.
-fn door(started: &Recorded) -> String {
+fn door(started: &RecordedEvent) -> String {
     match SessionStarted::read(&started.kind, &started.payload) {
         Ok(session) => session.door.unwrap_or_default(),
         Err(error) => {
@@ -185,6 +185,6 @@ fn door(started: &Recorded) -> String {
     }
 }
 
-fn text(message: Recorded) -> Option<String> {
+fn text(message: RecordedEvent) -> Option<String> {
     String::from_utf8(message.content?.bytes).ok()
 }

@@ -17,9 +17,9 @@ use clawk_manifest::model::Skill;
 use serde_json::{Value, json};
 
 use crate::compose;
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 
 /// How many folders above the output are looked at for a `claw.yaml`.
 const ABOVE: usize = 3;
@@ -29,11 +29,11 @@ const ABOVE: usize = 3;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: SkillCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum SkillCommand {
     /// Write a Skill, and the tools that its scripts are, from a folder with a `SKILL.md`
     Import {
         /// The folder
@@ -49,7 +49,7 @@ enum What {
         claw: Option<PathBuf>,
 
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -62,7 +62,7 @@ enum What {
         claw: PathBuf,
 
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -79,7 +79,7 @@ enum What {
         claw: PathBuf,
 
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -96,10 +96,10 @@ enum What {
         name: Option<String>,
 
         #[command(flatten)]
-        trial: trial::Trial,
+        trial: trial::SkillTrialArgs,
 
         #[command(flatten)]
-        outside: Outside,
+        outside: AllowOutsideArgs,
 
         /// Output format
         #[arg(long, value_enum, default_value_t)]
@@ -120,25 +120,25 @@ A script of a skill becomes a tool: each of its runs is decided by the policy, r
 /// Does what is asked.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        What::Import {
+        SkillCommand::Import {
             folder,
             output,
             claw,
             outside,
             format,
         } => import(folder, output, claw.as_deref(), (config, *outside), *format),
-        What::List {
+        SkillCommand::List {
             claw,
             outside,
             format,
         } => list(&read(claw, (config, *outside))?.0, *format),
-        What::Show {
+        SkillCommand::Show {
             name,
             claw,
             outside,
             format,
         } => show(&read(claw, (config, *outside))?.0, name, *format),
-        What::Test {
+        SkillCommand::Test {
             claw,
             name,
             trial,
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn read(claw: &Path, (config, outside): (Option<&Path>, Outside)) -> Result<(Manifest, Config)> {
+fn read(claw: &Path, (config, outside): (Option<&Path>, AllowOutsideArgs)) -> Result<(Manifest, Config)> {
     let config = Config::load(config, Some(claw))?.outside(outside);
     Ok((manifest::look(claw, &config)?.0, config))
 }
@@ -165,7 +165,7 @@ fn import(
     folder: &Path,
     output: &Path,
     claw: Option<&Path>,
-    config: (Option<&Path>, Outside),
+    config: (Option<&Path>, AllowOutsideArgs),
     format: Format,
 ) -> Result<ExitCode> {
     if output.exists() {
@@ -235,7 +235,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     out::line(&format!("wrote the skill `{}` to {}", skill.name, file.display()))?;
     if !skill.lacks.is_empty() {
         let lacks = skill.lacks.join(", ");
@@ -309,7 +309,7 @@ fn list(manifest: &Manifest, format: Format) -> Result<ExitCode> {
         out::json(&json!({ "skills": skills }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     if manifest.skills.is_empty() {
         out::line("no skills")?;
     }
@@ -349,7 +349,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         out::json(&facts)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     out::line(&format!(
         "{} (a model calls `skill-{}`)",
         paint.bold(&out::one_line(name)),
@@ -411,8 +411,8 @@ fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String>
 
 fn test(
     claw: &Path,
-    given: (Option<&Path>, Outside),
-    (name, trial): (Option<&str>, &trial::Trial),
+    given: (Option<&Path>, AllowOutsideArgs),
+    (name, trial): (Option<&str>, &trial::SkillTrialArgs),
     format: Format,
 ) -> Result<ExitCode> {
     let (manifest, config) = read(claw, given)?;
@@ -429,7 +429,7 @@ fn test(
         Some(name) => vec![find(&manifest, name)?],
         None => manifest.skills.iter().collect(),
     };
-    let blueprint = compose::runtime()?.block_on(compose::Blueprint::with_config(claw, config))?;
+    let blueprint = compose::runtime()?.block_on(compose::ResolvedConfig::with_config(claw, config))?;
     let unbound = blueprint.runner(None, None).err().unwrap_or_default();
     let judged: Vec<(&Skill, Vec<String>)> = skills
         .into_iter()
@@ -444,7 +444,7 @@ fn test(
             out::json(&json!({"ok": !bad, "skills": skills.collect::<Vec<_>>()}))?;
         }
         Format::Human => {
-            let paint = Paint::stdout();
+            let paint = TerminalStyle::stdout();
             for (skill, faults) in &judged {
                 let word = if faults.is_empty() {
                     paint.green("ok   ")

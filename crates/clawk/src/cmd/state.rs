@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::out::{self, Format};
-use crate::state::Which;
+use crate::state::StateSelector;
 use crate::state::kept::{self, StateInfo};
 use crate::state::moving;
 
@@ -18,11 +18,11 @@ use crate::state::moving;
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: StateCommand,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Verb {
+enum StateCommand {
     /// Show what keeps the state, its hosts and leases
     Info(InfoArgs),
 
@@ -60,7 +60,7 @@ target; run it again. The password comes from PGPASSWORD.";
 #[command(after_help = EXAMPLES)]
 struct InfoArgs {
     #[command(flatten)]
-    which: Which,
+    which: StateSelector,
 
     /// Print JSON or text
     #[arg(long, value_enum, default_value_t = Format::Human)]
@@ -78,8 +78,8 @@ that the lease still holds, by the database's clock; null: it was given up.";
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let args = match &args.verb {
-        Verb::Info(args) => args,
-        Verb::Move(args) => return moves(args),
+        StateCommand::Info(args) => args,
+        StateCommand::Move(args) => return moves(args),
     };
     let info = kept::info(&args.which.dir()?)?;
     match args.format {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn moves(args: &MoveArgs) -> Result<ExitCode> {
-    let mut bar = Bar::new();
+    let mut bar = ProgressBar::new();
     let moved = moving::run(&args.from, &args.to, &mut |table, rows| bar.show(table, rows));
     bar.clear();
     let moved = moved?;
@@ -111,12 +111,12 @@ fn moves(args: &MoveArgs) -> Result<ExitCode> {
 }
 
 /// What crosses now, on a terminal alone.
-struct Bar {
+struct ProgressBar {
     shown: bool,
     next: std::time::Instant,
 }
 
-impl Bar {
+impl ProgressBar {
     /// Between two lines.
     const PACE: std::time::Duration = std::time::Duration::from_millis(200);
 

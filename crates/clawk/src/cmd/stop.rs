@@ -9,13 +9,13 @@ use crate::state::kept::StateDir;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::{Person, stop};
+use clawk_kernel::{KnownPerson, stop};
 use clawk_proto::SessionId;
 use clawk_secrets::env;
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{compose, state};
 
 /// Flags of `clawk stop`.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     status: bool,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )
     };
     let answer = compose::runtime()?.block_on(async {
-        match Client::connect(&dir).await {
+        match ControlClient::connect(&dir).await {
             Ok(mut client) => client
                 .ask(method, &params)
                 .await
@@ -121,18 +121,18 @@ async fn offline(dir: &Path, args: &Args) -> Result<Value> {
     let order = if args.status {
         None
     } else if args.lift {
-        Some(stop::Order::Lift {
+        Some(stop::StopOrder::Lift {
             session: args.session,
         })
     } else {
-        Some(stop::Order::Engage {
+        Some(stop::StopOrder::Engage {
             level: args.level.into(),
             session: args.session,
             reason: args.reason.clone(),
         })
     };
     let who = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
-    let person = Person::admin("offline", &format!("local user {who}"));
+    let person = KnownPerson::admin("offline", &format!("local user {who}"));
     let state = StateDir::open(dir, crate::state::kept::Options::default())?;
     let clock = || Arc::new(SystemClock::default());
     let before = stop::offline(state.journal(), clock(), None, &person).await?;
@@ -146,7 +146,7 @@ async fn offline(dir: &Path, args: &Args) -> Result<Value> {
 }
 
 fn show(answer: &Value) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let stops = answer.get("stops").and_then(Value::as_array);
     let stops = stops.map(Vec::as_slice).unwrap_or_default();
     match answer.get("lifted").and_then(Value::as_bool) {

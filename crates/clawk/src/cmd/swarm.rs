@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 use crate::state::server::StateConfig;
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::time::{Clock as _, SystemClock};
-use clawk_kernel::{Door, SWARM_KINDS, SwarmView, fact_of};
+use clawk_kernel::{EntryPoint, SWARM_KINDS, SwarmView, fact_of};
 use clawk_proto::RequestId;
-use clawk_proto::method::{Task, TaskStatus};
-use clawk_swarm::coord::{Edge, EdgeKind, Kind};
-use clawk_swarm::{Coord, Fact, Plan, Who};
+use clawk_proto::method::{DelegateTask, TaskStatus};
+use clawk_swarm::coord::{EdgeKind, Kind, SwarmEdge};
+use clawk_swarm::{Plan, SwarmCoordinator, SwarmFact, SwarmWorkerId};
 use clawk_trace::proof;
 use serde_json::{Value, json};
 
 use crate::compose;
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
-use crate::out::{self, Format, Paint};
-use crate::peers::{ANY, Binding, binding};
-use crate::state::{Origin, Wanted};
+use crate::out::{self, Format, TerminalStyle};
+use crate::peers::{ANY, MemberBinding, binding};
+use crate::state::{Origin, StateLookup};
 
 pub(crate) use tree::tree;
 
@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: SwarmCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -61,11 +61,11 @@ The last one goes on with the task after a crash. The answer is on standard outp
 on standard error. Exit code 0: completed; 1: partial or failed; 2: the id is another task's.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum SwarmCommand {
     /// Give the swarm a task and wait for the result
-    Run(Run),
+    Run(SwarmRunArgs),
     /// Show the members, what runs and what waits
-    Status(Of),
+    Status(SwarmTargetArgs),
     /// Print the graph of the swarm: who delegates to whom, who may ask whom, where answers go
     Graph {
         /// The manifest
@@ -82,15 +82,15 @@ enum What {
 
         /// How to print
         #[arg(long, value_enum, default_value_t)]
-        format: Drawing,
+        format: GraphFormat,
     },
     /// Print this host's public key, as `[peers.NAME] key` of other hosts wants it
-    Key(Of),
+    Key(SwarmTargetArgs),
 }
 
 /// The agent that a verb looks at.
 #[derive(Debug, clap::Args)]
-struct Of {
+struct SwarmTargetArgs {
     /// The manifest
     #[arg(value_name = "CLAW")]
     manifest: PathBuf,
@@ -106,7 +106,7 @@ struct Of {
 
 /// How a graph is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Drawing {
+enum GraphFormat {
     /// For people
     #[default]
     Human,
@@ -121,7 +121,7 @@ enum Drawing {
 /// Flags of `clawk swarm run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
-pub(crate) struct Run {
+pub(crate) struct SwarmRunArgs {
     /// The manifest
     #[arg(value_name = "CLAW")]
     pub(crate) manifest: PathBuf,
@@ -155,7 +155,7 @@ pub(crate) struct Run {
     pub(crate) trust: bool,
 
     #[command(flatten)]
-    pub(crate) outside: Outside,
+    pub(crate) outside: AllowOutsideArgs,
 }
 
 fn id(text: &str) -> Result<RequestId, String> {
@@ -169,15 +169,15 @@ fn parsed(text: &str) -> Result<Value, String> {
 /// Does it.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        What::Run(args) => give(args, config),
-        What::Status(of) => status(&look(&of.manifest, of.state.as_deref(), config)?, of.format),
-        What::Graph {
+        SwarmCommand::Run(args) => give(args, config),
+        SwarmCommand::Status(of) => status(&look(&of.manifest, of.state.as_deref(), config)?, of.format),
+        SwarmCommand::Graph {
             manifest,
             task,
             state,
             format,
         } => graph(&look(manifest, state.as_deref(), config)?, task.as_ref(), *format),
-        What::Key(of) => key(&of.manifest, of.state.as_deref(), config, of.format),
+        SwarmCommand::Key(of) => key(&of.manifest, of.state.as_deref(), config, of.format),
     }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, Some(path))?;
     let (manifest, _) = manifest::look(path, &config)?;
-    let wanted = Wanted {
+    let wanted = StateLookup {
         flag: state,
         configured: config.settings.state.as_ref().and_then(StateConfig::dir),
         agent: &manifest.metadata.name,
@@ -197,19 +197,19 @@ fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format)
         Format::Json => out::json(&json!({"key": written, "fingerprint": key.id()}))?,
         Format::Human => {
             out::line(&written)?;
-            out::note(&Paint::stderr().dim(&format!("fingerprint {}", key.id())));
+            out::note(&TerminalStyle::stderr().dim(&format!("fingerprint {}", key.id())));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Gives the task and waits.
-fn give(args: &Run, config: Option<&Path>) -> Result<ExitCode> {
-    give_as(args, config, Door::Cli)
+fn give(args: &SwarmRunArgs, config: Option<&Path>) -> Result<ExitCode> {
+    give_as(args, config, EntryPoint::Cli)
 }
 
 /// The same with the rights of this door.
-pub(crate) fn give_as(args: &Run, config: Option<&Path>, door: Door) -> Result<ExitCode> {
+pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoint) -> Result<ExitCode> {
     compose::runtime()?.block_on(async {
         let request = compose::Request {
             manifest: &args.manifest,
@@ -230,10 +230,10 @@ pub(crate) fn give_as(args: &Run, config: Option<&Path>, door: Door) -> Result<E
             .clone()
             .unwrap_or_else(|| RequestId::from(SystemClock::default().uuid()));
         if args.format == Format::Human {
-            out::note(&Paint::stderr().dim(&format!("task {id}")));
+            out::note(&TerminalStyle::stderr().dim(&format!("task {id}")));
         }
         let session = agent.kernel.open(door).await?;
-        let task = Task {
+        let task = DelegateTask {
             description: args.text.clone(),
             input: args.input.clone(),
         };
@@ -280,14 +280,14 @@ pub(crate) fn give_as(args: &Run, config: Option<&Path>, door: Door) -> Result<E
 }
 
 /// A swarm as its manifest and its record tell it.
-struct Looked {
-    coord: Coord,
-    facts: Vec<Fact>,
+struct SwarmInspection {
+    coord: SwarmCoordinator,
+    facts: Vec<SwarmFact>,
     /// Of each seat: whom it asks, if it works here; by what it is reached, and where it is.
-    seats: Vec<(Option<String>, Binding)>,
+    seats: Vec<(Option<String>, MemberBinding)>,
 }
 
-fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Looked> {
+fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<SwarmInspection> {
     let config = Config::load(config, Some(path))?;
     let (manifest, _) = manifest::look(path, &config)?;
     let swarm = manifest
@@ -303,15 +303,15 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
     let seats = plan.seats.iter().enumerate().map(|(at, seat)| {
         let mut binding = binding(&config.settings.peers, swarm, &seat.identity);
         // Who gives work to others works where the run is.
-        if plan.head == Who::Seat(at) && binding.host == ANY {
-            binding = Binding::here();
+        if plan.head == SwarmWorkerId::Seat(at) && binding.host == ANY {
+            binding = MemberBinding::here();
         }
         let asks = seat.provider.clone().unwrap_or_else(|| first.clone());
         (Some(asks).filter(|_| binding.is_here()), binding)
     });
     let seats = seats.collect();
-    let mut coord = Coord::new(plan);
-    let wanted = Wanted {
+    let mut coord = SwarmCoordinator::new(plan);
+    let wanted = StateLookup {
         flag: state,
         configured: config.settings.state.as_ref().and_then(StateConfig::dir),
         agent: &manifest.metadata.name,
@@ -327,16 +327,16 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Look
             }
         })?;
     }
-    Ok(Looked { coord, facts, seats })
+    Ok(SwarmInspection { coord, facts, seats })
 }
 
 /// Every event of a swarm, in order.
-pub(crate) fn each(reader: &Reader, mut see: impl FnMut(&Recorded)) -> Result<()> {
-    let mut scan = Scan {
+pub(crate) fn each(reader: &StateDirReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
+    let mut scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
         limit: 1000,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     loop {
         let page = reader.recorded_events(&scan)?;
@@ -348,7 +348,7 @@ pub(crate) fn each(reader: &Reader, mut see: impl FnMut(&Recorded)) -> Result<()
     }
 }
 
-fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
+fn status(looked: &SwarmInspection, format: Format) -> Result<ExitCode> {
     let view = SwarmView::of(&looked.coord);
     if format == Format::Json {
         let members = view
@@ -371,7 +371,7 @@ fn status(looked: &Looked, format: Format) -> Result<ExitCode> {
         out::json(&told)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     out::line(&format!(
         "{}  {}",
         paint.bold(&out::one_line(&view.swarm)),
@@ -419,16 +419,16 @@ const fn word(kind: EdgeKind) -> &'static str {
 }
 
 /// Who gave what to whom in a run, by its record.
-fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
+fn edges_of(looked: &SwarmInspection, run: &RequestId) -> Vec<SwarmEdge> {
     let plan = looked.coord.plan();
     let mut on = std::collections::BTreeMap::new();
     for fact in &looked.facts {
-        if let Fact::Began { task, who, .. } = fact {
+        if let SwarmFact::Began { task, who, .. } = fact {
             on.insert(task.clone(), *who);
         }
     }
-    let edge = |fact: &Fact| {
-        let Fact::Delegated { new, .. } = fact else {
+    let edge = |fact: &SwarmFact| {
+        let SwarmFact::Delegated { new, .. } = fact else {
             return None;
         };
         if new.run != *run {
@@ -440,7 +440,7 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
             .and_then(|parent| on.get(parent))
             .copied()
             .unwrap_or(plan.head);
-        Some(Edge {
+        Some(SwarmEdge {
             from: plan.member(from).to_owned(),
             to: plan.member(*on.get(&new.task)?).to_owned(),
             kind: match new.kind {
@@ -456,7 +456,7 @@ fn edges_of(looked: &Looked, run: &RequestId) -> Vec<Edge> {
 }
 
 /// One edge, for people.
-fn told(edge: &Edge) -> std::io::Result<()> {
+fn told(edge: &SwarmEdge) -> std::io::Result<()> {
     let (from, to) = (out::one_line(&edge.from), out::one_line(&edge.to));
     // The run itself gives the head its task.
     if edge.kind == EdgeKind::Feeds && edge.from == edge.to {
@@ -465,7 +465,7 @@ fn told(edge: &Edge) -> std::io::Result<()> {
     out::line(&format!("{from} {} {to}", word(edge.kind)))
 }
 
-fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<ExitCode> {
+fn graph(looked: &SwarmInspection, task: Option<&RequestId>, format: GraphFormat) -> Result<ExitCode> {
     let view = SwarmView::of(&looked.coord);
     let edges = match task {
         None => view.edges,
@@ -479,11 +479,11 @@ fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<E
     };
     let quoted = |name: &str| name.replace(['"', '\n'], "'");
     match format {
-        Drawing::Json => out::json(
+        GraphFormat::Json => out::json(
             &json!({"swarm": view.swarm, "topology": view.topology, "nodes": view.nodes, "edges": edges}),
         )?,
-        Drawing::Human => edges.iter().try_for_each(told)?,
-        Drawing::Dot => {
+        GraphFormat::Human => edges.iter().try_for_each(told)?,
+        GraphFormat::Dot => {
             out::line(&format!("digraph \"{}\" {{", quoted(&view.swarm)))?;
             for node in &view.nodes {
                 out::line(&format!(
@@ -503,7 +503,7 @@ fn graph(looked: &Looked, task: Option<&RequestId>, format: Drawing) -> Result<E
             }
             out::line("}")?;
         }
-        Drawing::Mermaid => {
+        GraphFormat::Mermaid => {
             out::line("graph TD")?;
             let at = |name: &str| {
                 view.nodes

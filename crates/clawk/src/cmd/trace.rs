@@ -21,12 +21,12 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use clawk_proto::Digest;
 use clawk_proto::trace::TraceEvent;
-use clawk_trace::show::{Style, line};
+use clawk_trace::show::{LineStyle, line};
 
 pub(in crate::cmd) use self::replay::tapes::{context_files, tape};
-use self::source::Pick;
-pub(in crate::cmd) use self::source::Source;
-use crate::out::{Format, Paint};
+use self::source::SessionSelection;
+pub(in crate::cmd) use self::source::TraceSource;
+use crate::out::{Format, TerminalStyle};
 use crate::state;
 
 /// Flags of `clawk trace`.
@@ -34,7 +34,7 @@ use crate::state;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: TraceCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -56,11 +56,11 @@ Examples:
   clawk trace export --otlp-endpoint http://127.0.0.1:4318";
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum TraceCommand {
     /// Print events, one line each
     Show {
         #[command(flatten)]
-        from: From,
+        from: TraceSelector,
         /// Print the content with this digest (64 hex digits) instead
         #[arg(long, value_name = "DIGEST")]
         content: Option<String>,
@@ -77,7 +77,7 @@ enum Verb {
     /// Print the latest events, and go on with -f
     Tail {
         #[command(flatten)]
-        from: From,
+        from: TraceSelector,
         /// Print this many events
         #[arg(short = 'n', long, default_value_t = 20)]
         lines: usize,
@@ -91,7 +91,7 @@ enum Verb {
     /// Check that no event was changed, removed, added or moved; exit code 1 if so
     Verify {
         #[command(flatten)]
-        from: From,
+        from: TraceSelector,
         /// Check signed checkpoints with the public key (64 hex digits) in this file [default: the state's own]
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
@@ -105,7 +105,7 @@ enum Verb {
     /// Print the public key that signs checkpoints, and how far second places have them
     Key {
         #[command(flatten)]
-        which: state::Which,
+        which: state::StateSelector,
         /// Print the signed heads instead, as a checkpoints file
         #[arg(long)]
         heads: bool,
@@ -124,7 +124,7 @@ enum Verb {
     /// Write events as JSON Lines, which anyone can verify; as OTLP spans; or as a page for people
     Export {
         #[command(flatten)]
-        from: From,
+        from: TraceSelector,
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -133,7 +133,7 @@ enum Verb {
         strict: bool,
         /// Output form
         #[arg(long = "as", value_enum, default_value_t, value_name = "FORM")]
-        form: export::As,
+        form: export::TraceExportFormat,
         /// Send OTLP spans to this collector instead of writing them; the path is `/v1/traces` unless given
         #[arg(long, value_name = "URL", conflicts_with_all = ["output", "form", "strict"])]
         otlp_endpoint: Option<String>,
@@ -142,24 +142,24 @@ enum Verb {
 
 /// Which record.
 #[derive(Debug, clap::Args)]
-struct From {
+struct TraceSelector {
     /// A `.trace.jsonl` file, `-` for standard input [default: an agent's state directory]
     #[arg(conflicts_with_all = ["state", "agent"])]
     file: Option<PathBuf>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Only this session: its id, or `last`
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 }
 
-impl From {
-    fn open(&self) -> Result<(Source, Pick)> {
+impl TraceSelector {
+    fn open(&self) -> Result<(TraceSource, SessionSelection)> {
         let source = match &self.file {
-            Some(file) => Source::file(file.clone()),
-            None => Source::state(&self.which.dir()?)?,
+            Some(file) => TraceSource::file(file.clone()),
+            None => TraceSource::state(&self.which.dir()?)?,
         };
         let pick = source.pick(self.session.as_deref())?;
         Ok((source, pick))
@@ -169,26 +169,26 @@ impl From {
 /// Does it.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.verb {
-        Verb::Show {
+        TraceCommand::Show {
             from,
             content: Some(digest),
             ..
         } => content(from, digest),
-        Verb::Show {
+        TraceCommand::Show {
             from,
             task: Some(task),
             with,
             format,
             ..
         } => super::swarm::tree(&from.which.dir()?, task, with, *format),
-        Verb::Show {
+        TraceCommand::Show {
             from,
             content: None,
             task: None,
             format,
             ..
         } => show(from, *format),
-        Verb::Tail {
+        TraceCommand::Tail {
             from,
             lines,
             follow,
@@ -197,25 +197,25 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             let (source, pick) = from.open()?;
             tail::run(&source, pick, *lines, *follow, *format)
         }
-        Verb::Verify {
+        TraceCommand::Verify {
             from,
             key,
             checkpoints,
             format,
         } => {
             let (source, pick) = from.open()?;
-            let signed = verify::Signed {
+            let signed = verify::SignatureFiles {
                 key: key.as_deref(),
                 checkpoints: checkpoints.as_deref(),
             };
             verify::run(&source, pick, signed, *format)
         }
-        Verb::Key { which, heads, format } => key::run(which, *heads, *format),
-        Verb::Redact(args) => redact::run(args),
-        Verb::Replay(args) => replay::run(args, config),
-        Verb::Fork(args) => fork::run(args, config),
-        Verb::Diff(args) => diff::run(args),
-        Verb::Export {
+        TraceCommand::Key { which, heads, format } => key::run(which, *heads, *format),
+        TraceCommand::Redact(args) => redact::run(args),
+        TraceCommand::Replay(args) => replay::run(args, config),
+        TraceCommand::Fork(args) => fork::run(args, config),
+        TraceCommand::Diff(args) => diff::run(args),
+        TraceCommand::Export {
             from,
             output,
             strict,
@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             otlp_endpoint,
         } => {
             let (source, pick) = from.open()?;
-            let how = export::How {
+            let how = export::TraceExportOptions {
                 output: output.as_deref(),
                 strict: *strict,
                 form: *form,
@@ -234,12 +234,12 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn show(from: &From, format: Format) -> Result<ExitCode> {
+fn show(from: &TraceSelector, format: Format) -> Result<ExitCode> {
     let (source, pick) = from.open()?;
     let mut out = BufWriter::new(io::stdout().lock());
     match format {
         Format::Human => {
-            let mut lines = Lines::new();
+            let mut lines = EventLinePrinter::new();
             source.each_with_words(pick, |event| Ok(lines.write(&mut out, &event)?))?;
         }
         Format::Json => {
@@ -256,7 +256,7 @@ fn show(from: &From, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn content(from: &From, digest: &str) -> Result<ExitCode> {
+fn content(from: &TraceSelector, digest: &str) -> Result<ExitCode> {
     let Some(digest) = Digest::from_hex(digest) else {
         bail!(
             "`--content` takes the 64 hex digits that `clawk trace show --format json` prints, not `{digest}`"
@@ -278,18 +278,18 @@ fn content(from: &From, digest: &str) -> Result<ExitCode> {
 }
 
 /// Events as lines, with a heading wherever the session changes.
-struct Lines {
-    style: Style,
-    paint: Paint,
+struct EventLinePrinter {
+    style: LineStyle,
+    paint: TerminalStyle,
     session: Option<clawk_proto::SessionId>,
 }
 
-impl Lines {
+impl EventLinePrinter {
     fn new() -> Self {
-        let paint = Paint::stdout();
+        let paint = TerminalStyle::stdout();
         let width = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col)); // silent-ok: no terminal
         Self {
-            style: Style {
+            style: LineStyle {
                 colour: paint.is_on(),
                 width,
             },

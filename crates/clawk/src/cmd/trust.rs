@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format};
 use crate::{manifest, trust};
 
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     forget: bool,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]

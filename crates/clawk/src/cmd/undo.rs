@@ -10,12 +10,12 @@ use clawk_kernel::time::SystemClock;
 use clawk_kernel::{kind, undo as record};
 use clawk_proto::SessionId;
 use clawk_secrets::env;
-use clawk_tools::undo::{self, Back, Place, Record, State};
+use clawk_tools::undo::{self, RecordedPath, State, UndoPlan, UndoRecord};
 use serde_json::{Value, json};
 
-use super::trace::source::{Pick, Source};
+use super::trace::source::{SessionSelection, TraceSource};
 use crate::compose::{self, UNDO};
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::state::kept::{Options, StateDir};
 use crate::state::{self};
 
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     yes: bool,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -56,7 +56,7 @@ The agent must not be running. Exit code 1: some kept content could not be put b
 
 /// A call with effects, as the trace tells it.
 #[derive(Debug)]
-struct Acted {
+struct UndoableCall {
     tool: String,
     sequence: u64,
 }
@@ -64,8 +64,8 @@ struct Acted {
 /// Shows what it comes to, or does it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = args.which.dir()?;
-    let source = Source::state(&dir)?;
-    let Pick::One(session) = source.pick(Some(&args.session))? else {
+    let source = TraceSource::state(&dir)?;
+    let SessionSelection::One(session) = source.pick(Some(&args.session))? else {
         bail!("say which session; `clawk sessions` lists them");
     };
     let acted = acted(&source, session)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let back = undo::plan(&root, &kept)?;
     let known: BTreeSet<&str> = kept.iter().map(|call| call.request_id.as_str()).collect();
     let before = undo::undone_before(&root, session)?;
-    let lost: BTreeMap<&str, &Acted> = acted
+    let lost: BTreeMap<&str, &UndoableCall> = acted
         .iter()
         .map(|(id, call)| (id.as_str(), call))
         .filter(|(id, _)| after(id) && !known.contains(id) && !before.iter().any(|done| done == id))
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(report) = report.as_object_mut() {
             let failed: Vec<Value> = failed
                 .iter()
-                .map(|(path, why)| json!({"path": Place::new(path), "why": why}))
+                .map(|(path, why)| json!({"path": RecordedPath::new(path), "why": why}))
                 .collect();
             report.insert("done".to_owned(), Value::Bool(true));
             report.insert("failed".to_owned(), failed.into());
@@ -112,9 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The session's calls with effects, by their ids.
-fn acted(source: &Source, session: SessionId) -> Result<BTreeMap<String, Acted>> {
+fn acted(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, UndoableCall>> {
     let mut found = BTreeMap::new();
-    source.each(Pick::One(session), |event| {
+    source.each(SessionSelection::One(session), |event| {
         let text = |key: &str| event.payload.get(key).and_then(Value::as_str).map(str::to_owned);
         let effects = event.payload.get("side_effects") == Some(&Value::Bool(true));
         if event.event_type == kind::ACTION_APPROVED
@@ -122,19 +122,24 @@ fn acted(source: &Source, session: SessionId) -> Result<BTreeMap<String, Acted>>
             && let (Some(id), Some(tool)) = (text("request_id"), text("action_id"))
         {
             let sequence = event.sequence;
-            found.insert(id, Acted { tool, sequence });
+            found.insert(id, UndoableCall { tool, sequence });
         }
         Ok(())
     })?;
     Ok(found)
 }
 
-fn report(session: SessionId, kept: &[Record], back: &Back, lost: &BTreeMap<&str, &Acted>) -> Value {
+fn report(
+    session: SessionId,
+    kept: &[UndoRecord],
+    back: &UndoPlan,
+    lost: &BTreeMap<&str, &UndoableCall>,
+) -> Value {
     let steps = back.steps.iter().map(|step| {
-        json!({"path": Place::new(&step.path), "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
+        json!({"path": RecordedPath::new(&step.path), "does": does(&step.now, &step.then), "now": step.now, "then": step.then})
     });
     let conflicts = back.conflicts.iter().map(|found| {
-        json!({"request_id": found.request_id, "tool": found.tool, "path": found.path.as_deref().map(Place::new), "why": found.why})
+        json!({"request_id": found.request_id, "tool": found.tool, "path": found.path.as_deref().map(RecordedPath::new), "why": found.why})
     });
     let lost = lost
         .iter()
@@ -148,7 +153,7 @@ fn report(session: SessionId, kept: &[Record], back: &Back, lost: &BTreeMap<&str
         "conflicts": conflicts.collect::<Vec<_>>(),
         "not_undone": lost.collect::<Vec<_>>(),
         "ran_beside_others": beside.map(|call| &call.request_id).collect::<Vec<_>>(),
-        "unlinked": back.unlinked.iter().map(|path| Place::new(path)).collect::<Vec<_>>(),
+        "unlinked": back.unlinked.iter().map(|path| RecordedPath::new(path)).collect::<Vec<_>>(),
     })
 }
 
@@ -165,11 +170,11 @@ fn does(now: &State, then: &State) -> &'static str {
 
 fn show(
     yes: bool,
-    (kept, back): (&[Record], &Back),
-    lost: &BTreeMap<&str, &Acted>,
+    (kept, back): (&[UndoRecord], &UndoPlan),
+    lost: &BTreeMap<&str, &UndoableCall>,
     failed: &[(std::path::PathBuf, String)],
 ) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     if back.steps.is_empty() {
         out::line("nothing is to be put back")?;
     }
@@ -221,7 +226,7 @@ fn show(
     Ok(())
 }
 
-fn show_conflicts(back: &Back, paint: Paint) -> Result<()> {
+fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
     for path in &back.unlinked {
         out::line(&format!(
             "{} {} is put back as a file of its own: its name outside of the writable folders (a hard link) is not linked to it again",
@@ -250,7 +255,7 @@ fn show_conflicts(back: &Back, paint: Paint) -> Result<()> {
 fn put_back(
     dir: &std::path::Path,
     session: SessionId,
-    (kept, back): (&[Record], &Back),
+    (kept, back): (&[UndoRecord], &UndoPlan),
     without: usize,
     report: &Value,
 ) -> Result<Vec<(std::path::PathBuf, String)>> {
@@ -260,7 +265,7 @@ fn put_back(
     let root = dir.join(UNDO);
     let outcome = compose::runtime()?.block_on(async {
         let journal: Arc<dyn Journal> = state.journal();
-        let sums = record::Sums {
+        let sums = record::UndoTotals {
             by: &format!("local user {user}"),
             calls: back.calls.len(),
             places: back.steps.len(),

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_kernel::replay::{Difference, Judged, Shadowed};
+use clawk_kernel::replay::{ComparedDecision, DecisionDifference, SessionShadowReport};
 use clawk_manifest::Manifest;
 use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::config::{Config, Outside};
-use crate::out::{self, Format, Paint};
+use crate::config::{AllowOutsideArgs, Config};
+use crate::out::{self, Format, TerminalStyle};
 use crate::state::server::StateConfig;
-use crate::state::{Origin, Wanted};
+use crate::state::{Origin, StateLookup};
 use crate::{atlases, compose, manifest};
 
 /// Flags of `clawk upgrade`.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     recorded: bool,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -76,13 +76,13 @@ ends its turns and starts again with the same arguments; an agent on standard in
 
 /// What a shadow run of all sessions found.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
-struct Found {
+struct UpgradeReport {
     sessions: usize,
     decisions: usize,
     prompts_differ: usize,
     /// Decisions that a replay by the program in use decides otherwise than the record, too: no upgrade changes them.
     as_before: usize,
-    differences: Vec<Difference>,
+    differences: Vec<DecisionDifference>,
     not_replayed: Vec<NotReplayed>,
 }
 
@@ -93,8 +93,8 @@ struct NotReplayed {
     reason: String,
 }
 
-impl Found {
-    fn take(&mut self, one: Shadowed) {
+impl UpgradeReport {
+    fn take(&mut self, one: SessionShadowReport) {
         self.sessions += 1;
         self.decisions += one.decisions;
         self.prompts_differ += one.prompts_differ;
@@ -117,12 +117,12 @@ impl Found {
 
 /// What is to take the place of what is in use.
 #[derive(Debug, Default)]
-struct New<'a> {
+struct UpgradeCandidate<'a> {
     manifest: Option<&'a Path>,
     program: Option<&'a Path>,
 }
 
-impl<'a> New<'a> {
+impl<'a> UpgradeCandidate<'a> {
     fn of(paths: &'a [PathBuf]) -> Result<Self> {
         let mut new = Self::default();
         for path in paths {
@@ -159,10 +159,10 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let file = config;
     let config = Config::load(config, Some(&args.manifest))?.outside(args.outside);
     let (current, _) = manifest::look(&args.manifest, &config)?;
-    let new = New::of(&args.shadow)?;
+    let new = UpgradeCandidate::of(&args.shadow)?;
     let judged = new.manifest.map(|path| judged(path, &config)).transpose()?;
     let origin = Origin::of_file(&args.manifest)?;
-    let state = Wanted {
+    let state = StateLookup {
         flag: args.state.as_deref(),
         configured: config.settings.state.as_ref().and_then(StateConfig::dir),
         agent: &current.metadata.name,
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     };
     let state = state.dir()?;
     let runtime = compose::runtime()?;
-    let played = played::Record::open(&state, usize::try_from(args.sessions)?)?;
+    let played = played::ReplayedRecord::open(&state, usize::try_from(args.sessions)?)?;
     if args.recorded {
         let found = runtime.block_on(played.again(judged.as_ref(), &config))?;
         out::json(&found)?;
@@ -214,9 +214,9 @@ fn judged(path: &Path, config: &Config) -> Result<Manifest> {
 
 fn show(
     args: &Args,
-    new: &New<'_>,
-    found: &Found,
-    live: Option<(&apply::Applied, &apply::Live)>,
+    new: &UpgradeCandidate<'_>,
+    found: &UpgradeReport,
+    live: Option<(&apply::AppliedUpgrade, &apply::RestartOutcome)>,
 ) -> Result<()> {
     match args.format {
         Format::Json => out::json(&json!({
@@ -230,8 +230,11 @@ fn show(
     }
 }
 
-fn people(found: &Found, live: Option<(&apply::Applied, &apply::Live)>) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(
+    found: &UpgradeReport,
+    live: Option<(&apply::AppliedUpgrade, &apply::RestartOutcome)>,
+) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let word = if found.is_same() {
         paint.green("same")
     } else {
@@ -275,7 +278,7 @@ fn people(found: &Found, live: Option<(&apply::Applied, &apply::Live)>) -> Resul
 }
 
 /// One difference for people.
-fn line(one: &Difference) -> String {
+fn line(one: &DecisionDifference) -> String {
     let about = match (&one.tool, one.message) {
         (Some(tool), Some(n)) => format!("message {n}, {}", out::clipped(tool, 40)),
         (Some(tool), None) => out::clipped(tool, 40),
@@ -292,7 +295,7 @@ fn line(one: &Difference) -> String {
     )
 }
 
-fn judgement(judged: &Judged) -> String {
+fn judgement(judged: &ComparedDecision) -> String {
     let mut why = Vec::new();
     match (&judged.rule, &judged.by) {
         (Some(rule), _) => why.push(format!("rule `{}`", out::clipped(rule, 60))),

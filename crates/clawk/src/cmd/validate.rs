@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clawk_manifest::{Diagnostic, LoadOptions, Loaded, Severity, policy, render, validate};
+use clawk_manifest::{Diagnostic, LoadOptions, LoadedDocument, Severity, policy, render, validate};
 
-use crate::companion::{self, Report};
+use crate::companion::{self, PolicyTestReport};
 use crate::compose::{lacks, own};
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest::{about_rules, options};
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{trust, unapplied};
 
 /// Flags of `clawk validate`.
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     file: PathBuf,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// Treat warnings as errors
     #[arg(long)]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
             people(&loaded, &args.file)?;
             for entry in &runs {
                 let line = format!("a start would run {}", entry.line());
-                out::line(&Paint::stdout().dim(&line))?;
+                out::line(&TerminalStyle::stdout().dim(&line))?;
             }
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// Everything that is wrong with a document, beside this configuration.
-pub(crate) fn check_document(file: &Path, config: &Config) -> Result<Loaded> {
+pub(crate) fn check_document(file: &Path, config: &Config) -> Result<LoadedDocument> {
     let options = options(config);
     let mut loaded = validate(file, &options);
     mounts(&mut loaded, file, config)?;
@@ -86,7 +86,7 @@ pub(crate) fn check_document(file: &Path, config: &Config) -> Result<Loaded> {
 }
 
 /// A writable mount in a folder that a start reads, and stores that are open to everybody.
-fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
+fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<()> {
     let Some(manifest) = &loaded.manifest else {
         return Ok(());
     };
@@ -114,7 +114,7 @@ fn mounts(loaded: &mut Loaded, file: &Path, config: &Config) -> Result<()> {
 }
 
 /// What the rules of a valid document come to: rules that never decide, and the tests beside its policy files.
-fn policies(loaded: &mut Loaded, file: &Path, (options, config): (&LoadOptions, &Config)) {
+fn policies(loaded: &mut LoadedDocument, file: &Path, (options, config): (&LoadOptions, &Config)) {
     let found = match &loaded.manifest {
         Some(manifest) => {
             let mut found = about_rules(&manifest.policies, &loaded.sources);
@@ -142,7 +142,7 @@ fn policies(loaded: &mut Loaded, file: &Path, (options, config): (&LoadOptions, 
     }
 }
 
-fn failures(report: &Report) -> impl Iterator<Item = Diagnostic> {
+fn failures(report: &PolicyTestReport) -> impl Iterator<Item = Diagnostic> {
     report.failures.iter().map(|failure| {
         let message = format!(
             "{}: expected {}, got {}",
@@ -157,8 +157,8 @@ fn failures(report: &Report) -> impl Iterator<Item = Diagnostic> {
     })
 }
 
-fn people(loaded: &Loaded, file: &Path) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(loaded: &LoadedDocument, file: &Path) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     if !loaded.diagnostics.is_empty() {
         out::line(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
     }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::Journal;
-use clawk_kernel::{Door, Kernel, Session};
+use clawk_kernel::{EntryPoint, Kernel, SessionHandle};
 use clawk_manifest::Manifest;
 use clawk_proto::SessionId;
-use clawk_server::Host as Served;
-use clawk_tools::Ask;
+use clawk_server::AgentHost as Served;
+use clawk_tools::AskUserHandler;
 use tokio_util::sync::CancellationToken;
 
-use super::{Blueprint, Launched, own};
+use super::{LaunchedAgentFactory, ResolvedConfig, own};
 use crate::cmd::skill::trial;
-use crate::config::{Config, Outside, Settings};
-use crate::dry::Predictions;
-use crate::state::kept::Reader;
+use crate::config::{AllowOutsideArgs, Config, Settings};
+use crate::dry::CallPredictions;
+use crate::state::kept::StateDirReader;
 use crate::trust;
 
 /// How long a chat's end waits for what is in flight, milliseconds.
@@ -32,11 +32,11 @@ pub(crate) struct Request<'a> {
     /// `--state`.
     pub(crate) state: Option<&'a Path>,
     /// `--allow-outside`.
-    pub(crate) outside: Outside,
+    pub(crate) outside: AllowOutsideArgs,
     /// `--trust`.
     pub(crate) trust: bool,
     /// `--dry-run`: where predictions go.
-    pub(crate) dry: Option<Predictions>,
+    pub(crate) dry: Option<CallPredictions>,
     /// `clawk skill test --run`: the skill that is tried.
     pub(crate) trial: Option<&'a str>,
 }
@@ -58,14 +58,14 @@ pub(crate) struct Agent {
     pub(crate) notes: Vec<String>,
     /// What its other doors, such as the control socket, come to.
     host: Served,
-    launched: Arc<Launched>,
+    launched: Arc<LaunchedAgentFactory>,
     /// The control socket lives until this fires.
     over: CancellationToken,
 }
 
 /// Whether a session's chain holds.
 #[derive(Debug)]
-pub(crate) struct Proof {
+pub(crate) struct ChainProof {
     /// It does.
     pub(crate) valid: bool,
     /// Events in it.
@@ -75,14 +75,16 @@ pub(crate) struct Proof {
 }
 
 /// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
-pub(crate) async fn agent(request: &Request<'_>, ask: Option<Ask>) -> Result<Agent> {
+pub(crate) async fn agent(request: &Request<'_>, ask: Option<AskUserHandler>) -> Result<Agent> {
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
-    let blueprint = Blueprint::with_config(request.manifest, config).await?;
+    let blueprint = ResolvedConfig::with_config(request.manifest, config).await?;
     let mut blueprint = blueprint.agreed(request.trust, trust::asks()).await?;
     trial::prepare(&mut blueprint.manifest, request.trial)?;
     let launched = match &request.dry {
-        None => Launched::new(blueprint, request.state, ask).await?,
-        Some(predictions) => Launched::dry(blueprint, request.state, ask, predictions.clone()).await?,
+        None => LaunchedAgentFactory::new(blueprint, request.state, ask).await?,
+        Some(predictions) => {
+            LaunchedAgentFactory::dry(blueprint, request.state, ask, predictions.clone()).await?
+        }
     };
     let launched = Arc::new(launched);
     let journal: Arc<dyn Journal> = launched.state().journal();
@@ -179,22 +181,22 @@ impl Agent {
     }
 
     /// A new session, or an earlier one: its id, or `last`.
-    pub(crate) async fn session(&self, which: Option<&str>) -> Result<Session> {
+    pub(crate) async fn session(&self, which: Option<&str>) -> Result<SessionHandle> {
         let id: SessionId = match which {
-            None => return Ok(self.kernel.open(Door::Cli).await?),
+            None => return Ok(self.kernel.open(EntryPoint::Cli).await?),
             Some("last") => self.last_conversation().await?,
             Some(id) => id
                 .parse()
                 .with_context(|| format!("`{id}` is not a valid session id; `clawk sessions` lists them"))?,
         };
-        Ok(self.kernel.reopen(id, Door::Cli).await?)
+        Ok(self.kernel.reopen(id, EntryPoint::Cli).await?)
     }
 
     /// The latest session that a person spoke in: every run has one of its own for its lifecycle, too.
     async fn last_conversation(&self) -> Result<SessionId> {
         let kinds = &["ckp.message.accepted"];
         for row in self.journal.sessions(1000).await? {
-            let scan = clawk_kernel::ports::Scan {
+            let scan = clawk_kernel::ports::JournalScan {
                 session: Some(row.session),
                 kinds,
                 limit: 1,
@@ -215,9 +217,9 @@ impl Agent {
     }
 
     /// Verifies a session's chain by reading it afresh.
-    pub(crate) fn proof(&self, session: SessionId) -> Result<Proof> {
-        let report = Reader::open(&self.state_dir)?.verify(Some(session))?;
-        Ok(Proof {
+    pub(crate) fn proof(&self, session: SessionId) -> Result<ChainProof> {
+        let report = StateDirReader::open(&self.state_dir)?.verify(Some(session))?;
+        Ok(ChainProof {
             valid: report.valid,
             events: report.event_count,
             fault: report

@@ -5,25 +5,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
-use clawk_channels::{Channels, Hook, NotDone, OutFile, Parts, Wanted};
+use clawk_channels::{ChannelDependencies, Channels, HookRequest, NotDone, OutFile, ScheduleRequest};
 use clawk_kernel::Kernel;
 use clawk_kernel::call::Permit;
-use clawk_kernel::ports::{Delivery, Description, Later, RunError, RunOutcome};
+use clawk_kernel::ports::{BoxFuture, Delivery, RunError, RunOutcome, ToolDescription};
 use clawk_kernel::time::SystemClock;
 use clawk_manifest::model::ChannelType;
-use clawk_plan::Obtained;
+use clawk_plan::ObtainedEnforcement;
 use clawk_proto::MessageId;
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Spec;
 use clawk_server::{HookBody, HookSocket};
-use clawk_tools::{Answer, Ask, Extra, Program, Question, load, program};
+use clawk_tools::{
+    AskUserHandler, ExternalBuiltin, OperatorProgram, UserAnswer, UserQuestion, load, program,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::Blueprint;
+use super::ResolvedConfig;
 
-impl Blueprint {
+impl ResolvedConfig {
     /// Somebody or something reaches the agent by a channel of its manifest, the terminal apart.
     pub(crate) fn has_channels(&self) -> bool {
         let channels = &self.manifest.channels;
@@ -61,7 +63,7 @@ impl Blueprint {
         state: &StateDir,
         listening: bool,
     ) -> Result<Channels> {
-        let parts = Parts {
+        let parts = ChannelDependencies {
             kernel,
             clock: Arc::new(SystemClock::default()),
             secrets: self.resolver.clone(),
@@ -80,29 +82,29 @@ impl Blueprint {
     }
 
     /// How `ask-user` reaches the person in a channel's conversation.
-    pub(crate) fn ask_by_channel(&self) -> Ask {
+    pub(crate) fn ask_by_channel(&self) -> AskUserHandler {
         let connected = Arc::clone(&self.connected);
-        Arc::new(move |question: Question| {
+        Arc::new(move |question: UserQuestion| {
             let channels = at_hand(&connected);
             Box::pin(async move {
                 let Some(channels) = channels else {
-                    return Answer::Nobody;
+                    return UserAnswer::Nobody;
                 };
                 let answer = channels
                     .ask(question.session, &question.question, &question.options)
                     .await;
-                answer.map_or(Answer::Nobody, Answer::Said)
+                answer.map_or(UserAnswer::Nobody, UserAnswer::Said)
             })
         })
     }
 
     /// The built-in `channel-send`.
-    pub(super) fn channel_send(&self) -> Arc<dyn Extra> {
-        Arc::new(Send(Arc::clone(&self.connected)))
+    pub(super) fn channel_send(&self) -> Arc<dyn ExternalBuiltin> {
+        Arc::new(ChannelSendTool(Arc::clone(&self.connected)))
     }
 
     /// The built-in `schedule`.
-    pub(super) fn schedule(&self) -> Arc<dyn Extra> {
+    pub(super) fn schedule(&self) -> Arc<dyn ExternalBuiltin> {
         Arc::new(Schedule(Arc::clone(&self.connected)))
     }
 
@@ -118,7 +120,7 @@ impl Blueprint {
             if channel.kind != ChannelType::Custom || config.command.is_empty() {
                 continue;
             }
-            let given = Program {
+            let given = OperatorProgram {
                 name: &channel.name,
                 command: &config.command,
                 env: &config.env,
@@ -134,9 +136,9 @@ impl Blueprint {
 }
 
 /// An agent's channels, once they are connected.
-type Connected = Arc<Mutex<Option<Channels>>>;
+type ConnectedChannels = Arc<Mutex<Option<Channels>>>;
 
-fn at_hand(connected: &Connected) -> Option<Channels> {
+fn at_hand(connected: &ConnectedChannels) -> Option<Channels> {
     connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -146,7 +148,7 @@ const MAX_FILES: usize = 10;
 /// What `channel-send` is asked for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sent {
+struct ChannelSendArgs {
     #[serde(default)]
     channel: Option<String>,
     #[serde(default)]
@@ -160,12 +162,12 @@ struct Sent {
 
 /// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
 #[derive(Debug)]
-struct Send(Connected);
+struct ChannelSendTool(ConnectedChannels);
 
-impl Extra for Send {
-    fn describe(&self) -> Description {
+impl ExternalBuiltin for ChannelSendTool {
+    fn describe(&self) -> ToolDescription {
         let text = |what: &str| json!({"type": "string", "description": what});
-        Description {
+        ToolDescription {
             description: "Sends a message, with files where the platform takes them, to a conversation of a channel of this \
                 agent. Without `channel` and `conversation`: to the person you are talking with."
                 .to_owned(),
@@ -183,7 +185,7 @@ impl Extra for Send {
                 "additionalProperties": false,
             }),
             category: Some("network"),
-            ..Description::default()
+            ..ToolDescription::default()
         }
     }
 
@@ -191,7 +193,7 @@ impl Extra for Send {
         &'a self,
         permit: Permit,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let Some(channels) = at_hand(&self.0) else {
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
@@ -202,10 +204,10 @@ impl Extra for Send {
                     content: vec![ContentBlock::text(format!("not sent: {reason}"))],
                     is_error: true,
                     structured: None,
-                    obtained: Obtained::in_process("no-host-access"),
+                    obtained: ObtainedEnforcement::in_process("no-host-access"),
                 })
             };
-            let wanted = serde_json::from_value::<Sent>(Value::Object(permit.arguments().clone()));
+            let wanted = serde_json::from_value::<ChannelSendArgs>(Value::Object(permit.arguments().clone()));
             let wanted = match wanted {
                 Ok(wanted) => wanted,
                 Err(error) => return not_sent(format!("the arguments do not fit: {error}")),
@@ -240,7 +242,7 @@ impl Extra for Send {
                     content: vec![ContentBlock::text("sent")],
                     is_error: false,
                     structured: Some(json!({ "sent": true, "platform_id": platform_id })),
-                    obtained: Obtained::in_process(if files.is_empty() {
+                    obtained: ObtainedEnforcement::in_process(if files.is_empty() {
                         "no-host-access"
                     } else {
                         "checks:filesystem"
@@ -255,12 +257,12 @@ impl Extra for Send {
 
 /// `schedule`: the agent's own schedules in a conversation, each with an end and a number of runs.
 #[derive(Debug)]
-struct Schedule(Connected);
+struct Schedule(ConnectedChannels);
 
-impl Extra for Schedule {
-    fn describe(&self) -> Description {
+impl ExternalBuiltin for Schedule {
+    fn describe(&self) -> ToolDescription {
         let text = |what: &str| json!({"type": "string", "description": what});
-        Description {
+        ToolDescription {
             description: "Makes, lists or cancels schedules of this conversation. When one is due, you are told its prompt here."
                 .to_owned(),
             input_schema: json!({
@@ -278,7 +280,7 @@ impl Extra for Schedule {
                 "required": ["action"],
                 "additionalProperties": false,
             }),
-            ..Description::default()
+            ..ToolDescription::default()
         }
     }
 
@@ -286,13 +288,13 @@ impl Extra for Schedule {
         &'a self,
         permit: Permit,
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let Some(channels) = at_hand(&self.0) else {
                 let reason = "no channel is connected: channels are while `clawk serve` runs".to_owned();
                 return Err(RunError::Unavailable(reason));
             };
-            let wanted = serde_json::from_value::<Wanted>(Value::Object(permit.arguments().clone()));
+            let wanted = serde_json::from_value::<ScheduleRequest>(Value::Object(permit.arguments().clone()));
             let done = match wanted {
                 Ok(wanted) => {
                     channels
@@ -306,13 +308,13 @@ impl Extra for Schedule {
                     content: vec![ContentBlock::text(told.to_string())],
                     is_error: false,
                     structured: Some(told),
-                    obtained: Obtained::in_process("no-host-access"),
+                    obtained: ObtainedEnforcement::in_process("no-host-access"),
                 },
                 Err(reason) => RunOutcome {
                     content: vec![ContentBlock::text(reason)],
                     is_error: true,
                     structured: None,
-                    obtained: Obtained::in_process("no-host-access"),
+                    obtained: ObtainedEnforcement::in_process("no-host-access"),
                 },
             })
         })
@@ -321,17 +323,17 @@ impl Extra for Schedule {
 
 /// The channels as the host's doors reach them.
 #[derive(Debug)]
-pub(crate) struct Reached(pub(crate) Channels);
+pub(crate) struct HostChannels(pub(crate) Channels);
 
-impl clawk_server::Channels for Reached {
+impl clawk_server::Channels for HostChannels {
     fn receive<'a>(
         &'a self,
         name: &'a str,
         request: http::Request<bytes::Bytes>,
-    ) -> Later<'a, http::Response<HookBody>> {
+    ) -> BoxFuture<'a, http::Response<HookBody>> {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let hook = Hook {
+            let hook = HookRequest {
                 method: parts.method,
                 query: parts.uri.query().unwrap_or_default().to_owned(),
                 headers: parts.headers,
@@ -366,7 +368,7 @@ impl clawk_server::Channels for Reached {
         method: &'a str,
         params: &'a Value,
         by: &'a str,
-    ) -> Later<'a, Option<Result<Value, String>>> {
+    ) -> BoxFuture<'a, Option<Result<Value, String>>> {
         Box::pin(async move {
             let text = |member: &str| params.get(member).and_then(Value::as_str).unwrap_or_default();
             let told = |done: Result<Value, NotDone>| Some(done.map_err(|reason| reason.to_string()));

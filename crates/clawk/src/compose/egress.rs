@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use clawk_egress::{Binding, Screen, Screened, Screening};
+use clawk_egress::{EgressSecret, ScreenVerdict, SecretScan, SecretScreen};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::ScanAction;
-use clawk_policy::leak::{Known, Scanner, Stream};
-use clawk_secrets::Resolver;
-use clawk_tools::Egress;
+use clawk_policy::leak::{KnownSecret, LeakRedactingStream, Scanner};
+use clawk_secrets::SecretResolver;
+use clawk_tools::EgressSettings;
 
 use crate::config::{MemoryStore, SecretBinding, Settings};
 
@@ -18,8 +18,8 @@ use crate::config::{MemoryStore, SecretBinding, Settings};
 pub(super) fn compose(
     settings: &Settings,
     manifest: &Manifest,
-    resolver: &Resolver,
-) -> Result<Egress, Vec<String>> {
+    resolver: &SecretResolver,
+) -> Result<EgressSettings, Vec<String>> {
     let (mut bindings, mut faults) = (Vec::new(), Vec::new());
     for (name, given) in &settings.secrets {
         match binding(name, given, resolver) {
@@ -37,19 +37,19 @@ pub(super) fn compose(
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(Egress {
+    Ok(EgressSettings {
         allow_private: settings.egress.allow_private.clone(),
         terminate_tls: settings.egress.terminate_tls,
         screen: action(manifest).map(|action| {
             let known = known(settings, manifest, resolver, &bindings);
             let scanner = Scanner::new(known);
-            Arc::new(Leaks { scanner, action }) as Arc<dyn Screen>
+            Arc::new(LeakScreen { scanner, action }) as Arc<dyn SecretScreen>
         }),
         bindings,
     })
 }
 
-fn binding(name: &str, given: &SecretBinding, resolver: &Resolver) -> Result<Binding, String> {
+fn binding(name: &str, given: &SecretBinding, resolver: &SecretResolver) -> Result<EgressSecret, String> {
     let env = given.env.as_deref().unwrap_or(name);
     let named = |text: &str| {
         let fits =
@@ -70,7 +70,7 @@ fn binding(name: &str, given: &SecretBinding, resolver: &Resolver) -> Result<Bin
             "`hosts`: `{wide}` is every host; a secret is bound to some"
         ));
     }
-    Ok(Binding {
+    Ok(EgressSecret {
         secret: resolver.resolve(name).map_err(|error| error.to_string())?,
         tools: given.tools.clone(),
         hosts: given.hosts.clone(),
@@ -133,33 +133,33 @@ pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
 fn known(
     settings: &Settings,
     manifest: &Manifest,
-    resolver: &Resolver,
-    bindings: &[Arc<Binding>],
-) -> Vec<Known> {
+    resolver: &SecretResolver,
+    bindings: &[Arc<EgressSecret>],
+) -> Vec<KnownSecret> {
     let bound = bindings.iter().map(|binding| binding.secret.clone());
     let others = named(settings, manifest).filter_map(|name| resolver.resolve(name).ok()); // silent-ok: its use will say what is wrong with it
     bound
         .chain(others)
-        .map(|secret| Known::new(secret.name(), secret.expose()))
+        .map(|secret| KnownSecret::new(secret.name(), secret.expose()))
         .collect()
 }
 
 /// The leak scanner, as the proxy and the web tools use it.
 #[derive(Debug)]
-struct Leaks {
+struct LeakScreen {
     scanner: Scanner,
     action: ScanAction,
 }
 
-struct Looking {
-    stream: Stream,
+struct LeakScreening {
+    stream: LeakRedactingStream,
     action: ScanAction,
     told: usize,
 }
 
-impl Screen for Leaks {
-    fn begin(&self) -> Box<dyn Screening> {
-        Box::new(Looking {
+impl SecretScreen for LeakScreen {
+    fn begin(&self) -> Box<dyn SecretScan> {
+        Box::new(LeakScreening {
             stream: self.scanner.stream(),
             action: self.action,
             told: 0,
@@ -167,8 +167,8 @@ impl Screen for Leaks {
     }
 }
 
-impl Looking {
-    fn screened(&mut self, clean: &[u8], piece: &[u8], out: &mut Vec<u8>) -> Screened {
+impl LeakScreening {
+    fn screened(&mut self, clean: &[u8], piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
         let kinds: Vec<String> = self
             .stream
             .found()
@@ -178,25 +178,25 @@ impl Looking {
         let count: usize = self.stream.found().iter().map(|(_, count)| count).sum();
         let new = std::mem::replace(&mut self.told, count) < count;
         match self.action {
-            ScanAction::Block if count > 0 => return Screened::Blocked(kinds.join(", ")),
+            ScanAction::Block if count > 0 => return ScreenVerdict::Blocked(kinds.join(", ")),
             ScanAction::Block | ScanAction::Redact => out.extend_from_slice(clean),
             ScanAction::Warn => out.extend_from_slice(piece),
         }
         if new {
-            Screened::Noted(kinds)
+            ScreenVerdict::Noted(kinds)
         } else {
-            Screened::Clean
+            ScreenVerdict::Clean
         }
     }
 }
 
-impl Screening for Looking {
-    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Screened {
+impl SecretScan for LeakScreening {
+    fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict {
         let clean = self.stream.push(piece);
         self.screened(&clean, piece, out)
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) -> Screened {
+    fn finish(&mut self, out: &mut Vec<u8>) -> ScreenVerdict {
         let clean = self.stream.finish();
         self.screened(&clean, &[], out)
     }

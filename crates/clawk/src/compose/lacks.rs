@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use clawk_manifest::{Diagnostic, Manifest};
 use clawk_plan::{Level, Plan};
-use clawk_providers::Scripts;
+use clawk_providers::ScriptAccess;
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver, StoreConfig, env};
+use clawk_secrets::{EnvironmentSource, SecretResolver, StoreConfig, env};
 
-use super::{AUTO, Blueprint, Origin, egress};
+use super::{AUTO, Origin, ResolvedConfig, egress};
 use crate::config::Config;
 
 /// A tool without an executor.
@@ -31,7 +31,7 @@ pub(crate) const fn of_level(level: Level) -> &'static str {
 
 /// A warning for everything that would keep this manifest's agent from starting on this machine, as far as a look can tell.
 pub(crate) fn of(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
-    match Blueprint::look(manifest.clone(), config.clone()) {
+    match ResolvedConfig::look(manifest.clone(), config.clone()) {
         Ok(blueprint) => blueprint.lacks(),
         Err(error) => vec![warning(CONFIG, "", &format!("{error:#}"))],
     }
@@ -45,7 +45,7 @@ fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
     )
 }
 
-impl Blueprint {
+impl ResolvedConfig {
     /// From a manifest that is only looked at: an `auto:` provider counts as its script, and every secret as known, so that no
     /// program is asked for one.
     fn look(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
@@ -57,9 +57,9 @@ impl Blueprint {
         config = config.running_nothing();
         config.settings.secrets_store = StoreConfig::default();
         let scripts = if config.allow_outside {
-            Scripts::Anywhere(manifest.dir.clone())
+            ScriptAccess::Anywhere(manifest.dir.clone())
         } else {
-            Scripts::Inside(manifest.dir.clone())
+            ScriptAccess::Inside(manifest.dir.clone())
         };
         let launcher = Launcher::default().with_levels(config.levels(None));
         let mut blueprint = Self::made(
@@ -75,7 +75,7 @@ impl Blueprint {
     }
 
     /// Takes every secret for known, without a look.
-    fn knowing_all(&self) -> Resolver {
+    fn knowing_all(&self) -> SecretResolver {
         let settings = &self.config.settings;
         let bound = settings.secrets.keys().map(String::as_str);
         let secrets = bound.chain(egress::named(settings, &self.manifest));
@@ -87,7 +87,7 @@ impl Blueprint {
             own.into_iter()
                 .filter_map(|(name, value)| Some((name.to_owned(), value?))),
         );
-        Resolver::without_store(Env::Fixed(vars))
+        SecretResolver::without_store(EnvironmentSource::Fixed(vars))
     }
 
     /// For `clawk doctor`: no program that the folder's `clawk.toml` names is asked for a secret.

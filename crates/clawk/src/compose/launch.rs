@@ -5,105 +5,109 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::state::kept::{self, Beside, StateDir};
-use crate::state::server::Server;
+use crate::state::kept::{self, SharingPolicy, StateDir};
+use crate::state::server::StateServer;
 use anyhow::{Context, Result};
-use clawk_kernel::ports::{Journal, Later, Spent, TokenKey};
+use clawk_kernel::ports::{BoxFuture, Journal, SpentAmount, TokenKey};
 use clawk_kernel::time::SystemClock;
 use clawk_kernel::{Kernel, StartError, dry};
 use clawk_manifest::model::BusBackend;
-use clawk_manifest::{Loaded, Manifest, Severity, Sources, WireOptions, from_value};
+use clawk_manifest::{LoadedDocument, Manifest, Severity, SourceFiles, WireOptions, from_value};
 use clawk_secrets::env;
-use clawk_server::control::Control;
-use clawk_server::peers::Peers;
-use clawk_server::{AgentFactory, Host, InitFailure, ManifestFault};
-use clawk_tools::Ask;
-use clawk_trace::checkpoint::Signer;
+use clawk_server::control::ControlSocket;
+use clawk_server::peers::RemoteMembers;
+use clawk_server::{AgentFactory, AgentHost, InitFailure, ManifestFault};
+use clawk_tools::AskUserHandler;
+use clawk_trace::checkpoint::TraceSigner;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::Blueprint;
+use super::ResolvedConfig;
 use crate::companion;
 use crate::config::Config;
 use crate::coverage::JUDGE;
-use crate::dry::{Predictions, copy_server, copy_state};
-use crate::keeper::Keeper;
-use crate::out::{self, Paint};
+use crate::dry::{CallPredictions, copy_server, copy_state};
+use crate::keeper::StateKeeper;
+use crate::out::{self, TerminalStyle};
 
 /// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
-pub(crate) struct Launched {
+pub(crate) struct LaunchedAgentFactory {
     /// What the next run is of.
-    next: Mutex<Next>,
+    next: Mutex<NextRun>,
     state: StateDir,
-    keeper: Mutex<Option<Keeper>>,
+    keeper: Mutex<Option<StateKeeper>>,
     /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
     reach_providers: bool,
     /// Members that work elsewhere, and what report tokens are made of.
-    elsewhere: (Option<Arc<Peers>>, TokenKey),
+    elsewhere: (Option<Arc<RemoteMembers>>, TokenKey),
     /// What signs what it says to other hosts of its swarm.
-    signer: Option<Arc<Signer>>,
+    signer: Option<Arc<TraceSigner>>,
     dry: Option<DryState>,
 }
 
 /// A dry run.
 struct DryState {
-    predictions: Predictions,
+    predictions: CallPredictions,
     /// The state that it works on.
     _copy: TempDir,
     /// What `--state` says of the agent's own, and what was spent there before.
     flag: Option<PathBuf>,
-    before: Vec<Spent>,
+    before: Vec<SpentAmount>,
 }
 
 /// What a run is of.
 #[derive(Clone)]
-struct Next {
-    blueprint: Arc<Blueprint>,
+struct NextRun {
+    blueprint: Arc<ResolvedConfig>,
     /// Who answers the agent's own questions (`ask-user`): somebody at a terminal or in a channel.
-    ask: Option<Ask>,
+    ask: Option<AskUserHandler>,
 }
 
-impl Next {
-    fn of(blueprint: Blueprint, ask: Option<Ask>) -> Mutex<Self> {
+impl NextRun {
+    fn of(blueprint: ResolvedConfig, ask: Option<AskUserHandler>) -> Mutex<Self> {
         let blueprint = Arc::new(blueprint);
         Mutex::new(Self { blueprint, ask })
     }
 }
 
-impl fmt::Debug for Launched {
+impl fmt::Debug for LaunchedAgentFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Launched({:?})", self.state.path())
     }
 }
 
-impl Launched {
+impl LaunchedAgentFactory {
     /// Opens the state, and makes sure at once that nothing is missing that a start would need.
-    pub(crate) async fn new(blueprint: Blueprint, state: Option<&Path>, ask: Option<Ask>) -> Result<Self> {
+    pub(crate) async fn new(
+        blueprint: ResolvedConfig,
+        state: Option<&Path>,
+        ask: Option<AskUserHandler>,
+    ) -> Result<Self> {
         Self::opened(blueprint, state, ask, false).await
     }
 
     /// The same for a service: while another host serves the agent, it stands by.
     ///
     /// # Errors
-    /// As [`Launched::new`].
+    /// As [`LaunchedAgentFactory::new`].
     pub(crate) async fn standing_by(
-        blueprint: Blueprint,
+        blueprint: ResolvedConfig,
         state: Option<&Path>,
-        ask: Option<Ask>,
+        ask: Option<AskUserHandler>,
     ) -> Result<Self> {
         Self::opened(blueprint, state, ask, true).await
     }
 
     async fn opened(
-        blueprint: Blueprint,
+        blueprint: ResolvedConfig,
         state: Option<&Path>,
-        ask: Option<Ask>,
+        ask: Option<AskUserHandler>,
         waits: bool,
     ) -> Result<Self> {
         let blueprint = blueprint.named().await?;
         let check = |state: &StateDir| {
             blueprint.parts(state, ask.clone())?;
-            Keeper::check(state)
+            StateKeeper::check(state)
         };
         let state = blueprint.ready(state, waits, check).await?;
         let elsewhere = blueprint.elsewhere(state.path()).await?;
@@ -113,7 +117,7 @@ impl Launched {
         Ok(Self {
             elsewhere,
             signer,
-            next: Next::of(blueprint, ask),
+            next: NextRun::of(blueprint, ask),
             state,
             keeper,
             reach_providers: false,
@@ -124,12 +128,12 @@ impl Launched {
     /// The same for a dry run: on a copy of the state, with no audit that leaves it.
     ///
     /// # Errors
-    /// As [`Launched::new`]; or the state can't be copied.
+    /// As [`LaunchedAgentFactory::new`]; or the state can't be copied.
     pub(crate) async fn dry(
-        blueprint: Blueprint,
+        blueprint: ResolvedConfig,
         state: Option<&Path>,
-        ask: Option<Ask>,
-        predictions: Predictions,
+        ask: Option<AskUserHandler>,
+        predictions: CallPredictions,
     ) -> Result<Self> {
         let mut blueprint = blueprint.named().await?;
         let real = std::path::absolute(blueprint.state(state).dir()?)?;
@@ -138,7 +142,7 @@ impl Launched {
         blueprint.dry = true;
         let server = match blueprint.server(state)? {
             Some(server) => Some(server),
-            None => Server::of(&real)?,
+            None => StateServer::of(&real)?,
         };
         let (copy, place) = match server {
             Some(server) => copy_server(server, &real).await?,
@@ -153,7 +157,7 @@ impl Launched {
         Ok(Self {
             elsewhere: (None, TokenKey::default()),
             signer: None,
-            next: Next::of(blueprint, ask),
+            next: NextRun::of(blueprint, ask),
             state,
             keeper: Mutex::new(None),
             reach_providers: false,
@@ -185,11 +189,11 @@ impl Launched {
     }
 
     /// What it runs.
-    pub(crate) fn blueprint(&self) -> Arc<Blueprint> {
+    pub(crate) fn blueprint(&self) -> Arc<ResolvedConfig> {
         self.next().blueprint
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> NextRun {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -197,7 +201,7 @@ impl Launched {
     ///
     /// # Errors
     /// What such a start would be refused with.
-    pub(crate) async fn check(&self, fresh: &Blueprint) -> Result<()> {
+    pub(crate) async fn check(&self, fresh: &ResolvedConfig) -> Result<()> {
         fresh.enclosed(self.state.path()).await?;
         fresh.parts(&self.state, None)?;
         if let Some(consent) = &fresh.consent {
@@ -210,7 +214,7 @@ impl Launched {
     ///
     /// # Errors
     /// An audit that its policies want can't be written: the next run is of what it was of.
-    pub(crate) async fn replace(&self, fresh: Arc<Blueprint>) -> Result<()> {
+    pub(crate) async fn replace(&self, fresh: Arc<ResolvedConfig>) -> Result<()> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.close().await;
@@ -224,7 +228,7 @@ impl Launched {
             }
         }
         let ask = fresh.has_channels().then(|| fresh.ask_by_channel());
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Next {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = NextRun {
             blueprint: fresh,
             ask,
         };
@@ -232,9 +236,9 @@ impl Launched {
     }
 
     /// The control socket in the state directory.
-    pub(crate) fn control(&self, host: &Host) -> Result<Control> {
+    pub(crate) fn control(&self, host: &AgentHost) -> Result<ControlSocket> {
         let dir = self.state.path();
-        Control::bind(dir, host.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
+        ControlSocket::bind(dir, host.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
     }
 
     /// Signs what is there and gives the state directory free.
@@ -262,7 +266,7 @@ impl Launched {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = counted {
-                let paint = Paint::stderr();
+                let paint = TerminalStyle::stderr();
                 out::note(&format!(
                     "{} the tokens of the dry run are not counted in the agent's budget: {error:#}",
                     paint.yellow("warning:")
@@ -272,13 +276,13 @@ impl Launched {
     }
 
     /// The models of a dry run were paid: the agent's own sums say so.
-    async fn count(&self, flag: Option<&Path>, spent: Vec<Spent>) -> Result<()> {
+    async fn count(&self, flag: Option<&Path>, spent: Vec<SpentAmount>) -> Result<()> {
         if spent.is_empty() {
             return Ok(());
         }
         let blueprint = self.blueprint();
         let real = blueprint.state_dir(flag)?;
-        let state = blueprint.open_beside(&real, flag, Beside::Joins).await?;
+        let state = blueprint.open_beside(&real, flag, SharingPolicy::Joins).await?;
         let user = env::non_empty("USER").unwrap_or_else(|| "unknown".to_owned());
         let by = format!("local user {user}");
         let ports = (
@@ -292,8 +296,8 @@ impl Launched {
     }
 }
 
-impl AgentFactory for Launched {
-    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+impl AgentFactory for LaunchedAgentFactory {
+    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         // A URI, or an object without a `spec`, only names the agent that the client expects; one with a `spec` must be
         // valid, and then names it as well.
         Box::pin(async move {
@@ -305,9 +309,9 @@ impl AgentFactory for Launched {
         })
     }
 
-    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+    fn start<'a>(&'a self, _wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
-            let Next { blueprint, ask } = self.next();
+            let NextRun { blueprint, ask } = self.next();
             kept::begin(&self.state)
                 .await
                 .map_err(|error| InitFailure::Start(StartError::Unserved(vec![format!("{error:#}")])))?;
@@ -332,7 +336,7 @@ impl AgentFactory for Launched {
 
 /// `clawk serve` without a manifest: the one on the wire becomes the agent's.
 #[derive(Debug)]
-pub(crate) struct Wired {
+pub(crate) struct WireAgentFactory {
     config: Config,
     state_flag: Option<PathBuf>,
     root: Option<PathBuf>,
@@ -344,7 +348,7 @@ pub(crate) struct Wired {
 #[derive(Debug)]
 struct OpenState {
     state: StateDir,
-    keeper: Keeper,
+    keeper: StateKeeper,
 }
 
 impl OpenState {
@@ -354,7 +358,7 @@ impl OpenState {
     }
 }
 
-impl Wired {
+impl WireAgentFactory {
     pub(crate) const fn new(config: Config, state_flag: Option<PathBuf>, root: Option<PathBuf>) -> Self {
         Self {
             config,
@@ -369,7 +373,7 @@ impl Wired {
     }
 
     /// The agent's state: the one at hand if it is the same agent's.
-    async fn state_of(&self, blueprint: &Blueprint) -> Result<StateDir> {
+    async fn state_of(&self, blueprint: &ResolvedConfig) -> Result<StateDir> {
         let dir = blueprint.state_dir(self.state_flag.as_deref())?;
         let held = self.lock().take();
         if let Some(held) = held {
@@ -400,12 +404,12 @@ impl Wired {
     }
 }
 
-impl AgentFactory for Wired {
-    fn check<'a>(&'a self, wire: &'a Value) -> Later<'a, Result<(), InitFailure>> {
+impl AgentFactory for WireAgentFactory {
+    fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
         Box::pin(async move { read(wire, &self.config, self.root.as_deref()).map(drop) })
     }
 
-    fn start<'a>(&'a self, wire: Option<&'a Value>) -> Later<'a, Result<Kernel, InitFailure>> {
+    fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>> {
         Box::pin(async move {
             let unserved = |reason: String| InitFailure::Start(StartError::Unserved(vec![reason]));
             let wire = wire.ok_or_else(|| {
@@ -419,7 +423,7 @@ impl AgentFactory for Wired {
                     "a swarm whose backend is `{backend}` is served for a manifest that was launched, not for one from the wire"
                 )));
             }
-            let blueprint = Blueprint::of_wire(manifest, self.config.clone(), self.root.as_deref())
+            let blueprint = ResolvedConfig::of_wire(manifest, self.config.clone(), self.root.as_deref())
                 .await
                 .map_err(|error| unserved(format!("{error:#}")))?;
             let state = self
@@ -436,14 +440,14 @@ impl AgentFactory for Wired {
 
 /// What a host is made of.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum AgentSource {
     /// The manifest that was launched.
-    Launched(Arc<Launched>),
+    Launched(Arc<LaunchedAgentFactory>),
     /// The one on the wire.
-    Wired(Arc<Wired>),
+    Wired(Arc<WireAgentFactory>),
 }
 
-impl Source {
+impl AgentSource {
     /// What makes its agents.
     pub(crate) fn factory(&self) -> Arc<dyn AgentFactory> {
         match self {
@@ -453,7 +457,7 @@ impl Source {
     }
 
     /// The launched agent, which alone can have other doors than the launcher's.
-    pub(crate) const fn launched(&self) -> Option<&Arc<Launched>> {
+    pub(crate) const fn launched(&self) -> Option<&Arc<LaunchedAgentFactory>> {
         match self {
             Self::Launched(launched) => Some(launched),
             Self::Wired(_) => None,
@@ -477,7 +481,7 @@ fn names_only(wire: &Value) -> bool {
 }
 
 /// The manifest on the wire, or everything that is wrong with it.
-fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest, Sources), InitFailure> {
+fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest, SourceFiles), InitFailure> {
     let options = WireOptions {
         root: root.map(Path::to_owned),
         allow_outside: config.allow_outside && root.is_some(),
@@ -491,7 +495,7 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest,
             Some(fault) => Err(InitFailure::Manifest(vec![fault])),
         };
     }
-    let Loaded { diagnostics, .. } = loaded;
+    let LoadedDocument { diagnostics, .. } = loaded;
     let errors = diagnostics
         .into_iter()
         .filter(|found| found.severity == Severity::Error);
@@ -511,7 +515,7 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest,
 }
 
 /// A policy file that the manifest refers to fails the tests beside it.
-fn untested(loaded: &Loaded) -> Option<ManifestFault> {
+fn untested(loaded: &LoadedDocument) -> Option<ManifestFault> {
     let message = match companion::of_manifest(loaded) {
         Ok(reports) => companion::refusal(&reports)?,
         Err(error) => format!("{error:#}"),

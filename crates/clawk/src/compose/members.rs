@@ -15,14 +15,14 @@ use crate::manifest;
 /// The folder beside a manifest in which Identities of members lie.
 const FOLDER: &str = "identities";
 
-type Found = (BTreeMap<String, Arc<Identity>>, Vec<PathBuf>);
+type MemberIdentities = (BTreeMap<String, Arc<Identity>>, Vec<PathBuf>);
 
 /// The Identities of a swarm's members that lie beside the manifest, by name, and their files.
 ///
 /// # Errors
 /// One of them is not valid.
-pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<Found> {
-    let mut found = Found::default();
+pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<MemberIdentities> {
+    let mut found = MemberIdentities::default();
     let Some(swarm) = &manifest.swarm else {
         return Ok(found);
     };

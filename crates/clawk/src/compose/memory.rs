@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use clawk_kernel::ports::{Inspect, Later, Memory, Scope};
+use clawk_kernel::ports::{BoxFuture, Memory, MemoryInspector, Scope};
 use clawk_manifest::model::Store;
-use clawk_memory::{Custom, Keeper, Qdrant, QdrantOptions, Stores, is_custom, is_on_postgres, is_on_qdrant};
+use clawk_memory::{
+    CustomMemory, CustomStoreServer, MemoryStores, QdrantMemory, QdrantOptions, is_custom, is_on_postgres,
+    is_on_qdrant,
+};
 use clawk_proto::Digest;
-use clawk_recall::seal::{Key, NO_KEY, Vault};
+use clawk_recall::seal::{NO_KEY, SealKey, SealKeyring};
 use clawk_secrets::Secret;
 use clawk_tools::{MemoryServer, ToolConfig};
 use serde_json::{Map, Value};
 
-use super::{Blueprint, Origin, own};
+use super::{Origin, ResolvedConfig, own};
 use crate::config::MemoryStore;
 use crate::peers::kept_key;
 use crate::state::kept::{self, Keys, StateDir};
@@ -25,25 +28,25 @@ const MARKS: &str = "keys/memory";
 
 /// A tool server as the memory port knows it.
 #[derive(Debug)]
-struct Kept(MemoryServer);
+struct McpMemoryKeeper(MemoryServer);
 
-impl Keeper for Kept {
+impl CustomStoreServer for McpMemoryKeeper {
     fn call<'a>(
         &'a self,
         tool: &'static str,
         arguments: Map<String, Value>,
-    ) -> Later<'a, Result<Value, String>> {
+    ) -> BoxFuture<'a, Result<Value, String>> {
         Box::pin(self.0.call(tool, arguments))
     }
 }
 
-impl Blueprint {
+impl ResolvedConfig {
     /// Every store's back end.
     pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
         let vault = state.vault().cloned().map(Arc::new);
         let files = own::folders(&self.config, state.path(), outside, vault.clone());
-        let mut stores = Stores::new(state.memory(), files).untouched_outside(self.dry);
+        let mut stores = MemoryStores::new(state.memory(), files).untouched_outside(self.dry);
         if self.wants_postgres() {
             stores = stores.with_postgres(self.postgres(vault));
         }
@@ -59,7 +62,7 @@ impl Blueprint {
     }
 
     /// The stores that MCP servers keep; none is started.
-    fn custom(&self, state: &Path) -> Result<Custom, String> {
+    fn custom(&self, state: &Path) -> Result<CustomMemory, String> {
         let host = self
             .tool_host(None, Some(state))
             .map_err(|faults| faults.join("; "))?;
@@ -79,23 +82,23 @@ impl Blueprint {
                         ..ToolConfig::default()
                     };
                     MemoryServer::new(&self.manifest, &store.name, &uri, config, &host, given.limit())
-                        .map(|server| Arc::new(Kept(server)) as Arc<dyn Keeper>)
+                        .map(|server| Arc::new(McpMemoryKeeper(server)) as Arc<dyn CustomStoreServer>)
                 }
                 Err(why) => Err(format!("`[memory.{}] server`: {why}", store.name)),
             };
             keepers.insert(store.name.clone(), keeper);
         }
         let key = kept_key(state, MARKS).map_err(|error| format!("{error:#}"))?;
-        let key = Key::from_hex(&Digest(key).to_hex()).map_err(|error| error.to_string())?;
-        Ok(Custom::new(keepers, Vault::new(key)))
+        let key = SealKey::from_hex(&Digest(key).to_hex()).map_err(|error| error.to_string())?;
+        Ok(CustomMemory::new(keepers, SealKeyring::new(key)))
     }
 
     /// The stores that lie on servers, with what looks at them. Nothing is connected yet.
     ///
     /// # Errors
     /// Why one of them can't be had here.
-    pub(crate) fn on_servers(&self, state: &Path) -> Result<Vec<(Store, Arc<dyn Inspect>)>> {
-        let made = |made: Result<Arc<dyn Inspect>, String>| made.map_err(anyhow::Error::msg);
+    pub(crate) fn on_servers(&self, state: &Path) -> Result<Vec<(Store, Arc<dyn MemoryInspector>)>> {
+        let made = |made: Result<Arc<dyn MemoryInspector>, String>| made.map_err(anyhow::Error::msg);
         let mut found = Vec::new();
         let (mut postgres, mut qdrant, mut custom) = (None, None, None);
         for store in self.declared_stores() {
@@ -108,17 +111,17 @@ impl Blueprint {
             } else {
                 continue;
             };
-            let kept: &Arc<dyn Inspect> = match slot {
+            let kept: &Arc<dyn MemoryInspector> = match slot {
                 Some(kept) => kept,
                 None => slot.insert(if is_on_postgres(store) {
                     let vault = self.keys()?.map(|keys| Arc::new(keys.vault));
                     made(self.inspected_postgres(vault))?
                 } else if is_on_qdrant(store) {
                     let qdrant = self.qdrant(self.qdrant_key());
-                    made(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn Inspect>))?
+                    made(qdrant.map(|qdrant| Arc::new(qdrant) as Arc<dyn MemoryInspector>))?
                 } else {
                     let custom = self.custom(state);
-                    made(custom.map(|custom| Arc::new(custom) as Arc<dyn Inspect>))?
+                    made(custom.map(|custom| Arc::new(custom) as Arc<dyn MemoryInspector>))?
                 }),
             };
             found.push((store.clone(), Arc::clone(kept)));
@@ -169,9 +172,9 @@ impl Blueprint {
         if stores.is_empty() {
             return Ok(None);
         }
-        let resolve = || -> Result<Key> {
+        let resolve = || -> Result<SealKey> {
             let secret = self.resolver.resolve(reference)?;
-            Ok(Key::from_hex(secret.expose())?)
+            Ok(SealKey::from_hex(secret.expose())?)
         };
         let names: Vec<String> = stores.iter().map(|name| format!("`{name}`")).collect();
         let key = resolve().with_context(|| {
@@ -182,7 +185,7 @@ impl Blueprint {
         })?;
         kept::remember_key(reference, &key);
         Ok(Some(Keys {
-            vault: Vault::new(key),
+            vault: SealKeyring::new(key),
             reference: reference.to_owned(),
             stores,
         }))
@@ -199,7 +202,7 @@ impl Blueprint {
     }
 
     /// The server is connected to at the first question.
-    fn qdrant(&self, key: Result<Option<Secret>, String>) -> Result<Qdrant, String> {
+    fn qdrant(&self, key: Result<Option<Secret>, String>) -> Result<QdrantMemory, String> {
         let given = &self.config.settings.qdrant;
         let Some(url) = given.url.clone() else {
             return Err("`[qdrant]` in `clawk.toml` names no server: set `url` (example: `http://127.0.0.1:6333`), and `secret_ref` for its \
@@ -213,7 +216,7 @@ impl Blueprint {
             connect_timeout: Duration::from_millis(given.connect_timeout_ms),
             operation_timeout: Duration::from_millis(given.operation_timeout_ms),
         };
-        Qdrant::new(&options, &self.manifest.metadata.name, self.resolver.env())
+        QdrantMemory::new(&options, &self.manifest.metadata.name, self.resolver.env())
     }
 
     fn wants_postgres(&self) -> bool {
@@ -258,12 +261,12 @@ impl Blueprint {
 }
 
 #[cfg(not(feature = "postgres"))]
-impl Blueprint {
+impl ResolvedConfig {
     #[expect(
         clippy::unused_async,
         reason = "the build with PostgreSQL waits for its server"
     )]
-    pub(crate) async fn seal_anew(&self, _vault: Arc<Vault>) -> Result<Vec<String>> {
+    pub(crate) async fn seal_anew(&self, _vault: Arc<SealKeyring>) -> Result<Vec<String>> {
         if self
             .declared_stores()
             .any(|store| store.encryption && is_on_postgres(store))
@@ -273,12 +276,15 @@ impl Blueprint {
         Ok(Vec::new())
     }
 
-    fn postgres(&self, _vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
+    fn postgres(&self, _vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
         self.postgres_fault()?;
         Err("PostgreSQL is left out".to_owned())
     }
 
-    fn inspected_postgres(&self, _vault: Option<Arc<Vault>>) -> Result<Arc<dyn Inspect>, String> {
+    fn inspected_postgres(
+        &self,
+        _vault: Option<Arc<SealKeyring>>,
+    ) -> Result<Arc<dyn MemoryInspector>, String> {
         self.postgres_fault()?;
         Err("PostgreSQL is left out".to_owned())
     }
@@ -295,29 +301,29 @@ impl Blueprint {
 mod connected {
     use std::time::Duration;
 
-    use clawk_postgres::{Database, Options, PgMemory, TlsMode};
+    use clawk_postgres::{Options, PgDatabase, PgMemory, TlsMode};
     use clawk_secrets::Secret;
 
-    use super::{Arc, Blueprint, Inspect, Memory, Result, Store, Vault, is_on_postgres};
+    use super::{Arc, Memory, MemoryInspector, ResolvedConfig, Result, SealKeyring, Store, is_on_postgres};
     use crate::config::PostgresTls;
 
     /// Where the configuration says where the server is.
     const URL: &str = "[postgres] url";
 
-    impl Blueprint {
+    impl ResolvedConfig {
         /// The server is connected to at the first question.
-        pub(super) fn postgres(&self, vault: Option<Arc<Vault>>) -> Result<Arc<dyn Memory>, String> {
+        pub(super) fn postgres(&self, vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
             Ok(Arc::new(self.on_server(vault)?))
         }
 
         pub(super) fn inspected_postgres(
             &self,
-            vault: Option<Arc<Vault>>,
-        ) -> Result<Arc<dyn Inspect>, String> {
+            vault: Option<Arc<SealKeyring>>,
+        ) -> Result<Arc<dyn MemoryInspector>, String> {
             Ok(Arc::new(self.on_server(vault)?))
         }
 
-        fn on_server(&self, vault: Option<Arc<Vault>>) -> Result<PgMemory, String> {
+        fn on_server(&self, vault: Option<Arc<SealKeyring>>) -> Result<PgMemory, String> {
             let secret = self.config.settings.postgres.secret_ref.as_deref();
             let resolve = |name| self.resolver.resolve(name).map_err(|error| error.to_string());
             let secret = secret.map(resolve).transpose()?;
@@ -329,14 +335,15 @@ mod connected {
                 (None, Some(url)) => self.options(url),
                 (None, None) => return Err(nowhere()),
             };
-            let database = Database::new(options, self.resolver.env()).map_err(|error| error.to_string())?;
+            let database =
+                PgDatabase::new(options, self.resolver.env()).map_err(|error| error.to_string())?;
             Ok(PgMemory::new(database, &self.manifest.metadata.name).with_vault(vault))
         }
 
         pub(super) fn postgres_fault(&self) -> Result<(), String> {
             match (self.server_url()?, &self.config.settings.postgres.secret_ref) {
                 (Some(url), _) => {
-                    let made = Database::new(self.options(url), self.resolver.env());
+                    let made = PgDatabase::new(self.options(url), self.resolver.env());
                     made.map(drop).map_err(|error| error.to_string())
                 }
                 (None, Some(_)) => Ok(()), // the URL is the secret
@@ -348,7 +355,7 @@ mod connected {
         ///
         /// # Errors
         /// The server is away, or a value opens with no key of the vault.
-        pub(crate) async fn seal_anew(&self, vault: Arc<Vault>) -> Result<Vec<String>> {
+        pub(crate) async fn seal_anew(&self, vault: Arc<SealKeyring>) -> Result<Vec<String>> {
             let stores = self
                 .declared_stores()
                 .filter(|store| store.encryption && is_on_postgres(store));

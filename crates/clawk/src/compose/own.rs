@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{McpUri, Store, StoreType};
-use clawk_manifest::{Manifest, Sources};
-use clawk_memory::Files;
-use clawk_plan::{Level, Own, Plan};
-use clawk_recall::seal::Vault;
+use clawk_manifest::{Manifest, SourceFiles};
+use clawk_memory::FolderMemory;
+use clawk_plan::{Level, Plan, RuntimeFiles};
+use clawk_recall::seal::SealKeyring;
 use clawk_secrets::env;
 
 use super::AUTO;
@@ -30,7 +30,7 @@ const EMPTY_TESTS: &str = "# Made by clawk: tools may write in this folder, and 
 
 /// A manifest with everything it refers to, the folders where its patterns look, and tests beside each of its files, also
 /// where there are none.
-pub(crate) fn of_sources(sources: &Sources) -> Vec<PathBuf> {
+pub(crate) fn of_sources(sources: &SourceFiles) -> Vec<PathBuf> {
     let files = sources.files().map(Path::to_path_buf);
     let tests = sources.files().filter_map(companion);
     files
@@ -40,8 +40,13 @@ pub(crate) fn of_sources(sources: &Sources) -> Vec<PathBuf> {
 }
 
 /// Stores of memory in folders: below `memory` in the state, or where the manifest's paths say.
-pub(super) fn folders(config: &Config, state: &Path, outside: bool, vault: Option<Arc<Vault>>) -> Files {
-    Files::new(clawk_memory::Options {
+pub(super) fn folders(
+    config: &Config,
+    state: &Path,
+    outside: bool,
+    vault: Option<Arc<SealKeyring>>,
+) -> FolderMemory {
+    FolderMemory::new(clawk_memory::Options {
         root: state.join("memory"),
         home: env::path("HOME"),
         tenant: config.settings.memory.tenant_id.clone().unwrap_or_default(),
@@ -180,24 +185,24 @@ fn script(arg: &str, workdir: &Path) -> Option<PathBuf> {
 /// All of it, for verbs that start nothing.
 pub(crate) fn of(
     file: &Path,
-    sources: &Sources,
+    sources: &SourceFiles,
     config: &Config,
     manifest: &Manifest,
     workdir: &Path,
-) -> Result<Own> {
+) -> Result<RuntimeFiles> {
     let mut read = of_sources(sources);
     read.push(file.with_file_name(config::BESIDE));
     read.extend(of_config(config, manifest));
     read.extend(programs(config, manifest, workdir));
-    Ok(Own {
+    Ok(RuntimeFiles {
         state: None,
         files: absolute(read)?,
     })
 }
 
 /// Of a Sandbox alone: its file.
-pub(crate) fn of_sandbox(file: &Path) -> Result<Own> {
-    Ok(Own {
+pub(crate) fn of_sandbox(file: &Path) -> Result<RuntimeFiles> {
+    Ok(RuntimeFiles {
         state: None,
         files: absolute(vec![file.to_path_buf(), file.with_file_name(config::BESIDE)])?,
     })
@@ -226,7 +231,7 @@ pub(crate) fn consistent(
     read: &[PathBuf],
     workdir: &Path,
 ) -> Result<()> {
-    let own = Own {
+    let own = RuntimeFiles {
         state: None,
         files: read.to_vec(),
     };
@@ -273,7 +278,7 @@ pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Res
     if plan.level() != Level::Container {
         return Ok(());
     }
-    let own = Own {
+    let own = RuntimeFiles {
         state: None,
         files: read.to_vec(),
     };

@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::state::kept::StateDir;
 use anyhow::{Result, anyhow};
 use clawk_kernel::StartError;
-use clawk_plan::{Level, Plan, Refusal};
+use clawk_plan::{Level, Plan, SandboxRefusal};
 
-use super::{Blueprint, lacks, own};
+use super::{ResolvedConfig, lacks, own};
 
-impl Blueprint {
+impl ResolvedConfig {
     /// Opens the agent's state, and makes sure that its sandbox can be had here. The box of the probe starts while the state is
     /// being opened and looked at by `check`.
     ///
@@ -30,7 +30,7 @@ impl Blueprint {
         };
         let (enclosed, state) = tokio::join!(self.enclosed(&dir), opened);
         enclosed.map_err(|error| match &error {
-            StartError::Sandbox(Refusal::Unavailable { level, .. }) => {
+            StartError::Sandbox(SandboxRefusal::Unavailable { level, .. }) => {
                 anyhow!("{error} [{}]", lacks::of_level(*level))
             }
             StartError::Sandbox(_) | StartError::Unserved(_) | StartError::Journal(_) => error.into(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// `[doors]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Doors {
+pub(crate) struct DoorsConfig {
     /// `--dir`.
     pub(crate) dir: DirDoor,
     /// `--nats`.

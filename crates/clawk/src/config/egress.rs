@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// `[egress]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Egress {
+pub(crate) struct LocalEgressConfig {
     /// Places inside the own network that tools may reach where the manifest's `allowed_hosts` name them, too: exact names or IP
     /// literals, best with a port.
     pub(crate) allow_private: Vec<HostPattern>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// `[postgres]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Postgres {
+pub(crate) struct PostgresConfig {
     /// Where the server is, without a password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<ServerUrl>,
@@ -16,7 +16,7 @@ pub(crate) struct Postgres {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secret_ref: Option<String>,
     /// Who the server must prove to be.
-    pub(crate) tls: Tls,
+    pub(crate) tls: PostgresTlsMode,
     /// PEM certificates of the authorities that count instead of the platform's; relative to the file's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca_file: Option<PathBuf>,
@@ -32,12 +32,12 @@ pub(crate) struct Postgres {
     pub(crate) pgvector: bool,
 }
 
-impl Default for Postgres {
+impl Default for PostgresConfig {
     fn default() -> Self {
         Self {
             url: None,
             secret_ref: None,
-            tls: Tls::VerifyFull,
+            tls: PostgresTlsMode::VerifyFull,
             ca_file: None,
             schema: "clawk".to_owned(),
             connections: 8,
@@ -51,7 +51,7 @@ impl Default for Postgres {
 /// `tls`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Tls {
+pub(crate) enum PostgresTlsMode {
     /// Its certificate comes from a known authority and names the host.
     VerifyFull,
     /// Its certificate comes from an authority in `ca_file`.

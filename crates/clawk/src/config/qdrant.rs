@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// `[qdrant]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Qdrant {
+pub(crate) struct QdrantConfig {
     /// The base address of its HTTP API, without a password.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown")]
     pub(crate) url: Option<String>,
@@ -28,7 +28,7 @@ fn shown<S: Serializer>(url: &Option<String>, to: S) -> Result<S::Ok, S::Error> 
     }
 }
 
-impl Default for Qdrant {
+impl Default for QdrantConfig {
     fn default() -> Self {
         Self {
             url: None,

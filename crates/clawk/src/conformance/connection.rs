@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clawk_client::{ClientError, Target, Wire};
+use clawk_client::{AgentAddress, ClientError, OpenTransport};
 use clawk_secrets::Secret;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -20,15 +20,15 @@ const KEPT_STDERR: usize = 4096;
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One line of the record: `>` sent, `<` received.
-pub(super) type Record = Vec<String>;
+pub(super) type ConversationRecord = Vec<String>;
 
 /// An open conversation. Dropping it ends the agent.
-pub(super) struct Connection {
+pub(super) struct AgentConnection {
     writer: Option<Box<dyn Write + Send>>,
     lines: Receiver<Vec<u8>>,
     /// Received, and nobody's yet.
     unclaimed: Vec<Value>,
-    record: Record,
+    record: ConversationRecord,
     child: Option<Child>,
     /// Carries the messages of an agent that is reached by a URL.
     carrier: Option<thread::JoinHandle<()>>,
@@ -39,7 +39,7 @@ pub(super) struct Connection {
 
 /// What can go wrong while waiting.
 #[derive(Debug)]
-pub(super) enum Silence {
+pub(super) enum ReceiveFailure {
     /// Nothing fitting came in time.
     Deadline,
     /// The agent closed its output.
@@ -48,7 +48,7 @@ pub(super) enum Silence {
     Noise(String),
 }
 
-impl Connection {
+impl AgentConnection {
     /// Starts `command` and talks to its standard streams.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         command
@@ -72,7 +72,7 @@ impl Connection {
     }
 
     /// Connects to an agent that is served; a queue knows us by a name that nobody else has.
-    pub(super) fn remote(target: Target, token: Option<Secret>) -> Result<Self> {
+    pub(super) fn remote(target: AgentAddress, token: Option<Secret>) -> Result<Self> {
         let (sender, lines) = sync_channel(1024);
         let (to, out) = mpsc::channel(1024);
         let (tell, opened) = sync_channel(1);
@@ -81,7 +81,7 @@ impl Connection {
             .build()?;
         let carrier = thread::spawn(move || runtime.block_on(carry(target, token, out, sender, tell)));
         opened.recv().context("the connection was given up")??;
-        let mut connection = Self::over(Lines { to, line: Vec::new() }, std::io::empty());
+        let mut connection = Self::over(WireLineWriter { to, line: Vec::new() }, std::io::empty());
         connection.lines = lines;
         connection.carrier = Some(carrier);
         Ok(connection)
@@ -117,7 +117,11 @@ impl Connection {
     }
 
     /// The first message for which `wanted` holds; others are kept for later.
-    pub(super) fn wait(&mut self, until: Instant, wanted: impl Fn(&Value) -> bool) -> Result<Value, Silence> {
+    pub(super) fn wait(
+        &mut self,
+        until: Instant,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value, ReceiveFailure> {
         if let Some(at) = self.unclaimed.iter().position(&wanted) {
             return Ok(self.unclaimed.remove(at));
         }
@@ -125,12 +129,12 @@ impl Connection {
             let left = until.saturating_duration_since(Instant::now());
             let line = match self.lines.recv_timeout(left) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => return Err(Silence::Deadline),
-                Err(RecvTimeoutError::Disconnected) => return Err(Silence::Gone),
+                Err(RecvTimeoutError::Timeout) => return Err(ReceiveFailure::Deadline),
+                Err(RecvTimeoutError::Disconnected) => return Err(ReceiveFailure::Gone),
             };
             let text = String::from_utf8_lossy(&line);
             self.record.push(format!("< {text}"));
-            let message = read_message(&text).map_err(Silence::Noise)?;
+            let message = read_message(&text).map_err(ReceiveFailure::Noise)?;
             if wanted(&message) {
                 return Ok(message);
             }
@@ -144,7 +148,7 @@ impl Connection {
     }
 
     /// What was sent and received so far, and the end of standard error.
-    pub(super) fn record(&self) -> Record {
+    pub(super) fn record(&self) -> ConversationRecord {
         let mut record = self.record.clone();
         let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&stderr);
@@ -153,7 +157,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for AgentConnection {
     /// End of input is an orderly shutdown (R4); who does not take the hint is killed, so that its state is free.
     fn drop(&mut self) {
         self.writer = None;
@@ -176,12 +180,12 @@ impl Drop for Connection {
 }
 
 /// Lines as messages of a wire.
-struct Lines {
+struct WireLineWriter {
     to: mpsc::Sender<String>,
     line: Vec<u8>,
 }
 
-impl Write for Lines {
+impl Write for WireLineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -197,14 +201,14 @@ impl Write for Lines {
 
 /// Carries messages both ways until one side ends.
 async fn carry(
-    target: Target,
+    target: AgentAddress,
     token: Option<Secret>,
     mut out: mpsc::Receiver<String>,
     lines: SyncSender<Vec<u8>>,
     tell: SyncSender<Result<(), ClientError>>,
 ) {
     let name = format!("conformance-{}", clawk_client::request_id());
-    let mut wire = match Wire::open(&target, &name, token.as_ref()).await {
+    let mut wire = match OpenTransport::open(&target, &name, token.as_ref()).await {
         Ok(wire) => wire,
         Err(error) => {
             // silent-ok: whoever asked has given up

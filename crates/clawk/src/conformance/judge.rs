@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::play::{AgentName, CALLER, Failure, agent_name, expect, initialize, open};
-use super::target::{Judgement, Target};
+use super::play::{AgentName, CALLER, VectorFailure, agent_name, expect, initialize, open};
+use super::target::{CkpTarget, ValidationJudgement};
 use super::vector::{ManifestCase, Vector};
 
 /// On the wire; with clawk itself by `clawk validate`, too.
 pub(super) fn judge(
     case: &ManifestCase,
     vector: &Vector,
-    target: &Target,
+    target: &CkpTarget,
     agent: &mut Option<AgentName>,
-) -> Result<(), Failure> {
+) -> Result<(), VectorFailure> {
     on_the_wire(case, vector, target, agent)?;
     target
         .validate(&case.document)
@@ -24,9 +24,9 @@ pub(super) fn judge(
 fn on_the_wire(
     case: &ManifestCase,
     vector: &Vector,
-    target: &Target,
+    target: &CkpTarget,
     agent: &mut Option<AgentName>,
-) -> Result<(), Failure> {
+) -> Result<(), VectorFailure> {
     let mut session = open(target, "wire")?;
     let connection = &mut session.connection;
     let until = Instant::now() + target.patience(vector.deadline_ms);
@@ -54,14 +54,14 @@ fn on_the_wire(
 }
 
 /// clawk must refuse for the right reason, and say so in `data` (R3).
-fn blamed(case: &ManifestCase, target: &Target, answer: &Value) -> Result<(), Failure> {
+fn blamed(case: &ManifestCase, target: &CkpTarget, answer: &Value) -> Result<(), VectorFailure> {
     let data = answer.pointer("/error/data").unwrap_or(&Value::Null).to_string();
     match case
         .blame
         .as_deref()
         .filter(|blame| target.is_own() && !data.contains(blame))
     {
-        Some(blame) => Err(Failure::new(
+        Some(blame) => Err(VectorFailure::new(
             format!("`{blame}` among the errors in `data`"),
             data,
         )),
@@ -69,24 +69,27 @@ fn blamed(case: &ManifestCase, target: &Target, answer: &Value) -> Result<(), Fa
     }
 }
 
-fn locally(case: &ManifestCase, judgement: &Result<Judgement, String>) -> Result<(), Failure> {
+fn locally(
+    case: &ManifestCase,
+    judgement: &Result<ValidationJudgement, String>,
+) -> Result<(), VectorFailure> {
     let judgement = judgement
         .as_ref()
-        .map_err(|error| Failure::new("`clawk validate` answers", error))?;
-    let Judgement { valid, level, errors } = judgement;
+        .map_err(|error| VectorFailure::new("`clawk validate` answers", error))?;
+    let ValidationJudgement { valid, level, errors } = judgement;
     let word = if case.accept { "valid" } else { "invalid" };
     if *valid != case.accept {
-        return Err(Failure::new(
+        return Err(VectorFailure::new(
             format!("`clawk validate` finds it {word}"),
             format!("valid: {valid}; {errors}"),
         ));
     }
     match (&case.level, &case.blame) {
-        (Some(wanted), _) if level != wanted => Err(Failure::new(
+        (Some(wanted), _) if level != wanted => Err(VectorFailure::new(
             format!("`clawk validate` says {wanted}"),
             level.clone(),
         )),
-        (_, Some(blame)) if !errors.contains(blame) => Err(Failure::new(
+        (_, Some(blame)) if !errors.contains(blame) => Err(VectorFailure::new(
             format!("`clawk validate` blames `{blame}`"),
             errors.clone(),
         )),

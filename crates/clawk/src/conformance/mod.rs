@@ -20,19 +20,19 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-pub(crate) use report::{Outcome, Report};
-pub(crate) use target::Target;
+pub(crate) use report::{CkpReport, VectorResult};
+pub(crate) use target::CkpTarget;
 
 /// Plays every vector of the levels up to `level` and tells `seen` of each as it ends.
-pub(crate) fn run(target: &Target, level: u8, mut seen: impl FnMut(&Outcome)) -> Result<Report> {
+pub(crate) fn run(target: &CkpTarget, level: u8, mut seen: impl FnMut(&VectorResult)) -> Result<CkpReport> {
     let vectors = vector::all()?;
-    let mut report = Report::new(target.name(), target.version(), level);
+    let mut report = CkpReport::new(target.name(), target.version(), level);
     for vector in vectors.iter().filter(|vector| vector.level <= level) {
         let started = Instant::now();
         let mut agent = None;
         let verdict = play::play(vector, target, &mut agent);
         report.name_agent(agent);
-        let outcome = Outcome::new(vector, verdict, started.elapsed());
+        let outcome = VectorResult::new(vector, verdict, started.elapsed());
         seen(&outcome);
         report.add(outcome);
     }

@@ -15,14 +15,14 @@ use serde_json::{Map, Value};
 
 /// Why a value does not fit: where, and what was wanted there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Misfit {
+pub(super) struct PatternMismatch {
     /// JSON pointer.
     pub(super) at: String,
     pub(super) wanted: String,
 }
 
 /// Checks `found` against `pattern`.
-pub(super) fn fits(pattern: &Value, found: &Value) -> Result<(), Misfit> {
+pub(super) fn fits(pattern: &Value, found: &Value) -> Result<(), PatternMismatch> {
     check(pattern, Some(found), &Map::new(), "")
 }
 
@@ -31,9 +31,9 @@ fn check(
     found: Option<&Value>,
     siblings: &Map<String, Value>,
     at: &str,
-) -> Result<(), Misfit> {
+) -> Result<(), PatternMismatch> {
     let misfit = |wanted: String| {
-        Err(Misfit {
+        Err(PatternMismatch {
             at: at.to_owned(),
             wanted,
         })

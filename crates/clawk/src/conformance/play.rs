@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::connection::{Connection, Silence, is_response};
+use super::connection::{AgentConnection, ReceiveFailure, is_response};
 use super::judge;
-use super::pattern::{Misfit, fits};
-use super::target::Target;
-use super::vector::{Answer, Step, Vector, Yes, each_string};
+use super::pattern::{PatternMismatch, fits};
+use super::target::CkpTarget;
+use super::vector::{ExpectedAnswer, LiteralTrue, Vector, VectorStep, each_string};
 
 /// The name that the vectors' calls carry as the caller's identity; the agent's own takes its place.
 pub(super) const CALLER: &str = "standard-agent";
@@ -33,7 +33,7 @@ pub(super) struct AgentName {
 
 /// Why a vector failed.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Failure {
+pub(crate) struct VectorFailure {
     /// What should have come, and where.
     pub(crate) expected: String,
     /// What came.
@@ -42,7 +42,7 @@ pub(crate) struct Failure {
     pub(crate) conversation: Vec<String>,
 }
 
-impl Failure {
+impl VectorFailure {
     pub(super) fn new(expected: impl Into<String>, got: impl Into<String>) -> Self {
         Self {
             expected: expected.into(),
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn with(mut self, connection: &Connection) -> Self {
+    pub(super) fn with(mut self, connection: &AgentConnection) -> Self {
         let record = connection.record();
         let from = record.len().saturating_sub(SHOWN_LINES);
         self.conversation = record.into_iter().skip(from).map(|line| shorten(&line)).collect();
@@ -60,14 +60,22 @@ impl Failure {
 }
 
 /// Plays the vector against the target. `agent` is told the agent's name once it is known.
-pub(super) fn play(vector: &Vector, target: &Target, agent: &mut Option<AgentName>) -> Result<(), Failure> {
+pub(super) fn play(
+    vector: &Vector,
+    target: &CkpTarget,
+    agent: &mut Option<AgentName>,
+) -> Result<(), VectorFailure> {
     match &vector.manifest {
         Some(case) => judge::judge(case, vector, target, agent),
         None => play_steps(vector, target, agent),
     }
 }
 
-fn play_steps(vector: &Vector, target: &Target, agent: &mut Option<AgentName>) -> Result<(), Failure> {
+fn play_steps(
+    vector: &Vector,
+    target: &CkpTarget,
+    agent: &mut Option<AgentName>,
+) -> Result<(), VectorFailure> {
     let vector = if target.is_own() {
         vector.clone()
     } else {
@@ -95,11 +103,11 @@ fn play_steps(vector: &Vector, target: &Target, agent: &mut Option<AgentName>) -
             .try_for_each(|step| table.play(step, connection))?;
         let late = connection.wait(Instant::now() + ENCORE, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
-            Some(stray) => Err(Failure::new("no further response", stray.to_string())),
+            Some(stray) => Err(VectorFailure::new("no further response", stray.to_string())),
             None => Ok(()),
         }
     })();
-    verdict.map_err(|it: Failure| it.with(connection))
+    verdict.map_err(|it: VectorFailure| it.with(connection))
 }
 
 /// What is known while a vector's steps are played.
@@ -122,33 +130,36 @@ impl Table {
         }
     }
 
-    fn play(&mut self, step: &Step, connection: &mut Connection) -> Result<(), Failure> {
+    fn play(&mut self, step: &VectorStep, connection: &mut AgentConnection) -> Result<(), VectorFailure> {
         match step {
-            Step::Send(message) => {
+            VectorStep::Send(message) => {
                 connection.send(&self.own_words(message).to_string());
                 Ok(())
             }
-            Step::SendText(line) => {
+            VectorStep::SendText(line) => {
                 connection.send(line);
                 Ok(())
             }
-            Step::Answer(answer) => self.answered(answer, connection),
-            Step::Notified(notified) => {
+            VectorStep::Answer(answer) => self.answered(answer, connection),
+            VectorStep::Notified(notified) => {
                 let method = notified.get("method");
                 let found = wait(connection, self.until, |message| message.get("method") == method)
-                    .map_err(|got| Failure::new(format!("the notification {notified}"), got))?;
+                    .map_err(|got| VectorFailure::new(format!("the notification {notified}"), got))?;
                 if found.get("id").is_some() {
-                    return Err(Failure::new("a notification, without `id`", found.to_string()));
+                    return Err(VectorFailure::new(
+                        "a notification, without `id`",
+                        found.to_string(),
+                    ));
                 }
                 expect(notified, &found)
             }
-            Step::Unanswered(Yes) => Self::unanswered(connection, self.until),
-            Step::Stopped(Yes) => Self::stopped(connection, self.until),
+            VectorStep::Unanswered(LiteralTrue) => Self::unanswered(connection, self.until),
+            VectorStep::Stopped(LiteralTrue) => Self::stopped(connection, self.until),
         }
     }
 
-    fn answered(&self, step: &Answer, connection: &mut Connection) -> Result<(), Failure> {
-        let Answer {
+    fn answered(&self, step: &ExpectedAnswer, connection: &mut AgentConnection) -> Result<(), VectorFailure> {
+        let ExpectedAnswer {
             answer,
             no_sooner_ms,
             no_later_ms,
@@ -157,17 +168,17 @@ impl Table {
         let found = wait(connection, self.until, |message| {
             is_response(message) && message.get("id").is_some_and(|found| fits(id, found).is_ok())
         })
-        .map_err(|got| Failure::new(format!("the answer {answer}"), got))?;
+        .map_err(|got| VectorFailure::new(format!("the answer {answer}"), got))?;
         expect(answer, &found)?;
         let took = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if took < *no_sooner_ms {
-            return Err(Failure::new(
+            return Err(VectorFailure::new(
                 format!("the answer after {no_sooner_ms} ms"),
                 format!("it after {took} ms"),
             ));
         }
         match no_later_ms {
-            Some(limit) if took > *limit => Err(Failure::new(
+            Some(limit) if took > *limit => Err(VectorFailure::new(
                 format!("the answer within {limit} ms"),
                 format!("it after {took} ms"),
             )),
@@ -176,23 +187,26 @@ impl Table {
     }
 
     /// A request behind the notification is answered, and nothing else is.
-    fn unanswered(connection: &mut Connection, until: Instant) -> Result<(), Failure> {
+    fn unanswered(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
         connection.send(&probe());
         wait(connection, until, is_probe)
-            .map_err(|got| Failure::new("an answer to the next request", got))?;
+            .map_err(|got| VectorFailure::new("an answer to the next request", got))?;
         let late = connection.wait(Instant::now() + LINGER, is_response);
         match late.ok().or_else(|| connection.stray_response().cloned()) {
-            Some(found) => Err(Failure::new("no answer to a notification", found.to_string())),
+            Some(found) => Err(VectorFailure::new(
+                "no answer to a notification",
+                found.to_string(),
+            )),
             None => Ok(()),
         }
     }
 
     /// Asked for its state, the agent says that it stops, refuses, or has gone.
-    fn stopped(connection: &mut Connection, until: Instant) -> Result<(), Failure> {
+    fn stopped(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
         connection.send(&probe());
         match connection.wait(until, is_probe) {
-            Err(Silence::Gone) => Ok(()),
-            Err(silence) => Err(Failure::new("an agent that stops", said(&silence))),
+            Err(ReceiveFailure::Gone) => Ok(()),
+            Err(silence) => Err(VectorFailure::new("an agent that stops", said(&silence))),
             Ok(answer) if answer.get("error").is_some() => Ok(()),
             Ok(answer) => expect(
                 &json!({ "result": { "state": { "$any": ["STOPPING", "STOPPED"] } } }),
@@ -214,17 +228,17 @@ impl Table {
     }
 }
 
-pub(super) fn open(target: &Target, setup: &str) -> Result<super::target::Session, Failure> {
+pub(super) fn open(target: &CkpTarget, setup: &str) -> Result<super::target::CkpSession, VectorFailure> {
     target
         .connect(setup)
-        .map_err(|error| Failure::new("an agent to talk to", format!("{error:#}")))
+        .map_err(|error| VectorFailure::new("an agent to talk to", format!("{error:#}")))
 }
 
 pub(super) fn initialize(
-    connection: &mut Connection,
+    connection: &mut AgentConnection,
     manifest: &Value,
     until: Instant,
-) -> Result<Value, Failure> {
+) -> Result<Value, VectorFailure> {
     let request = json!({
         "jsonrpc": "2.0", "id": "handshake", "method": "claw.initialize",
         "params": {
@@ -238,7 +252,7 @@ pub(super) fn initialize(
     wait(connection, until, |message| {
         is_response(message) && message.get("id") == Some(&json!("handshake"))
     })
-    .map_err(|got| Failure::new("an answer to `claw.initialize`", got))
+    .map_err(|got| VectorFailure::new("an answer to `claw.initialize`", got))
 }
 
 pub(super) fn agent_name(answer: &Value) -> Option<AgentName> {
@@ -250,7 +264,7 @@ pub(super) fn agent_name(answer: &Value) -> Option<AgentName> {
 }
 
 fn wait(
-    connection: &mut Connection,
+    connection: &mut AgentConnection,
     until: Instant,
     wanted: impl Fn(&Value) -> bool,
 ) -> Result<Value, String> {
@@ -262,18 +276,18 @@ fn wait(
         })
 }
 
-fn said(silence: &Silence) -> String {
+fn said(silence: &ReceiveFailure) -> String {
     match silence {
-        Silence::Deadline => "nothing in time".to_owned(),
-        Silence::Gone => "the end of the agent's output".to_owned(),
-        Silence::Noise(what) => what.clone(),
+        ReceiveFailure::Deadline => "nothing in time".to_owned(),
+        ReceiveFailure::Gone => "the end of the agent's output".to_owned(),
+        ReceiveFailure::Noise(what) => what.clone(),
     }
 }
 
-pub(super) fn expect(pattern: &Value, found: &Value) -> Result<(), Failure> {
-    fits(pattern, found).map_err(|Misfit { at, wanted }| {
+pub(super) fn expect(pattern: &Value, found: &Value) -> Result<(), VectorFailure> {
+    fits(pattern, found).map_err(|PatternMismatch { at, wanted }| {
         let place = if at.is_empty() { "the message" } else { &at };
-        Failure::new(format!("{wanted} at `{place}`"), shorten(&found.to_string()))
+        VectorFailure::new(format!("{wanted} at `{place}`"), shorten(&found.to_string()))
     })
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::play::{AgentName, Failure};
+use super::play::{AgentName, VectorFailure};
 use super::vector::Vector;
 
 /// The JSON report.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct CkpReport {
     /// The agent's own name where it told one, else the target as given.
     pub(crate) implementation: String,
     /// Its version, as told in `claw.initialize`.
@@ -19,14 +19,14 @@ pub(crate) struct Report {
     pub(crate) total: usize,
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    pub(crate) results: Vec<Outcome>,
+    pub(crate) results: Vec<VectorResult>,
     #[serde(skip)]
     named: bool,
 }
 
 /// One vector's result.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct VectorResult {
     pub(crate) id: String,
     pub(crate) level: u8,
     pub(crate) title: String,
@@ -35,11 +35,11 @@ pub(crate) struct Outcome {
     pub(crate) duration_ms: u64,
     /// Why it failed: what was expected and what came, with the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<VectorFailure>,
 }
 
-impl Outcome {
-    pub(super) fn new(vector: &Vector, verdict: Result<(), Failure>, took: Duration) -> Self {
+impl VectorResult {
+    pub(super) fn new(vector: &Vector, verdict: Result<(), VectorFailure>, took: Duration) -> Self {
         let failure = verdict.err();
         Self {
             id: vector.id.clone(),
@@ -53,7 +53,7 @@ impl Outcome {
     }
 }
 
-impl Report {
+impl CkpReport {
     /// With a version the name is settled; else the agent's own will take its place.
     pub(super) const fn new(implementation: String, version: Option<String>, level: u8) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, outcome: Outcome) {
+    pub(super) fn add(&mut self, outcome: VectorResult) {
         self.total += 1;
         if outcome.passed {
             self.passed += 1;

@@ -12,13 +12,13 @@ use clawk_secrets::Secret;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::connection::Connection;
+use super::connection::AgentConnection;
 
 /// How long a helper command (`clawk validate`, the spending turn) may take.
 const HELPER_DEADLINE: Duration = Duration::from_secs(20);
 
 /// An agent under test.
-pub(crate) enum Target {
+pub(crate) enum CkpTarget {
     /// clawk itself: each vector gets the set-up that it describes.
     Own {
         /// The program.
@@ -29,7 +29,7 @@ pub(crate) enum Target {
     /// An agent that is served at a URL; connected to once for each vector.
     Remote {
         /// Where.
-        target: clawk_client::Target,
+        target: clawk_client::AgentAddress,
         /// The token, where it wants one.
         token: Option<Secret>,
     },
@@ -39,14 +39,14 @@ pub(crate) enum Target {
 }
 
 /// A conversation with what it needs on disk.
-pub(super) struct Session {
+pub(super) struct CkpSession {
     // Dropped in this order: the agent ends before its files vanish.
-    pub(super) connection: Connection,
+    pub(super) connection: AgentConnection,
     _dir: Option<TempDir>,
 }
 
 /// What `clawk validate --format json` says.
-pub(super) struct Judgement {
+pub(super) struct ValidationJudgement {
     pub(super) valid: bool,
     /// `level-1` and so on; empty for a single primitive.
     pub(super) level: String,
@@ -55,7 +55,7 @@ pub(super) struct Judgement {
 }
 
 /// A set-up: the manifest that clawk serves, and what lies beside it.
-struct Setup {
+struct VectorSetup {
     name: &'static str,
     /// None: the manifest comes on the wire.
     manifest: Option<&'static str>,
@@ -65,7 +65,7 @@ struct Setup {
 
 macro_rules! setup {
     ($name:literal, $spend:literal) => {
-        Setup {
+        VectorSetup {
             name: $name,
             manifest: Some(include_str!(concat!(
                 "../../../../vectors/ckp/setups/",
@@ -77,8 +77,8 @@ macro_rules! setup {
     };
 }
 
-const SETUPS: &[Setup] = &[
-    Setup {
+const SETUPS: &[VectorSetup] = &[
+    VectorSetup {
         name: "wire",
         manifest: None,
         spend: false,
@@ -98,7 +98,7 @@ const SCRIPT: &str = include_str!("../../../../vectors/ckp/setups/model.yaml");
 /// The secrets that the vectors' manifests name. Nobody is called with them.
 const SECRETS: [&str; 3] = ["API_KEY", "LOCAL_CLI_TOKEN", "ANTHROPIC_KEY"];
 
-impl Target {
+impl CkpTarget {
     /// The set-ups are ours to write, and the vectors apply to the letter.
     pub(super) const fn is_own(&self) -> bool {
         matches!(self, Self::Own { .. })
@@ -130,7 +130,7 @@ impl Target {
     }
 
     /// Starts the agent in a set-up.
-    pub(super) fn connect(&self, setup: &str) -> Result<Session> {
+    pub(super) fn connect(&self, setup: &str) -> Result<CkpSession> {
         match self {
             Self::Own { program } => {
                 let setup = SETUPS
@@ -142,17 +142,17 @@ impl Target {
             Self::Command(line) => {
                 let mut command = spawner("sh");
                 command.arg("-c").arg(format!("exec {line}"));
-                Ok(Session {
-                    connection: Connection::start(command)?,
+                Ok(CkpSession {
+                    connection: AgentConnection::start(command)?,
                     _dir: None,
                 })
             }
-            Self::Remote { target, token } => Ok(Session {
-                connection: Connection::remote(target.clone(), token.clone())?,
+            Self::Remote { target, token } => Ok(CkpSession {
+                connection: AgentConnection::remote(target.clone(), token.clone())?,
                 _dir: None,
             }),
             #[cfg(test)]
-            Self::Thread(serve) => Ok(Session {
+            Self::Thread(serve) => Ok(CkpSession {
                 connection: super::tests::fixture::connect(serve)?,
                 _dir: None,
             }),
@@ -160,7 +160,7 @@ impl Target {
     }
 
     /// What `clawk validate` says of a document; `None` for other agents.
-    pub(super) fn validate(&self, document: &Value) -> Option<Result<Judgement, String>> {
+    pub(super) fn validate(&self, document: &Value) -> Option<Result<ValidationJudgement, String>> {
         match self {
             Self::Own { program } => Some(validate(program, document).map_err(|error| format!("{error:#}"))),
             Self::Command(_) | Self::Remote { .. } => None,
@@ -170,8 +170,8 @@ impl Target {
     }
 }
 
-impl Setup {
-    fn start(&self, program: &Path) -> Result<Session> {
+impl VectorSetup {
+    fn start(&self, program: &Path) -> Result<CkpSession> {
         let dir = TempDir::new().context("no temporary directory")?;
         let at = |name: &str| dir.path().join(name);
         fs::write(at("clawk.toml"), CONFIG)?;
@@ -204,14 +204,14 @@ impl Setup {
                 bail!("the turn that spends the day's tokens failed: {said}");
             }
         }
-        Ok(Session {
-            connection: Connection::start(serve)?,
+        Ok(CkpSession {
+            connection: AgentConnection::start(serve)?,
             _dir: Some(dir),
         })
     }
 }
 
-fn validate(program: &Path, document: &Value) -> Result<Judgement> {
+fn validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
     let dir = TempDir::new().context("no temporary directory")?;
     let file = dir.path().join("document.yaml");
     // JSON is YAML, too.
@@ -226,7 +226,7 @@ fn validate(program: &Path, document: &Value) -> Result<Judgement> {
         Some(Value::Number(level)) => format!("level-{level}"),
         _ => String::new(),
     };
-    Ok(Judgement {
+    Ok(ValidationJudgement {
         valid: report
             .get("valid")
             .and_then(Value::as_bool)

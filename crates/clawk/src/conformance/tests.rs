@@ -8,17 +8,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::pattern::fits;
-use super::{Report, Target, run, vector};
+use super::{CkpReport, CkpTarget, run, vector};
 use fixture::{FAULTS, Fault};
 
-fn play(fault: Option<Fault>) -> Report {
-    let target = Target::Thread(Arc::new(move |reader, writer| {
+fn play(fault: Option<Fault>) -> CkpReport {
+    let target = CkpTarget::Thread(Arc::new(move |reader, writer| {
         fixture::serve(reader, writer, fault)
     }));
     run(&target, 3, |_| {}).expect("vectors are readable")
 }
 
-fn failed(report: &Report) -> BTreeSet<&str> {
+fn failed(report: &CkpReport) -> BTreeSet<&str> {
     report
         .results
         .iter()
@@ -84,11 +84,11 @@ fn every_fault_is_found_where_it_lies_and_nowhere_else() {
 #[test]
 fn an_agent_that_is_none_fails_everything_quickly() {
     for command in ["true", "echo hello", "no-such-program-anywhere"] {
-        let report = run(&Target::Command(command.to_owned()), 1, |_| {}).expect("runs");
+        let report = run(&CkpTarget::Command(command.to_owned()), 1, |_| {}).expect("runs");
         assert_eq!(report.passed, 0, "{command}");
         assert_eq!(report.total, 13);
     }
-    let noise = run(&Target::Command("echo hello".to_owned()), 1, |_| {}).expect("runs");
+    let noise = run(&CkpTarget::Command("echo hello".to_owned()), 1, |_| {}).expect("runs");
     let failure = noise.results[0].failure.as_ref().expect("failed");
     assert!(failure.got.contains("`hello` is not valid JSON"), "{failure:?}");
     assert!(
@@ -145,7 +145,7 @@ fn an_agent_that_will_not_end_is_ended() {
     let mut command = super::target::spawner("sh");
     command.args(["-c", "exec sleep 60"]);
     let started = std::time::Instant::now();
-    let mut connection = super::connection::Connection::start(command).expect("starts");
+    let mut connection = super::connection::AgentConnection::start(command).expect("starts");
     connection.farewell = std::time::Duration::from_millis(50);
     drop(connection);
     assert!(started.elapsed().as_secs() < 10);

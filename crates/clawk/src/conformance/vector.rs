@@ -31,9 +31,9 @@ pub(super) struct Vector {
     #[serde(default = "ten_seconds")]
     pub(super) deadline_ms: u64,
     #[serde(default)]
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<VectorStep>,
     #[serde(default)]
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<ForeignOverrides>,
 }
 
 /// A document and whether it must be taken.
@@ -53,7 +53,7 @@ pub(super) struct ManifestCase {
 /// One step of a vector.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Step {
+pub(super) enum VectorStep {
     /// A message, sent without waiting for anything.
     Send(Value),
     /// A line as it is.
@@ -61,20 +61,20 @@ pub(super) enum Step {
     /// A notification that must come: its method and params.
     Notified(Value),
     /// What was sent last must not be answered.
-    Unanswered(Yes),
+    Unanswered(LiteralTrue),
     /// The agent must be stopping, stopped or gone.
-    Stopped(Yes),
+    Stopped(LiteralTrue),
     /// A response that must come, whatever comes before it.
     #[serde(untagged)]
-    Answer(Answer),
+    Answer(ExpectedAnswer),
 }
 
 /// `true`, and nothing else.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "bool")]
-pub(super) struct Yes;
+pub(super) struct LiteralTrue;
 
-impl TryFrom<bool> for Yes {
+impl TryFrom<bool> for LiteralTrue {
     type Error = &'static str;
 
     fn try_from(word: bool) -> Result<Self, Self::Error> {
@@ -89,7 +89,7 @@ impl TryFrom<bool> for Yes {
 /// A response that must come.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Answer {
+pub(super) struct ExpectedAnswer {
     pub(super) answer: Value,
     /// Counted from the vector's first message after the handshake.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub(super) struct Answer {
 /// What is different for agents whose set-up is not ours to write.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Elsewhere {
+struct ForeignOverrides {
     /// Whole string values, wherever they stand in the steps.
     #[serde(default)]
     replace: BTreeMap<String, Value>,
@@ -122,7 +122,7 @@ const fn ten_seconds() -> u64 {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct VectorFile {
     vectors: Vec<Vector>,
 }
 
@@ -130,7 +130,7 @@ struct File {
 pub(super) fn all() -> Result<Vec<Vector>> {
     let mut all = Vec::new();
     for text in FILES {
-        let file: File = serde_json::from_str(text).context("vectors/ckp is not readable")?;
+        let file: VectorFile = serde_json::from_str(text).context("vectors/ckp is not readable")?;
         all.extend(file.vectors);
     }
     Ok(all)
@@ -145,7 +145,7 @@ impl Vector {
         };
         for step in &mut there.steps {
             match step {
-                Step::Send(message) => {
+                VectorStep::Send(message) => {
                     elsewhere.rename(message);
                     if let (Some(arguments), Some(found)) =
                         (&elsewhere.arguments, message.pointer_mut("/params/arguments"))
@@ -153,21 +153,21 @@ impl Vector {
                         *found = Value::Object(arguments.clone());
                     }
                 }
-                Step::Answer(answer) => {
+                VectorStep::Answer(answer) => {
                     elsewhere.rename(&mut answer.answer);
                     if elsewhere.any_time {
                         (answer.no_sooner_ms, answer.no_later_ms) = (0, None);
                     }
                 }
-                Step::Notified(notified) => elsewhere.rename(notified),
-                Step::SendText(_) | Step::Unanswered(_) | Step::Stopped(_) => {}
+                VectorStep::Notified(notified) => elsewhere.rename(notified),
+                VectorStep::SendText(_) | VectorStep::Unanswered(_) | VectorStep::Stopped(_) => {}
             }
         }
         there
     }
 }
 
-impl Elsewhere {
+impl ForeignOverrides {
     fn rename(&self, value: &mut Value) {
         each_string(value, &mut |text| self.replace.get(text).cloned());
     }

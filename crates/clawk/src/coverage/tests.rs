@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clawk_manifest::{LoadOptions, SCHEMA_KINDS, Severity, schema, validate};
 use serde_json::{Map, Value, json};
 
-use super::{COVERAGE, JUDGE, Line};
+use super::{COVERAGE, CoverageEntry, JUDGE};
 
 /// Every leaf and word of a schema, as the table calls them.
 fn leaves(schema: &Value, path: &str, out: &mut BTreeSet<String>) {
@@ -179,7 +179,7 @@ fn using(schema: &Value, leaf: &str, idle: Option<bool>) -> (Value, String) {
 }
 
 /// Whether `validate` says of a document that uses this leaf what the table says.
-fn is_told(dir: &Path, kind: &str, leaf: &str, line: &Line) -> Result<(), String> {
+fn is_told(dir: &Path, kind: &str, leaf: &str, line: &CoverageEntry) -> Result<(), String> {
     let idle = line.unless.as_ref().and_then(toml::Value::as_bool);
     let (spec, pointer) = using(&part(kind, "spec"), leaf, idle);
     let document = json!({"claw": "0.3.0", "kind": kind, "metadata": {"name": "x1"}, "spec": spec});

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::witness::digest_of;
-use clawk_kernel::{Notice, Question, TurnEnd};
+use clawk_kernel::{ApprovalQuestion, SessionNotice, TurnEnd};
 use clawk_proto::RequestId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Predictions;
-use crate::out::{self, Paint};
+use super::CallPredictions;
+use crate::out::{self, TerminalStyle};
 
 /// The version of the report's form.
 const FORM: u32 = 1;
@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// A dry run's report. Its JSON is what `--plan` takes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct DryRunReport {
     /// Version of this form.
     pub(crate) dry_run: u32,
     /// The manifest, resolved, and the SHA-256 of its file.
@@ -36,7 +36,7 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// In the order in which the model asked.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<DryRunStep>,
     /// Calls that were answered with a prediction.
     pub(crate) predicted: usize,
     /// Calls that ran, because they only read.
@@ -49,7 +49,7 @@ pub(crate) struct Report {
 
 /// One call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Step {
+pub(crate) struct DryRunStep {
     /// From 1.
     pub(crate) number: usize,
     pub(crate) tool: String,
@@ -83,24 +83,24 @@ pub(crate) struct Step {
 /// Gathers the report from what the session tells.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    predictions: Predictions,
+    predictions: CallPredictions,
     order: Vec<RequestId>,
-    steps: BTreeMap<RequestId, Step>,
-    questions: BTreeMap<RequestId, Asked>,
+    steps: BTreeMap<RequestId, DryRunStep>,
+    questions: BTreeMap<RequestId, DryRunQuestion>,
     answer: String,
     tokens: u64,
     end: Option<TurnEnd>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct DryRunQuestion {
     reason: String,
     cost: Option<String>,
     sheet_hash: String,
 }
 
 impl Recorder {
-    pub(crate) fn new(predictions: Predictions) -> Self {
+    pub(crate) fn new(predictions: CallPredictions) -> Self {
         Self {
             predictions,
             ..Self::default()
@@ -108,12 +108,12 @@ impl Recorder {
     }
 
     /// Takes one notice.
-    pub(crate) fn see(&mut self, notice: &Notice) {
+    pub(crate) fn see(&mut self, notice: &SessionNotice) {
         match notice {
-            Notice::Said(text) => self.answer.clone_from(text),
-            Notice::Asking(question) => self.asked(question),
-            Notice::Planned(plan) => plan.steps.iter().for_each(|step| self.asked(step)),
-            Notice::CallDecided {
+            SessionNotice::Said(text) => self.answer.clone_from(text),
+            SessionNotice::Asking(question) => self.asked(question),
+            SessionNotice::Planned(plan) => plan.steps.iter().for_each(|step| self.asked(step)),
+            SessionNotice::CallDecided {
                 request_id,
                 tool,
                 arguments,
@@ -124,7 +124,7 @@ impl Recorder {
                 if !self.steps.contains_key(request_id) {
                     self.order.push(request_id.clone());
                 }
-                let step = Step {
+                let step = DryRunStep {
                     number: 0,
                     tool: tool.clone(),
                     arguments: arguments.clone(),
@@ -140,25 +140,25 @@ impl Recorder {
                 };
                 self.steps.insert(request_id.clone(), step);
             }
-            Notice::TurnEnded { end, usage, .. } => {
+            SessionNotice::TurnEnded { end, usage, .. } => {
                 self.tokens += usage.total();
                 self.end = Some(end.clone());
             }
-            Notice::TurnStarted { .. }
-            | Notice::Delta(_)
-            | Notice::Missed(_)
-            | Notice::Retrying { .. }
-            | Notice::Screened { .. }
-            | Notice::CallFinished { .. }
-            | Notice::Handed(_)
-            | Notice::Shown(..)
-            | Notice::Warned(_)
-            | Notice::Unreachable(_) => {}
+            SessionNotice::TurnStarted { .. }
+            | SessionNotice::Delta(_)
+            | SessionNotice::Missed(_)
+            | SessionNotice::Retrying { .. }
+            | SessionNotice::Screened { .. }
+            | SessionNotice::CallFinished { .. }
+            | SessionNotice::Handed(_)
+            | SessionNotice::Shown(..)
+            | SessionNotice::Warned(_)
+            | SessionNotice::Unreachable(_) => {}
         }
     }
 
-    fn asked(&mut self, question: &Question) {
-        let asked = Asked {
+    fn asked(&mut self, question: &ApprovalQuestion) {
+        let asked = DryRunQuestion {
             reason: question.reason.clone(),
             cost: question.cost.clone(),
             sheet_hash: question.sheet.digest().to_hex(),
@@ -167,7 +167,7 @@ impl Recorder {
     }
 
     /// The report of a turn that has ended.
-    pub(crate) fn report(&self, manifest: &Path, message: &str) -> Result<Report> {
+    pub(crate) fn report(&self, manifest: &Path, message: &str) -> Result<DryRunReport> {
         let (manifest, manifest_hash) = identity(manifest)?;
         let mut steps = Vec::new();
         for (number, id) in (1..).zip(&self.order) {
@@ -200,7 +200,7 @@ impl Recorder {
             Some(TurnEnd::Cancelled) | None => ("cancelled", None),
             Some(TurnEnd::Failed(why)) => ("failed", Some(why.clone())),
         };
-        Ok(Report {
+        Ok(DryRunReport {
             dry_run: FORM,
             manifest,
             manifest_hash,
@@ -225,7 +225,7 @@ fn identity(manifest: &Path) -> Result<(PathBuf, String)> {
     Ok((path, digest_of(&bytes).to_hex()))
 }
 
-impl Report {
+impl DryRunReport {
     /// Reads a report that `clawk run --dry-run --report FILE` wrote for this manifest.
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl Report {
     ///
     /// # Errors
     /// Standard output can't be written.
-    pub(crate) fn show(&self, paint: Paint) -> Result<()> {
+    pub(crate) fn show(&self, paint: TerminalStyle) -> Result<()> {
         let calls = if self.predicted == 1 { "call" } else { "calls" };
         out::line(&format!(
             "{} {} {calls} would change something, {} only read and ran, {} refused; nothing was changed",
@@ -310,13 +310,13 @@ impl Report {
 
 /// A report that a person approved: each of its questions is answered once, if it is the very same.
 #[derive(Debug)]
-pub(crate) struct Approved {
+pub(crate) struct ApprovedPlan {
     /// Tool, digest of the shown text.
     left: BTreeMap<(String, String), usize>,
 }
 
-impl Approved {
-    pub(crate) fn new(report: &Report) -> Self {
+impl ApprovedPlan {
+    pub(crate) fn new(report: &DryRunReport) -> Self {
         let mut left = BTreeMap::new();
         let asked = report.steps.iter().filter(|step| step.outcome == "predicted");
         for step in asked {
@@ -328,7 +328,7 @@ impl Approved {
     }
 
     /// Whether the person approved exactly this; then once less.
-    pub(crate) fn takes(&mut self, question: &Question) -> bool {
+    pub(crate) fn takes(&mut self, question: &ApprovalQuestion) -> bool {
         let key = (question.tool.clone(), question.sheet.digest().to_hex());
         match self.left.get_mut(&key) {
             Some(left) if *left > 0 => {

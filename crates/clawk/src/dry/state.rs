@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::state::kept::{self, Options, StateDir};
-use crate::state::server::Server;
+use crate::state::server::StateServer;
 
 /// The largest state that is copied, bytes.
 const MAX_BYTES: u64 = 2 << 30;
@@ -20,9 +20,9 @@ const SERVER: &str = "postgres.json";
 const STATE: &str = "state";
 
 /// The dry run's folder, which goes when it is dropped, and the state in it.
-type Copied = (TempDir, PathBuf);
+type DryRunCopy = (TempDir, PathBuf);
 
-fn folder() -> Result<Copied> {
+fn folder() -> Result<DryRunCopy> {
     let folder = tempfile::Builder::new()
         .prefix("clawk-dry-run-")
         .tempdir()
@@ -35,7 +35,7 @@ fn folder() -> Result<Copied> {
 ///
 /// # Errors
 /// The server is away, the key of encrypted stores is missing or wrong, or the state is too large.
-pub(crate) async fn copy_server(server: Server, beside: &Path) -> Result<Copied> {
+pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<DryRunCopy> {
     let (folder, state) = folder()?;
     let to = state.clone();
     let copied = tokio::task::spawn_blocking(move || kept::copy_of_server(&server, &to, MAX_BYTES));
@@ -54,7 +54,7 @@ pub(crate) async fn copy_server(server: Server, beside: &Path) -> Result<Copied>
 ///
 /// # Errors
 /// Another process owns the state, it is too large, or it can't be copied.
-pub(crate) fn copy(from: &Path) -> Result<Copied> {
+pub(crate) fn copy(from: &Path) -> Result<DryRunCopy> {
     let (folder, to) = folder()?;
     if !from.join("state.db").is_file() {
         return Ok((folder, to));

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clawk_egress::{HostPattern, Rules, Url};
+use clawk_egress::{HostAllowList, HostPattern, Url};
 use clawk_proto::Digest;
-use clawk_recall::seal::{Key, Vault};
-use clawk_secrets::Resolver;
-use clawk_server::Push;
+use clawk_recall::seal::{SealKey, SealKeyring};
+use clawk_secrets::SecretResolver;
+use clawk_server::PushNotifier;
 use clawk_server::http::Scope;
-use clawk_server::oauth::{Algorithm, Introspection, OAuth, OAuthOptions};
+use clawk_server::oauth::{IntrospectionEndpoint, JwtAlgorithm, OAuth, OAuthOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::peers::kept_key;
@@ -31,7 +31,7 @@ pub(crate) struct OAuthConfig {
     pub(crate) jwks: Option<String>,
     /// Signatures that are taken.
     #[serde(default = "algorithms")]
-    pub(crate) algorithms: Vec<Algorithm>,
+    pub(crate) algorithms: Vec<JwtAlgorithm>,
     /// What a scope of a token allows here.
     pub(crate) scopes: BTreeMap<String, Vec<Scope>>,
     /// Tokens are asked about instead of being verified here.
@@ -51,8 +51,8 @@ pub(crate) struct IntrospectionConfig {
     pub(crate) secret_ref: String,
 }
 
-fn algorithms() -> Vec<Algorithm> {
-    vec![Algorithm::RS256, Algorithm::ES256]
+fn algorithms() -> Vec<JwtAlgorithm> {
+    vec![JwtAlgorithm::RS256, JwtAlgorithm::ES256]
 }
 
 impl OAuthConfig {
@@ -60,7 +60,7 @@ impl OAuthConfig {
     ///
     /// # Errors
     /// An address is not one, or is not safe; nothing would be allowed; the secret is not known.
-    pub(crate) fn open(&self, secrets: &Resolver) -> Result<OAuth> {
+    pub(crate) fn open(&self, secrets: &SecretResolver) -> Result<OAuth> {
         let jwks = self.jwks.as_deref().map(|text| safe("jwks", text)).transpose()?;
         safe("issuer", &self.issuer)?;
         let resource = Url::parse(&self.resource).context("`resource`")?;
@@ -71,7 +71,7 @@ impl OAuthConfig {
             bail!("`scopes` and `algorithms` must name at least one each: else no token allows anything");
         }
         let introspection = self.introspection.as_ref().map(|whom| {
-            anyhow::Ok(Introspection {
+            anyhow::Ok(IntrospectionEndpoint {
                 url: safe("introspection.url", &whom.url)?,
                 client_id: whom.client_id.clone(),
                 secret: secrets.resolve(&whom.secret_ref)?,
@@ -115,25 +115,25 @@ fn safe(name: &str, text: &str) -> Result<Url> {
 pub(crate) fn push(
     hosts: &[HostPattern],
     private: &[HostPattern],
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     state: &Path,
-) -> Result<Option<Push>> {
+) -> Result<Option<PushNotifier>> {
     if hosts.is_empty() {
         return Ok(None);
     }
     let both = |entry: &&HostPattern| hosts.contains(entry);
-    let rules = Rules {
+    let rules = HostAllowList {
         hosts: hosts.to_vec(),
         allow_private: private.iter().filter(both).cloned().collect(),
-        ..Rules::default()
+        ..HostAllowList::default()
     };
-    let open = || -> Result<Push> {
-        let key = Key::from_hex(&Digest(kept_key(state, "keys/push")?).to_hex())?;
-        Ok(Push::new(
+    let open = || -> Result<PushNotifier> {
+        let key = SealKey::from_hex(&Digest(kept_key(state, "keys/push")?).to_hex())?;
+        Ok(PushNotifier::new(
             rules,
             secrets.env(),
             &state.join("push.db"),
-            Vault::new(key),
+            SealKeyring::new(key),
         )?)
     };
     open().map(Some).context("`[http] push_hosts`")

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::kept::{Delivery, Head, Reader, StateDir};
+use crate::state::kept::{Delivery, StateDir, StateDirReader, StoredHead};
 use anyhow::{Context, Result, bail};
-use clawk_egress::{Client, Deadlines, Request, Url};
-use clawk_kernel::ports::Later;
-use clawk_secrets::Env;
-use clawk_trace::checkpoint::Line;
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
+use clawk_kernel::ports::BoxFuture;
+use clawk_secrets::EnvironmentSource;
+use clawk_trace::checkpoint::CheckpointLine;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::StateKeeperShared;
 
 /// Names in the journal's table of deliveries.
 pub(super) const FILE: &str = "file";
@@ -32,7 +32,7 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Takes a head.
 pub(super) trait HeadSink: Send + Sync {
-    fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>>;
+    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>>;
 }
 
 /// Brings a place up to date; `false`: it failed, and that is counted and said.
@@ -86,16 +86,16 @@ pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn Head
 }
 
 fn known(state: &StateDir, name: &str) -> Result<Delivery> {
-    let all = Reader::open(state.path())?.deliveries()?;
+    let all = StateDirReader::open(state.path())?.deliveries()?;
     let known = all.into_iter().find(|(place, _)| place == name);
     Ok(known.map(|(_, delivery)| delivery).unwrap_or_default())
 }
 
 /// A file on another disk, or one that can only be appended to.
 #[derive(Debug, Clone)]
-pub(super) struct File(PathBuf);
+pub(super) struct HeadFile(PathBuf);
 
-impl File {
+impl HeadFile {
     pub(super) const fn new(path: PathBuf) -> Self {
         Self(path)
     }
@@ -109,7 +109,7 @@ impl File {
         else {
             return Ok(());
         };
-        let reader = Reader::open(state.path())?;
+        let reader = StateDirReader::open(state.path())?;
         let rows = reader.last_row()?;
         let known = reader.head_of(size.0)?.is_some_and(|head| head.root == size.1);
         if rows < size.0 || !known {
@@ -137,16 +137,19 @@ impl File {
         file.take(TAIL_BYTES).read_to_end(&mut tail)?;
         let tail = String::from_utf8_lossy(&tail);
         // silent-ok: a half line at the beginning of the tail, or at the end after a power failure
-        let mut lines = tail.lines().rev().filter_map(|line| Line::parse(line).ok());
+        let mut lines = tail
+            .lines()
+            .rev()
+            .filter_map(|line| CheckpointLine::parse(line).ok());
         Ok(lines.find_map(|line| match line {
-            Line::Tree(head) => Some((head.statement.size, head.statement.root)),
-            Line::Session(_) => None,
+            CheckpointLine::Tree(head) => Some((head.statement.size, head.statement.root)),
+            CheckpointLine::Session(_) => None,
         }))
     }
 }
 
-impl HeadSink for File {
-    fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>> {
+impl HeadSink for HeadFile {
+    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
         let (path, lines) = (self.0.clone(), head.lines.clone());
         Box::pin(async move {
             let shown = path.display().to_string();
@@ -163,26 +166,26 @@ impl HeadSink for File {
 
 /// An address that takes heads as JSON Lines; any 2xx is a yes.
 #[derive(Debug)]
-pub(super) struct Webhook {
+pub(super) struct HeadWebhook {
     url: Url,
-    client: Client,
+    client: EgressClient,
 }
 
-impl Webhook {
-    pub(super) fn new(url: &str, env: &Env) -> Result<Self> {
+impl HeadWebhook {
+    pub(super) fn new(url: &str, env: &EnvironmentSource) -> Result<Self> {
         let url: Url = url.parse().context("is no address")?;
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: 3_000,
             first_byte_ms: 10_000,
             idle_ms: 5_000,
             total_ms: 15_000,
         };
-        let client = Client::for_provider(&url, env, deadlines, MAX_ANSWER_BYTES)?;
+        let client = EgressClient::for_provider(&url, env, deadlines, MAX_ANSWER_BYTES)?;
         Ok(Self { url, client })
     }
 
     /// Posts what is signed, again and again where it fails, and once at the end.
-    pub(super) async fn serve(self, shared: Arc<Shared>, over: CancellationToken) {
+    pub(super) async fn serve(self, shared: Arc<StateKeeperShared>, over: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         loop {
             if carry(&shared.state, WEBHOOK, &self).await {
@@ -208,8 +211,8 @@ impl Webhook {
     }
 }
 
-impl HeadSink for Webhook {
-    fn put<'a>(&'a self, head: &'a Head) -> Later<'a, Result<()>> {
+impl HeadSink for HeadWebhook {
+    fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let request = Request::post(
                 self.url.clone(),

@@ -1,10 +1,10 @@
-use crate::state::kept::{Options, Reader};
+use crate::state::kept::{Options, StateDirReader};
 #[cfg(not(feature = "postgres"))]
 use clawk_kernel::ports::Journal as _;
-use clawk_kernel::ports::{Batch, Content, Entry};
+use clawk_kernel::ports::{Batch, EventContent, JournalEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use clawk_trace::canonical::payload_of;
 use clawk_trace::chain::digest_of;
 use uuid::Uuid;
@@ -14,11 +14,11 @@ use super::*;
 /// An event of November 2023 with content.
 fn old(n: u128) -> Batch {
     let bytes = format!("content {n}").into_bytes();
-    let content = Content {
+    let content = EventContent {
         digest: digest_of(&bytes),
         bytes,
     };
-    let entry = Entry {
+    let entry = JournalEntry {
         session: SessionId(Uuid::from_u128(7)),
         event_id: Uuid::from_u128(n),
         span: Uuid::from_u128(8),
@@ -53,14 +53,14 @@ async fn signs_by_count_and_lets_contents_expire() {
     for n in 0..10 {
         journal.submit(old(n)).unwrap().durable().await.unwrap();
     }
-    let checkpoints = Checkpoints {
+    let checkpoints = CheckpointsConfig {
         every_events: 5,
         every_seconds: 0,
-        ..Checkpoints::default()
+        ..CheckpointsConfig::default()
     };
     let retention = Retention { retained_days: 30 };
-    let keeper = Keeper::start(&state, &checkpoints, &retention, &Env::Process).unwrap();
-    let reader = Reader::open(dir.path()).unwrap();
+    let keeper = StateKeeper::start(&state, &checkpoints, &retention, &EnvironmentSource::Process).unwrap();
+    let reader = StateDirReader::open(dir.path()).unwrap();
     until(|| reader.contents(None).unwrap().erased == 10).await;
     until(|| !reader.heads().unwrap().is_empty()).await;
     let before = reader.heads_after(0, 100).unwrap().len();

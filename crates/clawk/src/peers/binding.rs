@@ -6,11 +6,11 @@ use clawk_egress::Url;
 use clawk_manifest::model::{BusBackend, Swarm};
 use clawk_swarm::plan::identity_name;
 
-use super::{PeerConfig, Way};
+use super::{PeerAddress, PeerConfig};
 
 /// By what a member is reached, and where it is.
 #[derive(Debug)]
-pub(crate) struct Binding {
+pub(crate) struct MemberBinding {
     /// `in-process`, a key of `[peers.NAME]`, or the Swarm's `backend`.
     pub(crate) way: String,
     /// `local`, the host of an address, or `any` of the hosts of a bus.
@@ -20,7 +20,7 @@ pub(crate) struct Binding {
 /// The host of a member that any host of a bus may be.
 pub(crate) const ANY: &str = "any";
 
-impl Binding {
+impl MemberBinding {
     /// In this process.
     pub(crate) fn here() -> Self {
         Self {
@@ -36,8 +36,8 @@ impl Binding {
 }
 
 /// How the identity of this reference is reached.
-pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, reference: &str) -> Binding {
-    let of = |way: &str, host: &str| Binding {
+pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, reference: &str) -> MemberBinding {
+    let of = |way: &str, host: &str| MemberBinding {
         way: way.to_owned(),
         host: host.to_owned(),
     };
@@ -50,14 +50,14 @@ pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, refer
     let name = identity_name(reference);
     let peer = peers.get(&name).and_then(|peer| peer.way(&name).ok()); // silent-ok: as above
     match peer {
-        Some(Way::Here) => Binding::here(),
-        Some(Way::Manifest(_)) => of("manifest", "local"),
-        Some(Way::Command(_)) => of("command", "local"),
-        Some(Way::Url(url)) => at("url", url),
-        Some(Way::A2a(url)) => at("a2a", url),
-        Some(Way::Bus(url)) => at("bus", url),
-        Some(Way::Swarm) | None => match swarm.coordination.backend {
-            BusBackend::InProcess => Binding::here(),
+        Some(PeerAddress::Here) => MemberBinding::here(),
+        Some(PeerAddress::Manifest(_)) => of("manifest", "local"),
+        Some(PeerAddress::Command(_)) => of("command", "local"),
+        Some(PeerAddress::Url(url)) => at("url", url),
+        Some(PeerAddress::A2a(url)) => at("a2a", url),
+        Some(PeerAddress::Bus(url)) => at("bus", url),
+        Some(PeerAddress::Swarm) | None => match swarm.coordination.backend {
+            BusBackend::InProcess => MemberBinding::here(),
             BusBackend::SqliteWal => of("sqlite-wal", ANY),
             BusBackend::Redis => of("redis", ANY),
             BusBackend::Nats => of("nats", ANY),

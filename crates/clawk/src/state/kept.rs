@@ -6,39 +6,40 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
-use clawk_kernel::Parts;
-use clawk_kernel::ports::{Inspect, Journal};
+use clawk_kernel::AgentDependencies;
+use clawk_kernel::ports::{Journal, MemoryInspector};
 use clawk_manifest::model::Store;
-use clawk_recall::seal::Key;
-use clawk_secrets::{Env, Resolver};
-use clawk_server::Host;
+use clawk_recall::seal::SealKey;
+use clawk_secrets::{EnvironmentSource, SecretResolver};
+use clawk_server::AgentHost;
 use clawk_trace::checkpoint::PublicKey;
 use serde::Serialize;
 
-use super::server::Server;
+use super::server::StateServer;
 use crate::config::Config;
 
 pub(crate) use clawk_store::moving as sqlite;
 pub(crate) use clawk_store::{
-    AuditDb, AuditRow, Contents, Delivery, Durability, Erase, Filter, Head, Keys, MAX_FORGOTTEN, MemoryPart,
-    Options, Remembered, Restore, StateError, StoredEvent, forgotten, public_key, restored,
+    AuditDb, AuditRow, ContentInventory, Delivery, ErasureSelection, Filter, Keys, MAX_FORGOTTEN, MemoryPart,
+    Options, RememberedEntry, RestoreSelection, StateError, StoredEvent, StoredHead, WriteDurability,
+    forgotten, public_key, restored,
 };
 #[cfg(not(feature = "postgres"))]
-pub(crate) use clawk_store::{Reader, StateDir};
+pub(crate) use clawk_store::{StateDir, StateDirReader};
 
 #[cfg(feature = "postgres")]
-pub(crate) use super::postgres::{Reader, StateDir};
+pub(crate) use super::postgres::{StateDir, StateReader};
 
 /// Reads for who only shows: from the replica of a server (`[state] read_url`), where one is named. What it has may be older than what the
-/// server has: who decides by what it reads, or writes afterwards, opens a [`Reader`] itself.
+/// server has: who decides by what it reads, or writes afterwards, opens a [`StateDirReader`] itself.
 ///
 /// # Errors
 /// There is no state, or it can't be read.
-pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<Reader, StateError> {
+pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<StateDirReader, StateError> {
     #[cfg(feature = "postgres")]
-    return Reader::open_replica(dir);
+    return StateDirReader::open_replica(dir);
     #[cfg(not(feature = "postgres"))]
-    Reader::open(dir)
+    StateDirReader::open(dir)
 }
 
 /// The public key of the host that keeps its state there. The key is made when there is none and nothing was signed yet.
@@ -49,7 +50,7 @@ pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
     if let Some(key) = public_key(dir)? {
         return Ok(key);
     }
-    if holds_state(dir) && !Reader::open(dir)?.heads()?.is_empty() {
+    if holds_state(dir) && !StateDirReader::open(dir)?.heads()?.is_empty() {
         bail!(
             "the key that signed the journal in `{}` is gone; put it back",
             dir.display()
@@ -60,7 +61,7 @@ pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
 
 /// What happens where other hosts serve the same state on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum SharingPolicy {
     /// It is refused.
     Refused,
     /// All serve at the same time.
@@ -74,12 +75,12 @@ pub(crate) enum Beside {
 /// # Errors
 /// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
 #[cfg(feature = "postgres")]
-pub(crate) fn copy_of_server(server: &Server, to: &Path, most: u64) -> Result<()> {
+pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Result<()> {
     super::moving::copy_of_server(server, to, most)
 }
 
 /// Stores on a server, each with what looks at it.
-pub(crate) type Kept = Vec<(Store, Arc<dyn Inspect>)>;
+pub(crate) type InspectedStores = Vec<(Store, Arc<dyn MemoryInspector>)>;
 
 /// The stores of a state on a server, with what looks at them; with the state open, they can be changed. `None`: the state lies in its
 /// directory.
@@ -87,7 +88,10 @@ pub(crate) type Kept = Vec<(Store, Arc<dyn Inspect>)>;
 /// # Errors
 /// The server is away.
 #[cfg(feature = "postgres")]
-pub(crate) fn on_server(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>> {
+pub(crate) fn on_server(
+    reader: &StateDirReader,
+    state: Option<&StateDir>,
+) -> Result<Option<InspectedStores>> {
     Ok(super::postgres::stores(reader, state)?)
 }
 
@@ -98,9 +102,9 @@ pub(crate) fn on_server(reader: &Reader, state: Option<&StateDir>) -> Result<Opt
 #[cfg(feature = "postgres")]
 pub(crate) async fn serve(
     dir: &Path,
-    server: &Server,
+    server: &StateServer,
     (agent, keys): (&str, Option<Keys>),
-    beside: Beside,
+    beside: SharingPolicy,
 ) -> Result<StateDir> {
     let (dir, server, agent) = (dir.to_owned(), server.clone(), agent.to_owned());
     let opened =
@@ -110,7 +114,7 @@ pub(crate) async fn serve(
 
 /// Nothing can begin once the lease is lost.
 #[cfg(feature = "postgres")]
-pub(crate) fn around(parts: Parts, state: &StateDir) -> Parts {
+pub(crate) fn around(parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
     super::postgres::around(parts, state)
 }
 
@@ -131,8 +135,8 @@ pub(crate) fn lasting_journal(state: &StateDir) -> Arc<dyn Journal> {
 
 /// Whether hosts share it, and whether this host does what one of them alone may do.
 #[cfg(feature = "postgres")]
-pub(crate) fn sharing(state: &StateDir) -> Sharing {
-    Sharing {
+pub(crate) fn sharing(state: &StateDir) -> SharingStatus {
+    SharingStatus {
         shared: state.is_shared(),
         leads: state.leads(),
     }
@@ -140,14 +144,14 @@ pub(crate) fn sharing(state: &StateDir) -> Sharing {
 
 /// See [`sharing`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct SharingStatus {
     pub(crate) shared: bool,
     pub(crate) leads: bool,
 }
 
 /// Ends when this host may not go on serving its state.
 #[cfg(feature = "postgres")]
-pub(crate) async fn served(state: &StateDir, host: &Host) {
+pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
     super::postgres::served(state, host).await;
 }
 
@@ -166,22 +170,26 @@ pub(crate) fn is_on_server(state: &StateDir) -> bool {
 #[cfg(not(feature = "postgres"))]
 mod left_out {
     use super::{
-        Arc, Beside, Host, Journal, Kept, Keys, Parts, Path, Reader, Result, Server, Sharing, StateDir,
+        AgentDependencies, AgentHost, Arc, InspectedStores, Journal, Keys, Path, Result, SharingPolicy,
+        SharingStatus, StateDir, StateDirReader, StateServer,
     };
 
     #[expect(
         clippy::unnecessary_wraps,
         reason = "the build with PostgreSQL asks its server"
     )]
-    pub(crate) fn on_server(_reader: &Reader, _state: Option<&StateDir>) -> Result<Option<Kept>> {
+    pub(crate) fn on_server(
+        _reader: &StateDirReader,
+        _state: Option<&StateDir>,
+    ) -> Result<Option<InspectedStores>> {
         Ok(None)
     }
 
     pub(crate) async fn serve(
         _dir: &Path,
-        _server: &Server,
+        _server: &StateServer,
         _agent: (&str, Option<Keys>),
-        _beside: Beside,
+        _beside: SharingPolicy,
     ) -> Result<StateDir> {
         anyhow::bail!(
             "the state lies on PostgreSQL, and this build of clawk leaves that out: build with `cargo build --release --features \
@@ -189,11 +197,11 @@ mod left_out {
         )
     }
 
-    pub(crate) fn copy_of_server(_server: &Server, _to: &Path, _most: u64) -> Result<()> {
+    pub(crate) fn copy_of_server(_server: &StateServer, _to: &Path, _most: u64) -> Result<()> {
         anyhow::bail!("the state lies on PostgreSQL, and this build of clawk leaves that out")
     }
 
-    pub(crate) fn around(parts: Parts, _state: &StateDir) -> Parts {
+    pub(crate) fn around(parts: AgentDependencies, _state: &StateDir) -> AgentDependencies {
         parts
     }
 
@@ -205,14 +213,14 @@ mod left_out {
         state.journal()
     }
 
-    pub(crate) const fn sharing(_state: &StateDir) -> Sharing {
-        Sharing {
+    pub(crate) const fn sharing(_state: &StateDir) -> SharingStatus {
+        SharingStatus {
             shared: false,
             leads: true,
         }
     }
 
-    pub(crate) async fn served(_state: &StateDir, _host: &Host) {
+    pub(crate) async fn served(_state: &StateDir, _host: &AgentHost) {
         std::future::pending().await
     }
 
@@ -271,13 +279,13 @@ pub(crate) struct LeaseInfo {
 /// It can't be read.
 pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
     #[cfg(feature = "postgres")]
-    if let Some(server) = Server::of(dir)? {
+    if let Some(server) = StateServer::of(dir)? {
         return Ok(super::postgres::info(&server)?);
     }
     Ok(StateInfo {
         kind: "sqlite",
         schema: clawk_store::schema_version(dir)?,
-        events: Reader::open(dir)?.last_row()?,
+        events: StateDirReader::open(dir)?.last_row()?,
         hosts: Vec::new(),
         leases: Vec::new(),
     })
@@ -288,11 +296,11 @@ const DATABASE: &str = "state.db";
 
 /// Something is kept there, or the directory names the server that keeps it.
 pub(crate) fn holds_state(dir: &Path) -> bool {
-    dir.join(DATABASE).is_file() || Server::of(dir).is_ok_and(|found| found.is_some())
+    dir.join(DATABASE).is_file() || StateServer::of(dir).is_ok_and(|found| found.is_some())
 }
 
 /// Keys of encrypted stores that this process has found, by their references.
-static KEYS: Mutex<BTreeMap<String, Key>> = Mutex::new(BTreeMap::new());
+static KEYS: Mutex<BTreeMap<String, SealKey>> = Mutex::new(BTreeMap::new());
 
 /// What `--config` names, once for the whole program.
 static CONFIG: OnceLock<PathBuf> = OnceLock::new();
@@ -307,12 +315,12 @@ pub(crate) fn find_keys(config: Option<&Path>) {
 }
 
 /// [`key`], for whoever opens a state.
-pub(crate) fn find_key(reference: &str) -> Result<Key, String> {
+pub(crate) fn find_key(reference: &str) -> Result<SealKey, String> {
     key(reference).map_err(|error| format!("{error:#}"))
 }
 
 /// The agent's own configuration gave this key.
-pub(crate) fn remember_key(reference: &str, key: &Key) {
+pub(crate) fn remember_key(reference: &str, key: &SealKey) {
     let mut keys = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
     keys.insert(reference.to_owned(), key.clone());
 }
@@ -322,7 +330,7 @@ pub(crate) fn remember_key(reference: &str, key: &Key) {
 ///
 /// # Errors
 /// It is not found, or is not a key.
-pub(crate) fn key(reference: &str) -> Result<Key> {
+pub(crate) fn key(reference: &str) -> Result<SealKey> {
     let known = KEYS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -332,8 +340,12 @@ pub(crate) fn key(reference: &str) -> Result<Key> {
         return Ok(known);
     }
     let config = Config::load(CONFIG.get().map(PathBuf::as_path), None)?;
-    let resolver = Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?;
-    let key = Key::from_hex(resolver.resolve(reference)?.expose())?;
+    let resolver = SecretResolver::new(
+        &config.settings.secrets_store,
+        &config.folder(),
+        EnvironmentSource::Process,
+    )?;
+    let key = SealKey::from_hex(resolver.resolve(reference)?.expose())?;
     remember_key(reference, &key);
     Ok(key)
 }

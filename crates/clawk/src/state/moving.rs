@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clawk_events::payload::LifecycleChanged;
-use clawk_kernel::moved::{Row, Sum, TABLES, Table};
+use clawk_kernel::moved::{MovedRow, StateTotals, TABLES, Table};
 use serde::Serialize;
 
-use super::kept::{Keys, Reader, holds_state, public_key, sqlite};
-use super::server::{Server, url_of};
+use super::kept::{Keys, StateDirReader, holds_state, public_key, sqlite};
+use super::server::{StateServer, url_of};
 
 /// What a move did.
 #[derive(Debug, Serialize)]
-pub(crate) struct Moved {
+pub(crate) struct StateMoveReport {
     /// Rows of each table, and files beside the journal.
     pub(crate) moved: BTreeMap<&'static str, u64>,
     /// Chains whose heads are the same on both sides.
@@ -27,27 +27,27 @@ pub(crate) struct Moved {
 
 /// A place of a state.
 #[derive(Debug)]
-enum Place {
+enum StateMoveEndpoint {
     /// A directory that holds it.
     Dir(PathBuf),
     /// A server; and the directory of the host beside it, where one was named.
     Server {
-        server: Box<Server>,
+        server: Box<StateServer>,
         dir: Option<PathBuf>,
     },
 }
 
-impl Place {
+impl StateMoveEndpoint {
     fn of(flag: &Path) -> Result<Self> {
         if let Some(url) = url_of(flag) {
-            let server = Server::of_url(url, &super::server::StateTable::default())?;
+            let server = StateServer::of_url(url, &super::server::StateTable::default())?;
             return Ok(Self::Server {
                 server: Box::new(server),
                 dir: None,
             });
         }
         let dir = std::path::absolute(flag).with_context(|| format!("can't resolve `{}`", flag.display()))?;
-        Ok(match Server::of(&dir)? {
+        Ok(match StateServer::of(&dir)? {
             Some(server) => Self::Server {
                 server: Box::new(server),
                 dir: Some(dir),
@@ -74,34 +74,36 @@ impl Place {
 }
 
 /// The side that is read.
-enum From {
-    Sqlite(Box<sqlite::Source>),
+enum StateMoveSource {
+    Sqlite(Box<sqlite::SqliteStateExport>),
     #[cfg(feature = "postgres")]
-    Postgres(Box<super::postgres::moving::Source>),
+    Postgres(Box<super::postgres::moving::PgMoveSource>),
 }
 
-impl From {
-    fn open(place: &Place, target: &str) -> Result<Self> {
+impl StateMoveSource {
+    fn open(place: &StateMoveEndpoint, target: &str) -> Result<Self> {
         match place {
-            Place::Dir(dir) => {
+            StateMoveEndpoint::Dir(dir) => {
                 if !holds_state(dir) {
                     bail!(
                         "there is no state in `{}`: no agent has run with it",
                         dir.display()
                     );
                 }
-                Ok(Self::Sqlite(Box::new(sqlite::Source::open(dir, target)?)))
+                Ok(Self::Sqlite(Box::new(sqlite::SqliteStateExport::open(
+                    dir, target,
+                )?)))
             }
             #[cfg(feature = "postgres")]
-            Place::Server { server, .. } => Ok(Self::Postgres(Box::new(
-                super::postgres::moving::Source::open(server, target)?,
+            StateMoveEndpoint::Server { server, .. } => Ok(Self::Postgres(Box::new(
+                super::postgres::moving::PgMoveSource::open(server, target)?,
             ))),
             #[cfg(not(feature = "postgres"))]
-            Place::Server { .. } => left_out(),
+            StateMoveEndpoint::Server { .. } => left_out(),
         }
     }
 
-    fn page(&mut self, table: &'static Table) -> Result<Vec<Row>> {
+    fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>> {
         match self {
             Self::Sqlite(source) => Ok(source.page(table)?),
             #[cfg(feature = "postgres")]
@@ -109,7 +111,7 @@ impl From {
         }
     }
 
-    fn sum(&mut self) -> Sum {
+    fn sum(&mut self) -> StateTotals {
         match self {
             Self::Sqlite(source) => source.sum(),
             #[cfg(feature = "postgres")]
@@ -118,7 +120,7 @@ impl From {
     }
 
     /// The agent's name. A directory is asked for it, because a schema holds one agent.
-    fn agent(&self, place: &Place) -> Result<String> {
+    fn agent(&self, place: &StateMoveEndpoint) -> Result<String> {
         match self {
             Self::Sqlite(_) => agent_of(place.files().unwrap_or(Path::new("."))),
             #[cfg(feature = "postgres")]
@@ -136,7 +138,7 @@ impl From {
     }
 
     /// The public keys that signed its heads.
-    fn keys(&self, place: &Place) -> Result<Vec<String>> {
+    fn keys(&self, place: &StateMoveEndpoint) -> Result<Vec<String>> {
         match self {
             Self::Sqlite(_) => {
                 let key = place.files().map(public_key).transpose()?.flatten();
@@ -157,29 +159,31 @@ impl From {
 }
 
 /// The side that is written.
-enum To {
-    Sqlite(Box<sqlite::Target>),
+enum StateMoveTarget {
+    Sqlite(Box<sqlite::SqliteStateImport>),
     #[cfg(feature = "postgres")]
-    Postgres(Box<super::postgres::moving::Target>),
+    Postgres(Box<super::postgres::moving::PgMoveTarget>),
 }
 
-impl To {
-    fn begin(place: &Place, agent: &str, keys: Option<Keys>) -> Result<Self> {
+impl StateMoveTarget {
+    fn begin(place: &StateMoveEndpoint, agent: &str, keys: Option<Keys>) -> Result<Self> {
         match place {
-            Place::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::Target::begin(dir, keys)?))),
+            StateMoveEndpoint::Dir(dir) => Ok(Self::Sqlite(Box::new(sqlite::SqliteStateImport::begin(
+                dir, keys,
+            )?))),
             #[cfg(feature = "postgres")]
-            Place::Server { server, .. } => Ok(Self::Postgres(Box::new(
-                super::postgres::moving::Target::begin(server, agent, keys)?,
+            StateMoveEndpoint::Server { server, .. } => Ok(Self::Postgres(Box::new(
+                super::postgres::moving::PgMoveTarget::begin(server, agent, keys)?,
             ))),
             #[cfg(not(feature = "postgres"))]
-            Place::Server { .. } => {
+            StateMoveEndpoint::Server { .. } => {
                 let _unused = agent;
                 left_out()
             }
         }
     }
 
-    fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<()> {
+    fn rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<()> {
         match self {
             Self::Sqlite(target) => Ok(target.rows(table, rows)?),
             #[cfg(feature = "postgres")]
@@ -187,7 +191,7 @@ impl To {
         }
     }
 
-    fn stored(&mut self) -> Result<Sum> {
+    fn stored(&mut self) -> Result<StateTotals> {
         match self {
             Self::Sqlite(target) => Ok(target.stored()?),
             #[cfg(feature = "postgres")]
@@ -226,11 +230,11 @@ fn left_out<T>() -> Result<T> {
 
 /// The name of the agent whose journal it is.
 fn agent_of(dir: &Path) -> Result<String> {
-    let reader = Reader::open(dir)?;
-    let scan = clawk_kernel::ports::Scan {
+    let reader = StateDirReader::open(dir)?;
+    let scan = clawk_kernel::ports::JournalScan {
         kinds: &[clawk_kernel::kind::LIFECYCLE],
         limit: 1,
-        ..clawk_kernel::ports::Scan::default()
+        ..clawk_kernel::ports::JournalScan::default()
     };
     let first = reader.recorded_events(&scan)?.into_iter().next();
     let first = first.with_context(|| {
@@ -253,19 +257,19 @@ fn agent_of(dir: &Path) -> Result<String> {
 ///
 /// # Errors
 /// The source is served or holds no state, the target is not empty, what came is not what went, or a side is away.
-pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<Moved> {
-    let (from, to) = (Place::of(from)?, Place::of(to)?);
+pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<StateMoveReport> {
+    let (from, to) = (StateMoveEndpoint::of(from)?, StateMoveEndpoint::of(to)?);
     let target = to.shown();
     if from.shown() == target {
         bail!("both sides are `{target}`");
     }
-    let mut source = From::open(&from, &target)?;
+    let mut source = StateMoveSource::open(&from, &target)?;
     let agent = source.agent(&from)?;
     let keys = source.keys(&from)?;
-    let mut place = To::begin(&to, &agent, source.sealed_by())?;
+    let mut place = StateMoveTarget::begin(&to, &agent, source.sealed_by())?;
     let (mut moved, heads) = crossed(&mut source, &mut place, tell)?;
     let signs = moved.get("heads").is_some_and(|heads| *heads > 0);
-    if signs && matches!(to, Place::Dir(_)) && from.files().is_none() {
+    if signs && matches!(to, StateMoveEndpoint::Dir(_)) && from.files().is_none() {
         bail!(
             "the state has signed heads, and the key that signs them lies in the directory of the host that served it: name that \
              directory with `--from` instead of the URL"
@@ -275,19 +279,19 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
     source.moved(&target)?;
     place.commit(&keys)?;
     let valid = match &to {
-        Place::Dir(dir) => Reader::open(dir)?.verify(None)?.valid,
+        StateMoveEndpoint::Dir(dir) => StateDirReader::open(dir)?.verify(None)?.valid,
         #[cfg(feature = "postgres")]
-        Place::Server { server, .. } => super::postgres::moving::verify(server)?,
+        StateMoveEndpoint::Server { server, .. } => super::postgres::moving::verify(server)?,
         #[cfg(not(feature = "postgres"))]
-        Place::Server { .. } => false,
+        StateMoveEndpoint::Server { .. } => false,
     };
-    Ok(Moved { moved, heads, valid })
+    Ok(StateMoveReport { moved, heads, valid })
 }
 
 /// Every row of every table; how many of each, and how many chains.
 fn crossed(
-    source: &mut From,
-    place: &mut To,
+    source: &mut StateMoveSource,
+    place: &mut StateMoveTarget,
     tell: &mut dyn FnMut(&str, u64),
 ) -> Result<(BTreeMap<&'static str, u64>, u64)> {
     for table in &TABLES {
@@ -312,20 +316,20 @@ fn crossed(
 /// # Errors
 /// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
 #[cfg(feature = "postgres")]
-pub(crate) fn copy_of_server(server: &Server, to: &Path, most: u64) -> Result<()> {
-    let Some(source) = super::postgres::moving::Source::as_of_now(server, most)? else {
+pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Result<()> {
+    let Some(source) = super::postgres::moving::PgMoveSource::as_of_now(server, most)? else {
         return Ok(());
     };
-    let mut source = From::Postgres(Box::new(source));
-    let mut place = To::begin(&Place::Dir(to.to_owned()), "", source.sealed_by())?;
+    let mut source = StateMoveSource::Postgres(Box::new(source));
+    let mut place = StateMoveTarget::begin(&StateMoveEndpoint::Dir(to.to_owned()), "", source.sealed_by())?;
     crossed(&mut source, &mut place, &mut |_, _| {})?;
     place.commit(&[])
 }
 
 /// What came is what went.
-fn compared(went: &Sum, came: &Sum) -> Result<BTreeMap<&'static str, u64>> {
+fn compared(went: &StateTotals, came: &StateTotals) -> Result<BTreeMap<&'static str, u64>> {
     for table in &TABLES {
-        let of = |sum: &Sum| sum.rows.get(table.name).copied().unwrap_or(0);
+        let of = |sum: &StateTotals| sum.rows.get(table.name).copied().unwrap_or(0);
         if of(went) != of(came) {
             bail!(
                 "{} rows of `{}` were read and {} are in the target: nothing was moved",

@@ -50,7 +50,7 @@ pub(crate) struct StateTable {
     /// How long the lease holds after each renewal, milliseconds.
     pub(crate) lease_ms: u64,
     /// What must hold where the URL names several servers.
-    pub(crate) failover: Failover,
+    pub(crate) failover: FailoverMode,
     /// A reference to the password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) password: Option<String>,
@@ -59,7 +59,7 @@ pub(crate) struct StateTable {
 /// `failover`: what must hold where the URL names several servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Failover {
+pub(crate) enum FailoverMode {
     /// The primary waits for a standby at each commit; otherwise no host starts.
     #[default]
     Synchronous,
@@ -67,7 +67,7 @@ pub(crate) enum Failover {
     Asynchronous,
 }
 
-impl Failover {
+impl FailoverMode {
     fn is_usual(&self) -> bool {
         *self == Self::default()
     }
@@ -83,7 +83,7 @@ impl Default for StateTable {
             read_url: None,
             host: None,
             lease_ms: 3_000,
-            failover: Failover::default(),
+            failover: FailoverMode::default(),
             password: None,
         }
     }
@@ -133,7 +133,7 @@ impl StateConfig {
 /// A server that keeps a state, as the directory's file names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Server {
+pub(crate) struct StateServer {
     /// Without a password.
     pub(crate) url: String,
     pub(crate) read_url: Option<String>,
@@ -141,8 +141,8 @@ pub(crate) struct Server {
     pub(crate) pool: usize,
     pub(crate) host: Option<String>,
     pub(crate) lease_ms: u64,
-    #[serde(default, skip_serializing_if = "Failover::is_usual")]
-    pub(crate) failover: Failover,
+    #[serde(default, skip_serializing_if = "FailoverMode::is_usual")]
+    pub(crate) failover: FailoverMode,
     /// A reference to the password.
     pub(crate) password: String,
     /// It was named by the configuration, so that it must be there.
@@ -159,7 +159,7 @@ pub(crate) fn url_of(flag: &Path) -> Option<&str> {
     (text.starts_with("postgres://") || text.starts_with("postgresql://")).then_some(text)
 }
 
-impl Server {
+impl StateServer {
     /// What the directory's file names; `None`: the state lies in the directory itself.
     ///
     /// # Errors

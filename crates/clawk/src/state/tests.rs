@@ -2,8 +2,8 @@ use std::os::unix::fs::{chown, symlink};
 
 use super::*;
 
-fn wanted<'a>(dir: &'a Path, origin: &'a Origin) -> Wanted<'a> {
-    Wanted {
+fn wanted<'a>(dir: &'a Path, origin: &'a Origin) -> StateLookup<'a> {
+    StateLookup {
         flag: Some(dir),
         configured: None,
         agent: "a",

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 /// What came of asking for a line.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum LineOutcome {
     /// A line, without its newline.
     Line(String),
     /// Ctrl-C.
@@ -32,7 +32,7 @@ enum Request {
         prompt: String,
         /// Goes to the history: words to the agent do, answers to questions don't.
         remember: bool,
-        reply: oneshot::Sender<Reply>,
+        reply: oneshot::Sender<LineOutcome>,
     },
     /// Forget every key that was pressed before what is on the screen could be read.
     Fresh(oneshot::Sender<io::Result<()>>),
@@ -40,11 +40,11 @@ enum Request {
 
 /// Asks for lines; cloned handles share the one terminal.
 #[derive(Debug, Clone)]
-pub(crate) struct Input {
+pub(crate) struct LineEditor {
     requests: mpsc::SyncSender<Request>,
 }
 
-impl Input {
+impl LineEditor {
     /// Starts the editor. `history` is made when missing, readable by its owner only; without it, lines are remembered in memory.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Input {
     }
 
     /// Asks for one line.
-    pub(crate) async fn line(&self, prompt: String, remember: bool) -> Reply {
+    pub(crate) async fn line(&self, prompt: String, remember: bool) -> LineOutcome {
         let (reply, answer) = oneshot::channel();
         if self
             .requests
@@ -114,9 +114,9 @@ impl Input {
             })
             .is_err()
         {
-            return Reply::End;
+            return LineOutcome::End;
         }
-        answer.await.unwrap_or(Reply::End)
+        answer.await.unwrap_or(LineOutcome::End)
     }
 }
 
@@ -132,20 +132,20 @@ pub(crate) fn fresh() -> io::Result<()> {
     Ok(())
 }
 
-fn read(editor: &mut DefaultEditor, prompt: &str, remember: bool, history: Option<&Path>) -> Reply {
+fn read(editor: &mut DefaultEditor, prompt: &str, remember: bool, history: Option<&Path>) -> LineOutcome {
     match editor.readline(prompt) {
         Ok(line) => {
             if remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
                 // silent-ok: a full disk costs the history and nothing else
                 let _ = history.map(|path| editor.append_history(path));
             }
-            Reply::Line(line)
+            LineOutcome::Line(line)
         }
-        Err(ReadlineError::Interrupted) => Reply::Interrupted,
-        Err(ReadlineError::Eof) => Reply::End,
+        Err(ReadlineError::Interrupted) => LineOutcome::Interrupted,
+        Err(ReadlineError::Eof) => LineOutcome::End,
         Err(error) => {
             tracing::warn!(%error, "the terminal can't be read");
-            Reply::End
+            LineOutcome::End
         }
     }
 }

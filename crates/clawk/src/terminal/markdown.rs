@@ -3,12 +3,12 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthStr;
 
-use crate::out::{Paint, block};
+use crate::out::{TerminalStyle, block};
 
 /// Takes text in pieces, gives back what can be shown.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    paint: Paint,
+pub(crate) struct MarkdownStream {
+    paint: TerminalStyle,
     width: usize,
     /// Text that is not shown yet.
     pending: String,
@@ -16,9 +16,9 @@ pub(crate) struct Stream {
     fence: Option<String>,
 }
 
-impl Stream {
+impl MarkdownStream {
     /// `width`: columns to wrap at.
-    pub(crate) const fn new(paint: Paint, width: usize) -> Self {
+    pub(crate) const fn new(paint: TerminalStyle, width: usize) -> Self {
         Self {
             paint,
             width,
@@ -97,7 +97,7 @@ impl Stream {
         if block.trim_start().starts_with('|') {
             return format!("{}\n\n", block.trim_end());
         }
-        Layout::new(self.paint, self.width).render(block)
+        MarkdownLayout::new(self.paint, self.width).render(block)
     }
 }
 
@@ -111,11 +111,11 @@ fn opening(line: &str) -> Option<String> {
 }
 
 /// One block's layout: words gathered into wrapped lines under the prefixes of lists and quotes.
-struct Layout {
-    paint: Paint,
+struct MarkdownLayout {
+    paint: TerminalStyle,
     width: usize,
     out: String,
-    words: Vec<Word>,
+    words: Vec<MarkdownWord>,
     /// The next text starts a new word.
     apart: bool,
     /// What the next line begins with instead of the innermost indent: a list item's mark.
@@ -123,26 +123,26 @@ struct Layout {
     indents: Vec<String>,
     /// Numbers of open lists; `None` for bullets.
     lists: Vec<Option<u64>>,
-    style: Style,
+    style: MarkdownStyle,
     links: Vec<String>,
 }
 
 /// Text that is never broken, and its width without colours.
-struct Word {
+struct MarkdownWord {
     text: String,
     width: usize,
 }
 
 #[derive(Default, Clone, Copy)]
-struct Style {
+struct MarkdownStyle {
     strong: bool,
     emphasis: bool,
     code: bool,
     code_block: bool,
 }
 
-impl Layout {
-    fn new(paint: Paint, width: usize) -> Self {
+impl MarkdownLayout {
+    fn new(paint: TerminalStyle, width: usize) -> Self {
         Self {
             paint,
             width,
@@ -152,7 +152,7 @@ impl Layout {
             mark: None,
             indents: Vec::new(),
             lists: Vec::new(),
-            style: Style::default(),
+            style: MarkdownStyle::default(),
             links: Vec::new(),
         }
     }
@@ -281,9 +281,9 @@ impl Layout {
 
     fn push(&mut self, piece: &str) {
         let styled = match self.style {
-            Style { code: true, .. } => self.paint.cyan(piece),
-            Style { strong: true, .. } => self.paint.bold(piece),
-            Style { emphasis: true, .. } => self.paint.italic(piece),
+            MarkdownStyle { code: true, .. } => self.paint.cyan(piece),
+            MarkdownStyle { strong: true, .. } => self.paint.bold(piece),
+            MarkdownStyle { emphasis: true, .. } => self.paint.italic(piece),
             _ => piece.to_owned(),
         };
         match self.words.last_mut() {
@@ -291,7 +291,7 @@ impl Layout {
                 word.text.push_str(&styled);
                 word.width += piece.width();
             }
-            _ => self.words.push(Word {
+            _ => self.words.push(MarkdownWord {
                 text: styled,
                 width: piece.width(),
             }),
@@ -337,11 +337,11 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::Stream;
-    use crate::out::Paint;
+    use super::MarkdownStream;
+    use crate::out::TerminalStyle;
 
     fn plain(width: usize, pieces: &[&str]) -> Vec<String> {
-        let mut stream = Stream::new(Paint::forced(false), width);
+        let mut stream = MarkdownStream::new(TerminalStyle::forced(false), width);
         let mut shown: Vec<String> = pieces.iter().map(|piece| stream.push(piece)).collect();
         shown.push(stream.finish());
         shown
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn colours_do_not_count_as_width() {
-        let mut stream = Stream::new(Paint::forced(true), 12);
+        let mut stream = MarkdownStream::new(TerminalStyle::forced(true), 12);
         let shown = stream.push("**one** two\n`three` four\n\n");
         assert_eq!(shown, "\x1b[1mone\x1b[0m two\n\x1b[36mthree\x1b[0m four\n\n");
     }

@@ -4,31 +4,31 @@
 use std::io::{self, IsTerminal, Write};
 
 use clawk_kernel::sheet::visible;
-use clawk_kernel::{Notice, Plan, Question, TurnEnd};
+use clawk_kernel::{ApprovalQuestion, Plan, SessionNotice, TurnEnd};
 use serde_json::{Map, Value};
 
 use super::{columns, markdown};
-use crate::out::{self, Paint, block, clipped, one_line};
+use crate::out::{self, TerminalStyle, block, clipped, one_line};
 
 const SUMMARY_LINES: usize = 4;
 
 /// Shows notices as they come.
 #[derive(Debug)]
-pub(crate) struct Show {
-    paint: Paint,
+pub(crate) struct NoticePrinter {
+    paint: TerminalStyle,
     /// Words stream as Markdown when standard output is a terminal; else each text is written whole and unchanged.
-    streaming: Option<Streaming>,
+    streaming: Option<StreamedMarkdown>,
     /// A line `thinking` stands there, for so many seconds, and is to be removed.
     waiting: Option<u64>,
     /// Standard error is a terminal.
     lively: bool,
     /// Who answers questions here.
-    pub(crate) asks: Asks,
+    pub(crate) asks: QuestionResponder,
 }
 
 /// Who answers the questions of a conversation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Asks {
+pub(crate) enum QuestionResponder {
     /// The person at the terminal.
     Person,
     /// There is no terminal: every question is answered with no.
@@ -38,48 +38,48 @@ pub(crate) enum Asks {
 }
 
 #[derive(Debug)]
-struct Streaming {
-    markdown: markdown::Stream,
+struct StreamedMarkdown {
+    markdown: markdown::MarkdownStream,
     /// What came in pieces so far.
     seen: String,
 }
 
-impl Streaming {
+impl StreamedMarkdown {
     fn new() -> Self {
         Self {
-            markdown: markdown::Stream::new(Paint::stdout(), columns(100)),
+            markdown: markdown::MarkdownStream::new(TerminalStyle::stdout(), columns(100)),
             seen: String::new(),
         }
     }
 }
 
-impl Show {
+impl NoticePrinter {
     /// For this terminal, or the lack of one.
     pub(crate) fn new() -> Self {
         Self {
-            paint: Paint::stderr(),
-            streaming: io::stdout().is_terminal().then(Streaming::new),
+            paint: TerminalStyle::stderr(),
+            streaming: io::stdout().is_terminal().then(StreamedMarkdown::new),
             waiting: None,
             lively: io::stderr().is_terminal(),
-            asks: Asks::Person,
+            asks: QuestionResponder::Person,
         }
     }
 
     /// Shows one notice.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
-    pub(crate) fn notice(&mut self, notice: &Notice) -> io::Result<()> {
+    pub(crate) fn notice(&mut self, notice: &SessionNotice) -> io::Result<()> {
         match notice {
-            Notice::TurnStarted { .. } => self.wait(),
-            Notice::Delta(piece) => self.delta(piece)?,
-            Notice::Said(text) => self.said(text)?,
-            Notice::Missed(count) => {
+            SessionNotice::TurnStarted { .. } => self.wait(),
+            SessionNotice::Delta(piece) => self.delta(piece)?,
+            SessionNotice::Said(text) => self.said(text)?,
+            SessionNotice::Missed(count) => {
                 self.break_off()?;
                 let told = format!(
                     "  ({count} notices were missed: this terminal read too slowly; `clawk trace show` has them)"
                 );
                 self.line(&self.paint.dim(&told));
             }
-            Notice::Retrying {
+            SessionNotice::Retrying {
                 provider,
                 reason,
                 wait_ms,
@@ -89,7 +89,7 @@ impl Show {
                 self.retrying(provider, reason, *wait_ms, next);
                 self.wait();
             }
-            Notice::CallDecided {
+            SessionNotice::CallDecided {
                 tool,
                 arguments,
                 verdict,
@@ -101,13 +101,15 @@ impl Show {
                 let verdict = self.verdict(verdict, rule_id.as_deref(), *refused_by);
                 self.decided(tool, arguments, &verdict);
             }
-            Notice::Screened { place, action, kinds } => {
+            SessionNotice::Screened { place, action, kinds } => {
                 self.break_off()?;
                 self.screened(place, action, kinds);
             }
-            Notice::Asking(_) | Notice::Planned(_) | Notice::Handed(_) => self.break_off()?,
+            SessionNotice::Asking(_) | SessionNotice::Planned(_) | SessionNotice::Handed(_) => {
+                self.break_off()?
+            }
             // The calls themselves were shown as they ended: only what an answer may deny is said again.
-            Notice::Shown(shown, line) => {
+            SessionNotice::Shown(shown, line) => {
                 let unjudged = shown
                     .judged
                     .as_ref()
@@ -117,15 +119,15 @@ impl Show {
                     self.line(&format!("  {}", self.paint.dim(&one_line(line))));
                 }
             }
-            Notice::Warned(text) => {
+            SessionNotice::Warned(text) => {
                 self.break_off()?;
                 self.line(&format!("  {} {}", self.paint.yellow("warning:"), one_line(text)));
             }
-            Notice::Unreachable(text) => {
+            SessionNotice::Unreachable(text) => {
                 self.break_off()?;
                 self.line(&format!("  {} {}", self.paint.yellow("model:"), one_line(text)));
             }
-            Notice::CallFinished {
+            SessionNotice::CallFinished {
                 tool,
                 is_error,
                 summary,
@@ -137,7 +139,7 @@ impl Show {
                 self.finished(tool, *is_error, summary, *duration_ms, level);
                 self.wait();
             }
-            Notice::TurnEnded { end, usage, .. } => {
+            SessionNotice::TurnEnded { end, usage, .. } => {
                 self.break_off()?;
                 self.ended(end);
                 let about = if usage.estimated { "about " } else { "" };
@@ -167,7 +169,7 @@ impl Show {
         let paint = self.paint;
         if let Some(by) = refused_by {
             let text = match (by, self.asks) {
-                ("approval_denied", Asks::Nobody) => "denied: nobody could be asked",
+                ("approval_denied", QuestionResponder::Nobody) => "denied: nobody could be asked",
                 _ => refused_text(by),
             };
             let rule = rule_id.map_or_else(String::new, |rule| rule_text(Some(rule)));
@@ -175,8 +177,10 @@ impl Show {
         }
         let text = match (verdict, self.asks) {
             ("allow", _) => paint.green("allowed"),
-            ("approved", Asks::DryRun) => paint.yellow("a person would be asked"),
-            ("approved", Asks::Person | Asks::Nobody) => paint.green("approved by a person"),
+            ("approved", QuestionResponder::DryRun) => paint.yellow("a person would be asked"),
+            ("approved", QuestionResponder::Person | QuestionResponder::Nobody) => {
+                paint.green("approved by a person")
+            }
             ("audit-only", _) => paint.green("allowed, audited in full"),
             (other, _) => paint.yellow(other),
         };
@@ -253,7 +257,7 @@ impl Show {
     ///
     /// # Errors
     /// It could not be written.
-    pub(crate) fn question(&self, question: &Question) -> io::Result<()> {
+    pub(crate) fn question(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let mut lines = vec![format!(
             "{} {} wants to run {}",
             self.paint.yellow("?"),
@@ -266,7 +270,7 @@ impl Show {
     }
 
     /// Whose text the conversation holds, where a rule asks because of it.
-    fn sources(&self, question: &Question) -> Option<String> {
+    fn sources(&self, question: &ApprovalQuestion) -> Option<String> {
         let because = question.reason.contains(" (from ");
         because.then(|| self.paint.yellow(&format!("    {}", visible(&question.reason))))
     }
@@ -301,7 +305,7 @@ impl Show {
     ///
     /// # Errors
     /// It could not be written.
-    pub(crate) fn whole(&self, question: &Question) -> io::Result<()> {
+    pub(crate) fn whole(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let whole = question.sheet.whole();
         let mut lines = vec![self.paint.dim(&format!("    all {} bytes:", whole.len()))];
         let indented = whole.split('\n').map(|line| self.sheet_line(line));
@@ -314,7 +318,7 @@ impl Show {
     }
 
     /// What will happen.
-    fn what(&self, question: &Question, lines: &mut Vec<String>) {
+    fn what(&self, question: &ApprovalQuestion, lines: &mut Vec<String>) {
         let short = question.sheet.short();
         lines.extend(short.iter().map(|line| self.sheet_line(line)));
         if let Some(cost) = &question.cost {
@@ -323,7 +327,7 @@ impl Show {
     }
 
     /// Shows why it is asked.
-    pub(crate) fn why(&self, question: &Question) {
+    pub(crate) fn why(&self, question: &ApprovalQuestion) {
         self.line(&format!("    {}", one_line(&question.reason)));
         for line in &question.explanation {
             self.line(&format!("    {}", self.paint.dim(&one_line(line))));
@@ -473,7 +477,7 @@ fn arguments_text(arguments: &Map<String, Value>) -> String {
 }
 
 /// A line of a question's text, in the colour of what it does.
-fn painted(paint: Paint, line: &str) -> String {
+fn painted(paint: TerminalStyle, line: &str) -> String {
     match line.chars().next() {
         Some('+') => paint.green(line),
         Some('-') => paint.red(line),

@@ -21,7 +21,7 @@ spec:
         mcp_source: { uri: "stdio:///usr/bin/python3?arg=server.py", tool_name: t }
 "#;
 
-fn look(toml: &str, named: bool) -> (tempfile::TempDir, Vec<Runs>) {
+fn look(toml: &str, named: bool) -> (tempfile::TempDir, Vec<StartupProgram>) {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("claw.yaml"), CLAW).unwrap();
@@ -31,7 +31,7 @@ fn look(toml: &str, named: bool) -> (tempfile::TempDir, Vec<Runs>) {
     (folder, runs)
 }
 
-fn again(folder: &Path, named: bool) -> Vec<Runs> {
+fn again(folder: &Path, named: bool) -> Vec<StartupProgram> {
     let (claw, toml) = (folder.join("claw.yaml"), folder.join("clawk.toml"));
     let config = Config::load(named.then_some(&*toml), Some(&claw)).unwrap();
     let manifest = load(&claw, &LoadOptions::default()).manifest.unwrap();
@@ -85,7 +85,7 @@ env = { PYTHONPATH = "." }
 #[test]
 fn every_program_of_the_folder_is_found() {
     let (_folder, runs) = look(TOML, false);
-    let all: Vec<String> = runs.iter().map(Runs::line).collect();
+    let all: Vec<String> = runs.iter().map(StartupProgram::line).collect();
     let all = all.join("\n");
     for part in [
         "`[secrets_store] command`: sh keys.sh {name}",

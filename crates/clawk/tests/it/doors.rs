@@ -166,7 +166,7 @@ fn five_clients_share_one_agent_and_two_that_are_killed_take_nothing_with_them()
     assert!(launcher.end().success());
     assert!(!agent.state().join("control.sock").exists());
     assert!(TcpStream::connect(&address).is_err());
-    let verified = clawk_store::Reader::open(agent.state())
+    let verified = clawk_store::StateDirReader::open(agent.state())
         .unwrap()
         .verify(None)
         .unwrap();

@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Description, Later, Look, Mend, RunError, RunOutcome, ToolRunner};
+use clawk_kernel::ports::{
+    BoxFuture, InspectedCall, ReconcileMethod, RunError, RunOutcome, ToolDescription, ToolRunner,
+};
 use clawk_kernel::testing::{Rig, manifest};
 use clawk_kernel::time::SystemClock;
-use clawk_kernel::witness::Fact;
-use clawk_kernel::{CallError, Door, Kernel};
-use clawk_plan::{Plan, Refusal};
+use clawk_kernel::witness::GrantPrecondition;
+use clawk_kernel::{CallError, EntryPoint, Kernel};
+use clawk_plan::{Plan, SandboxRefusal};
 use clawk_proto::RequestId;
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_sandbox::Launcher;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use clawk_store::StateDir;
-use clawk_tools::{Host, Runner, ToolsConfig, bind};
+use clawk_tools::{Runner, ToolHost, ToolsConfig, bind};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +54,7 @@ struct Stopping {
 }
 
 impl ToolRunner for Stopping {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         self.inner.describe(tool)
     }
 
@@ -62,7 +64,7 @@ impl ToolRunner for Stopping {
         arguments: &Map<String, Value>,
         plan: &Plan,
         dir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.inner.preflight(tool, arguments, plan, dir)
     }
 
@@ -70,7 +72,7 @@ impl ToolRunner for Stopping {
         &'a self,
         permit: clawk_kernel::call::Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             if self.point == Some(Point::Before) {
                 self.there.fetch_add(1, Ordering::SeqCst);
@@ -86,19 +88,19 @@ impl ToolRunner for Stopping {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, clawk_kernel::sheet::Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, clawk_kernel::sheet::ExecutorPreview> {
         self.inner.preview(look)
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.inner.stands_on(look)
     }
 
-    fn mend(&self, tool: &str) -> Mend {
+    fn mend(&self, tool: &str) -> ReconcileMethod {
         self.inner.mend(tool)
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.inner.close()
     }
 }
@@ -124,16 +126,16 @@ impl Life {
         rig.workdir = dir.to_path_buf();
         let tools: ToolsConfig =
             serde_json::from_value(json!({"order": {"http": {"url": format!("{url}/orders")}}})).unwrap();
-        let host = Host {
+        let host = ToolHost {
             launcher: Launcher::new(program(), vec!["__sandbox".into()]),
-            defaults: clawk_plan::Defaults::default(),
-            secrets: Resolver::without_store(Env::fixed([("PATH", "/usr/bin:/bin")])),
+            defaults: clawk_plan::PlanDefaults::default(),
+            secrets: SecretResolver::without_store(EnvironmentSource::fixed([("PATH", "/usr/bin:/bin")])),
             base: dir.to_path_buf(),
             workdir: dir.to_path_buf(),
             ask: None,
             extras: BTreeMap::new(),
-            egress: clawk_tools::Egress::default(),
-            own: clawk_plan::Own::nothing(),
+            egress: clawk_tools::EgressSettings::default(),
+            own: clawk_plan::RuntimeFiles::nothing(),
         };
         let there = Arc::new(AtomicUsize::new(0));
         let runner = Stopping {
@@ -162,7 +164,7 @@ impl Life {
     /// Asks for all of them at once.
     fn ask(&self, wanted: &[(RequestId, String)]) -> Vec<tokio::task::JoinHandle<Result<(), CallError>>> {
         let runtime = self.runtime.as_ref().unwrap();
-        let session = runtime.block_on(self.kernel().open(Door::Cli)).unwrap().id;
+        let session = runtime.block_on(self.kernel().open(EntryPoint::Cli)).unwrap().id;
         let calls = wanted.iter().map(|(request_id, id)| {
             let params = ToolCallParams {
                 name: "order".to_owned(),

@@ -52,7 +52,7 @@ pub(crate) fn refused(agent: &Agent) -> Vec<String> {
 }
 
 pub(crate) fn reports(agent: &Agent) -> usize {
-    let reported = |event: &&clawk_kernel::ports::Recorded| {
+    let reported = |event: &&clawk_kernel::ports::RecordedEvent| {
         event.kind == kind::SWARM_REPORTED && event.payload.contains("\"orphan\":false")
     };
     events(agent).iter().filter(reported).count()

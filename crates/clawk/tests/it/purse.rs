@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use clawk_kernel::kind;
-use clawk_kernel::ports::Scan;
-use clawk_store::{Filter, Reader};
+use clawk_kernel::ports::JournalScan;
+use clawk_store::{Filter, StateDirReader};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, program, text};
@@ -94,7 +94,7 @@ fn day(budget: &Value) -> (u64, u64) {
 
 /// Tokens that the trace says were spent, and inferences that began and have no end in it.
 fn trace(agent: &Agent) -> (u64, u64) {
-    let reader = Reader::open(agent.state()).unwrap();
+    let reader = StateDirReader::open(agent.state()).unwrap();
     let (mut tokens, mut begun, mut ended) = (0, 0, 0);
     let mut filter = Filter::default();
     loop {
@@ -204,11 +204,11 @@ fn killed_while_members_elsewhere_report_each_report_counts_once() {
     std::fs::write(agent.path("clawk.toml"), toml).unwrap();
     let task = ["--task", "00000000-0000-4000-8000-00000000000c"];
     let reported = || {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: &[kind::SWARM_REPORTED],
-            ..Scan::default()
+            ..JournalScan::default()
         };
-        let found = Reader::open(agent.state()).and_then(|reader| reader.recorded_events(&scan));
+        let found = StateDirReader::open(agent.state()).and_then(|reader| reader.recorded_events(&scan));
         found.map_or(0, |found| found.len())
     };
     for round in 0..5 {

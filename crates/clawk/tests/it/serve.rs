@@ -217,7 +217,7 @@ fn sigterm_is_an_orderly_end() {
     .unwrap();
     assert!(server.wait().success());
     assert!(!agent.state().join("control.sock").exists());
-    let verified = clawk_store::Reader::open(agent.state())
+    let verified = clawk_store::StateDirReader::open(agent.state())
         .unwrap()
         .verify(None)
         .unwrap();

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::{SWARM_KINDS, fact_of, kind};
-use clawk_store::Reader;
-use clawk_swarm::Fact;
+use clawk_store::StateDirReader;
+use clawk_swarm::SwarmFact;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, program, text};
@@ -105,14 +105,14 @@ impl Giving {
     }
 }
 
-pub(crate) fn events(agent: &Agent) -> Vec<Recorded> {
-    let scan = Scan {
+pub(crate) fn events(agent: &Agent) -> Vec<RecordedEvent> {
+    let scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
         limit: 100_000,
-        ..Scan::default()
+        ..JournalScan::default()
     };
-    Reader::open(agent.state())
+    StateDirReader::open(agent.state())
         .unwrap()
         .recorded_events(&scan)
         .unwrap()
@@ -426,11 +426,11 @@ fn after_kill_9_what_ended_is_not_worked_on_again_and_the_rest_goes_on() {
     let mut child = child.spawn().unwrap();
     // The program may be making its state just now.
     let reported = || {
-        let scan = Scan {
+        let scan = JournalScan {
             kinds: &[kind::SWARM_REPORTED],
-            ..Scan::default()
+            ..JournalScan::default()
         };
-        let found = Reader::open(agent.state()).and_then(|reader| reader.recorded_events(&scan));
+        let found = StateDirReader::open(agent.state()).and_then(|reader| reader.recorded_events(&scan));
         found.is_ok_and(|found| !found.is_empty())
     };
     for _ in 0..600 {
@@ -451,8 +451,8 @@ fn after_kill_9_what_ended_is_not_worked_on_again_and_the_rest_goes_on() {
     let (mut begun, mut ended) = (BTreeMap::new(), BTreeMap::new());
     for event in events(&agent) {
         match fact_of(&event) {
-            Some(Fact::Began { task, .. }) => *begun.entry(task).or_insert(0) += 1,
-            Some(Fact::Reported { task, .. }) => *ended.entry(task).or_insert(0) += 1,
+            Some(SwarmFact::Began { task, .. }) => *begun.entry(task).or_insert(0) += 1,
+            Some(SwarmFact::Reported { task, .. }) => *ended.entry(task).or_insert(0) += 1,
             _ => {}
         }
     }

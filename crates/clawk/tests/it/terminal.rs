@@ -200,7 +200,7 @@ fn running(agent: &Agent, message: &str) -> std::process::Child {
 }
 
 fn recorded(agent: &Agent, kind: &str) -> Vec<String> {
-    let Ok(reader) = clawk_store::Reader::open(agent.state()) else {
+    let Ok(reader) = clawk_store::StateDirReader::open(agent.state()) else {
         return Vec::new();
     };
     let events = reader.events(clawk_store::Filter::default()).unwrap_or_default();

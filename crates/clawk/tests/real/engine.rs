@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model::Sandbox;
-use clawk_plan::{Defaults, Level, Plan, Refusal};
+use clawk_plan::{Level, Plan, PlanDefaults, SandboxRefusal};
 use clawk_sandbox::{LaunchError, Launcher, LevelSettings, Spec, container};
 use rustix::process::{Pid, Signal};
 use serde_json::json;
@@ -147,7 +147,7 @@ fn spec() -> Spec {
     .expect("a sandbox");
     let mut spec = Spec::new(
         "/bin/sh",
-        Arc::new(Plan::compile(Some(&sandbox), &Defaults::default())),
+        Arc::new(Plan::compile(Some(&sandbox), &PlanDefaults::default())),
     );
     let line = "read -r text < /marker; echo \"$text\"; (: > /marker2) 2>/dev/null; (exec /usr/bin/env true) 2>/dev/null || echo alone";
     spec.args = vec!["-c".to_owned(), line.to_owned()];
@@ -216,7 +216,7 @@ fn runs_from_the_store(folder: &Path, engine: &Path) {
 
 fn refused<T: std::fmt::Debug>(result: Result<T, LaunchError>) -> String {
     match result {
-        Err(LaunchError::Refused(Refusal::Unavailable { level, missing, .. })) => {
+        Err(LaunchError::Refused(SandboxRefusal::Unavailable { level, missing, .. })) => {
             assert_eq!(level, Level::Container);
             missing
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clawk_manifest::model::Sandbox;
-use clawk_plan::{Defaults, Level, Own, Plan};
-use clawk_sandbox::{Input, LaunchError, Launcher, LevelSettings, LimitHit, Outcome, Spec, vm};
+use clawk_plan::{Level, Plan, PlanDefaults, RuntimeFiles};
+use clawk_sandbox::{LaunchError, LaunchInput, LaunchOutcome, Launcher, LevelSettings, LimitHit, Spec, vm};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
@@ -81,14 +81,14 @@ impl Lab {
             "resource_limits": limits,
         }))
         .expect("a sandbox");
-        let plan = Plan::compile(Some(&sandbox), &Defaults::default());
+        let plan = Plan::compile(Some(&sandbox), &PlanDefaults::default());
         let mut spec = Spec::new("/bin/sh", Arc::new(plan));
         spec.args = vec!["-c".to_owned(), line.to_owned()];
         spec.workdir = Some(rw);
         spec
     }
 
-    async fn run(&self, spec: &Spec) -> Outcome {
+    async fn run(&self, spec: &Spec) -> LaunchOutcome {
         let run = tokio::time::timeout(Duration::from_secs(100), self.launcher.launch(spec));
         run.await.expect("in time").expect("it runs")
     }
@@ -146,7 +146,7 @@ async fn own_files(lab: &Lab) {
          echo x > rules/q.yaml; echo x >> rules/p.yaml; mv rules gone; rm -rf rules; \
          echo x > clawk.toml; cp evil e2; mv e2 clawk.toml; ln evil clawk.toml; ln -s evil clawk.toml; mkdir clawk.toml; echo done > work.txt",
     );
-    let own = Own {
+    let own = RuntimeFiles {
         state: None,
         files: ["claw.yaml", "clawk.toml", "rules"]
             .map(|name| rw.join(name))
@@ -181,7 +181,7 @@ async fn ordinary(lab: &Lab) {
         json!({ "timeout_ms": AMPLE, "memory_mb": 256 }),
         "cat; echo err >&2; uname -r; id -u; cat /proc/net/dev; ls /proc | grep -c '^[0-9]'; echo $WORD; ls /dev; exit 7",
     );
-    spec.stdin = Input::Bytes(vec![b'x'; 100_000]);
+    spec.stdin = LaunchInput::Bytes(vec![b'x'; 100_000]);
     spec.env = vec![("WORD".to_owned(), "a word".to_owned())];
     let outcome = lab.run(&spec).await;
     let out = text(&outcome.stdout);

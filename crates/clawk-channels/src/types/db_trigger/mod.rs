@@ -8,18 +8,20 @@ mod sqlite;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_manifest::model::{Channel, DbEvent};
-use clawk_secrets::Resolver;
+use clawk_secrets::SecretResolver;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::required;
-use crate::adapter::{Abilities, Adapter, Ended, Markup, Out, Unit};
+use crate::adapter::{
+    ChannelAdapter, ChannelDisconnect, LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities,
+};
 use crate::config::ChannelConfig;
-use crate::inlet::Inlet;
-use crate::runs::{Begun, Event, Runs};
-use crate::service::Parts;
+use crate::inlet::InboundPipeline;
+use crate::runs::{Event, RunAdmission, TriggerRuns};
+use crate::service::ChannelDependencies;
 
 /// Characters of one change; a larger one is a dead letter.
 const MAX_CHARS: usize = 1 << 20;
@@ -28,7 +30,7 @@ const BATCH: usize = 100;
 
 /// A change, as our table has it.
 #[derive(Debug)]
-struct Change {
+struct TableChange {
     id: i64,
     at: String,
     op: String,
@@ -38,24 +40,24 @@ struct Change {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredDbTriggerState {
     running: Vec<String>,
 }
 
 /// Which database.
 #[derive(Debug)]
-enum Database {
-    Sqlite(sqlite::Sqlite),
+enum WatchedDatabase {
+    Sqlite(sqlite::SqliteTableWatcher),
     #[cfg(feature = "postgres")]
-    Postgres(Box<postgres::Postgres>),
+    Postgres(Box<postgres::PostgresTableWatcher>),
 }
 
 /// The channel.
 #[derive(Debug)]
 pub(crate) struct DbTrigger {
-    database: Database,
+    database: WatchedDatabase,
     table: String,
-    runs: Runs,
+    runs: TriggerRuns,
 }
 
 /// A name as SQL takes it.
@@ -63,12 +65,12 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-impl Database {
+impl WatchedDatabase {
     /// The database that a channel names.
     fn of(
         channel: &Channel,
         config: &ChannelConfig,
-        secrets: &Resolver,
+        secrets: &SecretResolver,
         workdir: Option<&Path>,
     ) -> Result<Self, String> {
         #[cfg(not(feature = "postgres"))]
@@ -90,17 +92,19 @@ impl Database {
                 Some(workdir) => workdir.join(path),
                 None => PathBuf::from(path),
             };
-            Ok(Self::Sqlite(sqlite::Sqlite::new(sqlite::Place {
-                path,
-                table: table.strip_prefix("main.").unwrap_or(&table).to_owned(),
-                events,
-                own,
-            })))
+            Ok(Self::Sqlite(sqlite::SqliteTableWatcher::new(
+                sqlite::SqliteTriggerSpec {
+                    path,
+                    table: table.strip_prefix("main.").unwrap_or(&table).to_owned(),
+                    events,
+                    own,
+                },
+            )))
         } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             #[cfg(feature = "postgres")]
             {
-                let place = postgres::Place::new(&table, &events, &own)?;
-                Ok(Self::Postgres(Box::new(postgres::Postgres::new(
+                let place = postgres::PostgresTriggerSpec::new(&table, &events, &own)?;
+                Ok(Self::Postgres(Box::new(postgres::PostgresTableWatcher::new(
                     url, channel, secrets, place,
                 )?)))
             }
@@ -128,25 +132,29 @@ impl Database {
 pub(crate) async fn remove(
     channel: &Channel,
     config: &ChannelConfig,
-    secrets: &Resolver,
+    secrets: &SecretResolver,
     workdir: &Path,
 ) -> Result<Vec<String>, String> {
-    Database::of(channel, config, secrets, Some(workdir))?
+    WatchedDatabase::of(channel, config, secrets, Some(workdir))?
         .remove()
         .await
 }
 
 impl DbTrigger {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         Ok(Self {
-            database: Database::of(channel, config, &parts.secrets, parts.workdir.as_deref())?,
+            database: WatchedDatabase::of(channel, config, &parts.secrets, parts.workdir.as_deref())?,
             table: required(channel, "table", |trigger| trigger.table.as_deref())?,
-            runs: Runs::new(channel, config, parts),
+            runs: TriggerRuns::new(channel, config, parts),
         })
     }
 
-    fn save(&self, inlet: &Inlet) -> Result<(), String> {
-        let kept = Kept {
+    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
+        let kept = StoredDbTriggerState {
             running: self.runs.running(),
         };
         let text = serde_json::to_string(&kept).map_err(|error| error.to_string())?;
@@ -154,9 +162,9 @@ impl DbTrigger {
     }
 
     /// Takes up the runs of an earlier process that still go on.
-    async fn restore(&self, inlet: &Inlet) -> Result<(), String> {
+    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), String> {
         if let Some(text) = inlet.cursor().map_err(|error| error.to_string())? {
-            let kept: Kept = serde_json::from_str(&text)
+            let kept: StoredDbTriggerState = serde_json::from_str(&text)
                 .map_err(|error| format!("which runs are under way can't be read: {error}"))?;
             self.runs.restore(inlet, kept.running).await?;
         }
@@ -170,7 +178,7 @@ impl DbTrigger {
     }
 
     /// Begins a run for a change. When this returns `Ok`, it is durable, and its row may be deleted.
-    async fn take(&self, inlet: &Inlet, change: Change) -> Result<(), String> {
+    async fn take(&self, inlet: &InboundPipeline, change: TableChange) -> Result<(), String> {
         self.runs.place().await;
         // With its time: after our table was made anew, numbers begin again.
         let id = format!("{} {}", change.id, change.at);
@@ -193,48 +201,55 @@ impl DbTrigger {
             attachments: Vec::new(),
         };
         match self.runs.begin(inlet, event, || self.save(inlet)).await {
-            Begun::Kept => Ok(()),
-            Begun::Later(reason) => Err(format!("a change could not be kept: {reason}")),
+            RunAdmission::Kept => Ok(()),
+            RunAdmission::Later(reason) => Err(format!("a change could not be kept: {reason}")),
         }
     }
 
-    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+    async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         match &self.database {
-            Database::Sqlite(database) => database.listen(self, inlet).await.map_err(Ended::broken),
+            WatchedDatabase::Sqlite(database) => database
+                .listen(self, inlet)
+                .await
+                .map_err(ChannelDisconnect::broken),
             #[cfg(feature = "postgres")]
-            Database::Postgres(database) => database.listen(self, inlet).await,
+            WatchedDatabase::Postgres(database) => database.listen(self, inlet).await,
         }
     }
 }
 
-impl Adapter for DbTrigger {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
-            ..Abilities::plain(usize::MAX, Unit::Bytes)
+impl ChannelAdapter for DbTrigger {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
+            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the database ended")),
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the database ended")),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         self.runs.done(conversation);
         Box::pin(std::future::ready(()))
     }
 
-    fn remove<'a>(&'a self) -> Later<'a, Result<Vec<String>, String>> {
+    fn remove<'a>(&'a self) -> BoxFuture<'a, Result<Vec<String>, String>> {
         Box::pin(self.database.remove())
     }
 }

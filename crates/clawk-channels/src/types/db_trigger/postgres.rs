@@ -5,18 +5,18 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use clawk_egress::{Stream, Url};
+use clawk_egress::{EgressStream, Url};
 use clawk_manifest::model::{Channel, DbEvent};
-use clawk_secrets::{Env, Resolver, Secret};
+use clawk_secrets::{EnvironmentSource, Secret, SecretResolver};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Transaction};
 
-use super::{Change, DbTrigger, MAX_CHARS, quoted};
-use crate::adapter::Ended;
+use super::{DbTrigger, MAX_CHARS, TableChange, quoted};
+use crate::adapter::ChannelDisconnect;
 use crate::api::shown;
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 use crate::types::secret_of;
 
 /// How long connecting may take, milliseconds, and one statement.
@@ -31,11 +31,11 @@ const LOCK: &str = "set local lock_timeout = '5s'";
 /// What a client says to have TLS: length and code.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-type Link = Connection<Stream, tokio_postgres::tls::NoTlsStream>;
+type PostgresTriggerConnection = Connection<EgressStream, tokio_postgres::tls::NoTlsStream>;
 
 /// What is installed, and where.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct PostgresTriggerSpec {
     schema: String,
     table: String,
     /// `INSERT`, `UPDATE`, `DELETE`, those that are wanted.
@@ -44,7 +44,7 @@ pub(super) struct Place {
     own: String,
 }
 
-impl Place {
+impl PostgresTriggerSpec {
     /// # Errors
     /// A name is too long for the server, which would cut it silently.
     pub(super) fn new(table: &str, events: &[DbEvent], own: &str) -> Result<Self, String> {
@@ -113,22 +113,22 @@ fn literal(value: &str) -> String {
 }
 
 /// A server that is watched.
-pub(super) struct Postgres {
+pub(super) struct PostgresTableWatcher {
     url: Url,
     password: Option<Secret>,
-    env: Env,
+    env: EnvironmentSource,
     plain: bool,
-    place: Place,
+    place: PostgresTriggerSpec,
 }
 
-impl std::fmt::Debug for Postgres {
+impl std::fmt::Debug for PostgresTableWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Postgres({})", self.place.table)
     }
 }
 
 /// What went wrong, for people; no password is in it.
-fn ended(error: &tokio_postgres::Error) -> Ended {
+fn ended(error: &tokio_postgres::Error) -> ChannelDisconnect {
     let told = error
         .as_db_error()
         .map_or_else(|| error.to_string(), |error| error.message().to_owned());
@@ -136,18 +136,18 @@ fn ended(error: &tokio_postgres::Error) -> Ended {
     match error.code().map(tokio_postgres::error::SqlState::code) {
         // A login that is refused, a database that is not there, rights that are missing.
         Some("28P01" | "28000" | "3D000" | "42501") => {
-            Ended::fatal(format!("the database refuses it ({reason})"))
+            ChannelDisconnect::fatal(format!("the database refuses it ({reason})"))
         }
-        _ => Ended::broken(reason),
+        _ => ChannelDisconnect::broken(reason),
     }
 }
 
-impl Postgres {
+impl PostgresTableWatcher {
     pub(super) fn new(
         url: &str,
         channel: &Channel,
-        secrets: &Resolver,
-        place: Place,
+        secrets: &SecretResolver,
+        place: PostgresTriggerSpec,
     ) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("`url` is not a valid address: {error}"))?;
         if url.password().is_some() {
@@ -180,15 +180,15 @@ impl Postgres {
         })
     }
 
-    async fn connect(&self) -> Result<(Client, Link), Ended> {
+    async fn connect(&self) -> Result<(Client, PostgresTriggerConnection), ChannelDisconnect> {
         let host = self
             .url
             .host_str()
             .unwrap_or("localhost")
             .trim_matches(['[', ']']);
         let port = self.url.port().unwrap_or(5432);
-        let stream = Stream::connect(host, port, false, &self.env, CONNECT_MS).await;
-        let mut stream = stream.map_err(|error| Ended::broken(error.to_string()))?;
+        let stream = EgressStream::connect(host, port, false, &self.env, CONNECT_MS).await;
+        let mut stream = stream.map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
         let mut config = Config::new();
         config
             .user(self.url.username())
@@ -209,29 +209,29 @@ impl Postgres {
                 match asked.await {
                     Ok(b'S') => {}
                     Ok(_) => {
-                        return Err(Ended::fatal(
+                        return Err(ChannelDisconnect::fatal(
                             "the server has no TLS; with `?sslmode=disable` in `url` the connection goes without",
                         ));
                     }
-                    Err(error) => return Err(Ended::broken(error.to_string())),
+                    Err(error) => return Err(ChannelDisconnect::broken(error.to_string())),
                 }
                 let secured = stream.secure(host, &self.env).await;
-                stream = secured.map_err(|error| Ended::broken(error.to_string()))?;
+                stream = secured.map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
             }
             let connected = config.connect_raw(stream, NoTls).await;
             connected.map_err(|error| ended(&error))
         };
         match tokio::time::timeout(Duration::from_millis(CONNECT_MS), connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(Ended::broken("the database did not answer in time")),
+            Err(_) => Err(ChannelDisconnect::broken("the database did not answer in time")),
         }
     }
 
     /// Works on a connection, which is driven beside it.
     async fn on<T>(
         &self,
-        work: impl AsyncFnOnce(&mut Client, &Notify) -> Result<T, Ended>,
-    ) -> Result<T, Ended> {
+        work: impl AsyncFnOnce(&mut Client, &Notify) -> Result<T, ChannelDisconnect>,
+    ) -> Result<T, ChannelDisconnect> {
         let (mut client, mut link) = self.connect().await?;
         let woken = Notify::new();
         let drive = async {
@@ -240,7 +240,7 @@ impl Postgres {
                     Some(Ok(AsyncMessage::Notification(_))) => woken.notify_one(),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return ended(&error),
-                    None => return Ended::broken("the database ended the connection"),
+                    None => return ChannelDisconnect::broken("the database ended the connection"),
                 }
             }
         };
@@ -250,12 +250,16 @@ impl Postgres {
         }
     }
 
-    pub(super) async fn listen(&self, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), Ended> {
+    pub(super) async fn listen(
+        &self,
+        trigger: &DbTrigger,
+        inlet: &InboundPipeline,
+    ) -> Result<(), ChannelDisconnect> {
         self.on(async |client, woken| {
             within(self.install(client)).await?;
             let listen = format!("listen {}", quoted(&self.place.own));
             within(async { client.batch_execute(&listen).await.map_err(|error| ended(&error)) }).await?;
-            trigger.restore(inlet).await.map_err(Ended::broken)?;
+            trigger.restore(inlet).await.map_err(ChannelDisconnect::broken)?;
             inlet.ready();
             loop {
                 // After `listen` is on, so that nothing is missed between.
@@ -269,7 +273,7 @@ impl Postgres {
         .await
     }
 
-    async fn install(&self, client: &mut Client) -> Result<(), Ended> {
+    async fn install(&self, client: &mut Client) -> Result<(), ChannelDisconnect> {
         let place = &self.place;
         let work = async {
             let change = begun(client, &place.own).await?;
@@ -307,22 +311,27 @@ impl Postgres {
         };
         match work.await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Ended::broken(format!(
+            Ok(false) => Err(ChannelDisconnect::broken(format!(
                 "the database has no table `{}.{}`",
                 crate::inlet::harmless(&place.schema),
                 crate::inlet::harmless(&place.table)
             ))),
             Err(error) => {
-                let Ended { reason, fatal, .. } = ended(&error);
-                Err(Ended {
+                let ChannelDisconnect { reason, fatal, .. } = ended(&error);
+                Err(ChannelDisconnect {
                     fatal,
-                    ..Ended::broken(format!("the trigger can't be installed: {reason}"))
+                    ..ChannelDisconnect::broken(format!("the trigger can't be installed: {reason}"))
                 })
             }
         }
     }
 
-    async fn take_all(&self, client: &Client, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), Ended> {
+    async fn take_all(
+        &self,
+        client: &Client,
+        trigger: &DbTrigger,
+        inlet: &InboundPipeline,
+    ) -> Result<(), ChannelDisconnect> {
         let ours = self.place.ours();
         let most = MAX_CHARS + 1;
         let read = format!(
@@ -339,14 +348,17 @@ impl Postgres {
             }
             for row in rows {
                 let id: i64 = row.get(0);
-                let change = Change {
+                let change = TableChange {
                     id,
                     at: row.get(1),
                     op: row.get(2),
                     new: row.get(3),
                     old: row.get(4),
                 };
-                trigger.take(inlet, change).await.map_err(Ended::broken)?;
+                trigger
+                    .take(inlet, change)
+                    .await
+                    .map_err(ChannelDisconnect::broken)?;
                 within(async {
                     client
                         .execute(&forget, &[&id])
@@ -366,7 +378,7 @@ impl Postgres {
         removed.map_err(|ended| format!("nothing was removed: {}", ended.reason))
     }
 
-    async fn removed(&self, client: &mut Client) -> Result<Vec<String>, Ended> {
+    async fn removed(&self, client: &mut Client) -> Result<Vec<String>, ChannelDisconnect> {
         let place = &self.place;
         let work = async {
             let change = begun(client, &place.own).await?;
@@ -422,10 +434,10 @@ async fn begun<'c>(client: &'c mut Client, own: &str) -> Result<Transaction<'c>,
 }
 
 /// Within the time of one statement.
-async fn within<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+async fn within<T>(work: impl Future<Output = Result<T, ChannelDisconnect>>) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(STATEMENT, work).await {
         Ok(done) => done,
-        Err(_) => Err(Ended::broken("the database did not answer in time")),
+        Err(_) => Err(ChannelDisconnect::broken("the database did not answer in time")),
     }
 }
 
@@ -433,14 +445,15 @@ async fn within<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, En
 mod tests {
     use clawk_manifest::model::DbEvent;
 
-    use super::Place;
+    use super::PostgresTriggerSpec;
 
     #[test]
     fn names_stand_quoted_and_none_is_cut() {
-        let place = Place::new("shop.or\"ders", &[DbEvent::Insert, DbEvent::Delete], "clawk_n").unwrap();
+        let place = PostgresTriggerSpec::new("shop.or\"ders", &[DbEvent::Insert, DbEvent::Delete], "clawk_n")
+            .unwrap();
         assert_eq!(place.watched(), "\"shop\".\"or\"\"ders\"");
         assert_eq!(place.kind(), 1 | 4 | 8);
-        assert!(Place::new("t", &[], &"n".repeat(62)).is_err());
-        assert!(Place::new("t.", &[], "n").is_err());
+        assert!(PostgresTriggerSpec::new("t", &[], &"n".repeat(62)).is_err());
+        assert!(PostgresTriggerSpec::new("t.", &[], "n").is_err());
     }
 }

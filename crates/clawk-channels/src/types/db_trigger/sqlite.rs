@@ -7,8 +7,8 @@ use std::time::Duration;
 use clawk_manifest::model::DbEvent;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 
-use super::{Change, DbTrigger, quoted};
-use crate::inlet::Inlet;
+use super::{DbTrigger, TableChange, quoted};
+use crate::inlet::InboundPipeline;
 
 /// How often it is asked whether another connection wrote.
 const POLL: Duration = Duration::from_millis(250);
@@ -19,7 +19,7 @@ const BUSY: Duration = Duration::from_secs(5);
 
 /// What is installed, and where.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SqliteTriggerSpec {
     pub(super) path: PathBuf,
     pub(super) table: String,
     pub(super) events: Vec<DbEvent>,
@@ -29,8 +29,8 @@ pub(super) struct Place {
 
 /// A file that is watched.
 #[derive(Debug)]
-pub(super) struct Sqlite {
-    place: Place,
+pub(super) struct SqliteTableWatcher {
+    place: SqliteTriggerSpec,
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
@@ -38,7 +38,7 @@ fn text(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
-impl Place {
+impl SqliteTriggerSpec {
     fn open(&self) -> Result<Connection, String> {
         // Never made: a mistyped path would be a database without the table.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -133,15 +133,15 @@ impl Place {
         work(connection).map_err(|error| format!("the trigger can't be installed: {error}"))
     }
 
-    fn changes(&self, connection: &Connection, most: usize) -> Result<Vec<Change>, String> {
-        let read = || -> rusqlite::Result<Vec<Change>> {
+    fn changes(&self, connection: &Connection, most: usize) -> Result<Vec<TableChange>, String> {
+        let read = || -> rusqlite::Result<Vec<TableChange>> {
             let sql = format!(
                 "select id, at, op, new, old from {} order by id limit {most}",
                 quoted(&self.own)
             );
             let mut found = connection.prepare(&sql)?;
             let rows = found.query_map([], |row| {
-                Ok(Change {
+                Ok(TableChange {
                     id: row.get(0)?,
                     at: row.get(1)?,
                     op: row.get(2)?,
@@ -198,8 +198,8 @@ impl Place {
     }
 }
 
-impl Sqlite {
-    pub(super) fn new(place: Place) -> Self {
+impl SqliteTableWatcher {
+    pub(super) fn new(place: SqliteTriggerSpec) -> Self {
         Self {
             place,
             connection: Arc::default(),
@@ -209,7 +209,7 @@ impl Sqlite {
     /// Works on the database, beside the other tasks.
     async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Place, &mut Connection) -> Result<T, String> + Send + 'static,
+        work: impl FnOnce(&SqliteTriggerSpec, &mut Connection) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         let (place, connection) = (self.place.clone(), Arc::clone(&self.connection));
         let done = tokio::task::spawn_blocking(move || {
@@ -233,11 +233,11 @@ impl Sqlite {
     }
 
     /// Takes changes until something fails.
-    pub(super) async fn listen(&self, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), String> {
-        self.with(Place::install).await?;
+    pub(super) async fn listen(&self, trigger: &DbTrigger, inlet: &InboundPipeline) -> Result<(), String> {
+        self.with(SqliteTriggerSpec::install).await?;
         trigger.restore(inlet).await?;
         inlet.ready();
-        let version = |_: &Place, connection: &mut Connection| {
+        let version = |_: &SqliteTriggerSpec, connection: &mut Connection| {
             let ask =
                 |name: &str| connection.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
             match (ask("data_version"), ask("schema_version")) {
@@ -250,7 +250,7 @@ impl Sqlite {
         loop {
             let (data_now, schema_now) = self.with(version).await?;
             if schema.is_some_and(|schema| schema != schema_now) {
-                self.with(Place::install).await?;
+                self.with(SqliteTriggerSpec::install).await?;
             }
             if data != Some(data_now) || polls >= LOOK_EVERY {
                 polls = 0;
@@ -264,7 +264,7 @@ impl Sqlite {
         }
     }
 
-    async fn take_all(&self, trigger: &DbTrigger, inlet: &Inlet) -> Result<(), String> {
+    async fn take_all(&self, trigger: &DbTrigger, inlet: &InboundPipeline) -> Result<(), String> {
         loop {
             let most = trigger.room().await;
             let changes = self
@@ -283,6 +283,6 @@ impl Sqlite {
     }
 
     pub(super) async fn remove(&self) -> Result<Vec<String>, String> {
-        self.with(Place::remove).await
+        self.with(SqliteTriggerSpec::remove).await
     }
 }

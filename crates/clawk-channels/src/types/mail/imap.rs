@@ -5,13 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use async_imap::{Client, Session};
-use clawk_egress::{Stream, Url};
+use clawk_egress::{EgressStream, Url};
 use clawk_kernel::time::Timestamp;
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 
-use crate::adapter::Ended;
+use crate::adapter::ChannelDisconnect;
 use crate::api::shown;
 
 /// How long connecting may take, milliseconds, and one command.
@@ -26,7 +26,7 @@ const GRACE_US: i64 = 600_000_000;
 
 /// A mail server of a URL.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct MailServer {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) tls: bool,
@@ -34,13 +34,13 @@ pub(super) struct Server {
     pub(super) password: Secret,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for MailServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({}:{})", self.host, self.port)
     }
 }
 
-impl Server {
+impl MailServer {
     /// Reads `SCHEME://USER@HOST[:PORT]`. `plain` is the scheme without TLS, taken for loopback only; `secure` the one with it.
     /// Each comes with its port.
     ///
@@ -91,8 +91,8 @@ impl Server {
         })
     }
 
-    pub(super) async fn connect(&self, env: &Env) -> Result<Stream, String> {
-        Stream::connect(&self.host, self.port, self.tls, env, CONNECT_MS)
+    pub(super) async fn connect(&self, env: &EnvironmentSource) -> Result<EgressStream, String> {
+        EgressStream::connect(&self.host, self.port, self.tls, env, CONNECT_MS)
             .await
             .map_err(|error| error.to_string())
     }
@@ -120,7 +120,7 @@ fn decoded(text: &str) -> String {
 /// Where a mailbox was read to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Position {
+pub(super) struct MailboxPosition {
     pub(super) validity: u32,
     /// The last UID that was dealt with.
     pub(super) uid: u32,
@@ -130,7 +130,7 @@ pub(super) struct Position {
 
 /// A mail at the server, not yet read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct UnreadMail {
     pub(super) uid: u32,
     pub(super) bytes: u64,
     pub(super) arrived: Timestamp,
@@ -138,7 +138,7 @@ pub(super) struct Found {
 
 /// A mailbox that is open.
 pub(super) struct Mailbox {
-    session: Option<Session<Stream>>,
+    session: Option<Session<EgressStream>>,
     idles: bool,
     pub(super) validity: u32,
     pub(super) next: u32,
@@ -150,26 +150,32 @@ impl fmt::Debug for Mailbox {
     }
 }
 
-fn broken(error: impl fmt::Display) -> Ended {
-    Ended::broken(shown(&error.to_string()))
+fn broken(error: impl fmt::Display) -> ChannelDisconnect {
+    ChannelDisconnect::broken(shown(&error.to_string()))
 }
 
 /// A command within its time.
-async fn timed<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> Result<T, Ended> {
+async fn timed<T, E: fmt::Display>(work: impl Future<Output = Result<T, E>>) -> Result<T, ChannelDisconnect> {
     match tokio::time::timeout(COMMAND, work).await {
         Ok(done) => done.map_err(broken),
-        Err(_) => Err(Ended::broken("the IMAP server did not answer in time")),
+        Err(_) => Err(ChannelDisconnect::broken(
+            "the IMAP server did not answer in time",
+        )),
     }
 }
 
 impl Mailbox {
     /// Logs in and opens a mailbox.
-    pub(super) async fn open(server: &Server, mailbox: &str, env: &Env) -> Result<Self, Ended> {
-        let stream = server.connect(env).await.map_err(Ended::broken)?;
+    pub(super) async fn open(
+        server: &MailServer,
+        mailbox: &str,
+        env: &EnvironmentSource,
+    ) -> Result<Self, ChannelDisconnect> {
+        let stream = server.connect(env).await.map_err(ChannelDisconnect::broken)?;
         let mut client = Client::new(stream);
         let greeting = timed(client.read_response()).await?;
         if greeting.is_none() {
-            return Err(Ended::broken("the IMAP server closed the connection"));
+            return Err(ChannelDisconnect::broken("the IMAP server closed the connection"));
         }
         let login = client.login(&server.user, server.password.expose().trim());
         let login = tokio::time::timeout(COMMAND, login).await;
@@ -178,29 +184,37 @@ impl Mailbox {
             // A `NO` to a login is the wrong password; anything else may pass.
             Ok(Err((async_imap::error::Error::No(reason), _))) => {
                 let reason = shown(&reason);
-                return Err(Ended::fatal(format!(
+                return Err(ChannelDisconnect::fatal(format!(
                     "the IMAP server refuses the login ({reason})"
                 )));
             }
             Ok(Err((error, _))) => return Err(broken(error)),
-            Err(_) => return Err(Ended::broken("the IMAP server did not answer in time")),
+            Err(_) => {
+                return Err(ChannelDisconnect::broken(
+                    "the IMAP server did not answer in time",
+                ));
+            }
         };
         let idles = timed(session.capabilities()).await?.has_str("IDLE");
         let opened = tokio::time::timeout(COMMAND, session.select(mailbox)).await;
         let opened = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(async_imap::error::Error::No(reason))) => {
-                return Err(Ended::fatal(format!(
+                return Err(ChannelDisconnect::fatal(format!(
                     "the mailbox can't be opened ({})",
                     shown(&reason)
                 )));
             }
             Ok(Err(error)) => return Err(broken(error)),
-            Err(_) => return Err(Ended::broken("the IMAP server did not answer in time")),
+            Err(_) => {
+                return Err(ChannelDisconnect::broken(
+                    "the IMAP server did not answer in time",
+                ));
+            }
         };
         let validity = opened
             .uid_validity
-            .ok_or_else(|| Ended::fatal("the mailbox has no UIDVALIDITY"))?;
+            .ok_or_else(|| ChannelDisconnect::fatal("the mailbox has no UIDVALIDITY"))?;
         Ok(Self {
             session: Some(session),
             idles,
@@ -209,14 +223,17 @@ impl Mailbox {
         })
     }
 
-    fn session(&mut self) -> Result<&mut Session<Stream>, Ended> {
+    fn session(&mut self) -> Result<&mut Session<EgressStream>, ChannelDisconnect> {
         self.session
             .as_mut()
-            .ok_or_else(|| Ended::broken("the IMAP connection is gone"))
+            .ok_or_else(|| ChannelDisconnect::broken("the IMAP connection is gone"))
     }
 
     /// Mail that came after a position, oldest first. After the mailbox was made anew: what is not clearly old.
-    pub(super) async fn news(&mut self, position: &Position) -> Result<Vec<Found>, Ended> {
+    pub(super) async fn news(
+        &mut self,
+        position: &MailboxPosition,
+    ) -> Result<Vec<UnreadMail>, ChannelDisconnect> {
         let anew = position.validity != self.validity;
         let after = if anew { 0 } else { position.uid };
         let session = self.session()?;
@@ -242,7 +259,7 @@ impl Mailbox {
                 if anew && arrived < position.newest.saturating_sub(GRACE_US) {
                     continue;
                 }
-                found.push(Found {
+                found.push(UnreadMail {
                     uid,
                     bytes: u64::from(bytes),
                     arrived: Timestamp(arrived),
@@ -254,7 +271,7 @@ impl Mailbox {
     }
 
     /// The whole mail; none when it is gone. It stays unseen.
-    pub(super) async fn fetch(&mut self, uid: u32) -> Result<Option<Vec<u8>>, Ended> {
+    pub(super) async fn fetch(&mut self, uid: u32) -> Result<Option<Vec<u8>>, ChannelDisconnect> {
         let session = self.session()?;
         let fetch = async {
             let stream = session.uid_fetch(uid.to_string(), "(UID BODY.PEEK[])").await?;
@@ -266,7 +283,7 @@ impl Mailbox {
     }
 
     /// Marks a mail as seen. For people who look into the mailbox: no position hangs on it.
-    pub(super) async fn seen(&mut self, uid: u32) -> Result<(), Ended> {
+    pub(super) async fn seen(&mut self, uid: u32) -> Result<(), ChannelDisconnect> {
         let session = self.session()?;
         let store = async {
             let stream = session.uid_store(uid.to_string(), "+FLAGS (\\Seen)").await?;
@@ -279,7 +296,7 @@ impl Mailbox {
     }
 
     /// Completes when something may have come, at the latest after a round.
-    pub(super) async fn wait(&mut self) -> Result<(), Ended> {
+    pub(super) async fn wait(&mut self) -> Result<(), ChannelDisconnect> {
         if !self.idles {
             tokio::time::sleep(POLL).await;
             return timed(self.session()?.noop()).await;
@@ -287,7 +304,7 @@ impl Mailbox {
         let session = self
             .session
             .take()
-            .ok_or_else(|| Ended::broken("the IMAP connection is gone"))?;
+            .ok_or_else(|| ChannelDisconnect::broken("the IMAP connection is gone"))?;
         let mut idle = session.idle();
         timed(idle.init()).await?;
         let (push, _stop) = idle.wait_with_timeout(IDLE);
@@ -301,12 +318,12 @@ impl Mailbox {
 mod tests {
     use clawk_secrets::Secret;
 
-    use super::Server;
+    use super::MailServer;
 
     #[test]
     fn a_server_is_named_with_a_user_and_without_a_password_and_plain_text_is_for_loopback() {
         let read =
-            |text: &str| Server::read("url", text, Secret::new("x", "x"), ("imap", 143), ("imaps", 993));
+            |text: &str| MailServer::read("url", text, Secret::new("x", "x"), ("imap", 143), ("imaps", 993));
         let server = read("imaps://agent%40example.org@mail.example.org").unwrap();
         assert_eq!(
             (server.user.as_str(), server.port, server.tls),

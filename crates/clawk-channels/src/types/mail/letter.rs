@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::visible_html::visible_text;
 use super::vouched::{raw_headers, vouched};
-use crate::adapter::{Attachment, Content};
+use crate::adapter::{Attachment, AttachmentContent};
 use crate::genuine::hex;
 
 /// Parts of a mail; more is refused.
@@ -24,7 +24,7 @@ pub(super) const LOOP: &str = "X-Clawk-Loop";
 
 /// A mail for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(super) struct InboundMail {
     /// Message-ID without brackets, or `sha256:` of the raw mail where it has none.
     pub(super) id: String,
     /// The thread: the first id of `References`, else `In-Reply-To`, else [`Self::id`].
@@ -44,9 +44,9 @@ pub(super) struct Letter {
 
 /// What a mail is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ParsedMail {
     /// For the agent.
-    Letter(Box<Letter>),
+    Letter(Box<InboundMail>),
     /// Never answered; the sender's address as far as it can be read, and why.
     Refused { from: String, reason: &'static str },
     /// A report that a mail of ours was not delivered: that mail's id, and the report's own words.
@@ -54,8 +54,8 @@ pub(super) enum Read {
 }
 
 /// Reads a mail. `me` is the agent's own address; `authserv_id` names the server whose verdicts count.
-pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> Read {
-    let refused = |from: &str, reason| Read::Refused {
+pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> ParsedMail {
+    let refused = |from: &str, reason| ParsedMail::Refused {
         from: from.to_owned(),
         reason,
     };
@@ -104,7 +104,7 @@ pub(super) fn read(raw: &[u8], me: &str, authserv_id: Option<&str>) -> Read {
         .map(|(_, id)| id)
         .collect();
     let results = raw_headers(raw, "Authentication-Results");
-    Read::Letter(Box::new(Letter {
+    ParsedMail::Letter(Box::new(InboundMail {
         vouched: authserv_id.is_some_and(|server| vouched(&results, server, &from.0)),
         id,
         thread,
@@ -260,7 +260,7 @@ fn is_encrypted(mail: &Message<'_>) -> bool {
 }
 
 /// A report about a mail of ours (RFC 3464). Anyone can forge one: the caller matches the id against mail that it sent.
-fn bounce(mail: &Message<'_>) -> Option<Read> {
+fn bounce(mail: &Message<'_>) -> Option<ParsedMail> {
     if !is_kind(mail, "multipart", "report") {
         return None;
     }
@@ -280,7 +280,7 @@ fn bounce(mail: &Message<'_>) -> Option<Read> {
             }
         }
     }
-    Some(Read::Bounce {
+    Some(ParsedMail::Bounce {
         of: of.unwrap_or_default(),
         reason: one_line(&status),
     })
@@ -325,27 +325,27 @@ fn attachment(part: &mail_parser::MessagePart<'_>) -> Attachment {
         name: part.attachment_name().unwrap_or("a file").to_owned(),
         media_type,
         size: u64::try_from(data.len()).ok(), // silent-ok: no mail is larger
-        content: Content::Here(data),
+        content: AttachmentContent::Here(data),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Read, is_address, read};
-    use crate::adapter::Content;
+    use super::{ParsedMail, is_address, read};
+    use crate::adapter::AttachmentContent;
 
     const ME: &str = "agent@example.test";
 
-    fn letter(mail: &str) -> super::Letter {
+    fn letter(mail: &str) -> super::InboundMail {
         match read(mail.replace('\n', "\r\n").as_bytes(), ME, Some("mx.test")) {
-            Read::Letter(letter) => *letter,
+            ParsedMail::Letter(letter) => *letter,
             other => panic!("{other:?}"),
         }
     }
 
     fn refused(mail: &str) -> &'static str {
         match read(mail.replace('\n', "\r\n").as_bytes(), ME, Some("mx.test")) {
-            Read::Refused { reason, .. } => reason,
+            ParsedMail::Refused { reason, .. } => reason,
             other => panic!("{mail}: {other:?}"),
         }
     }
@@ -418,7 +418,7 @@ mod tests {
     fn a_bounce_names_the_mail_that_did_not_arrive_and_is_no_letter() {
         let mail = "From: MAILER-DAEMON@x.test\nContent-Type: multipart/report; report-type=delivery-status; boundary=b\n\n--b\nContent-Type: text/plain\n\nSorry\n--b\nContent-Type: message/delivery-status\n\nFinal-Recipient: rfc822; a@x\nAction: failed\nStatus: 5.1.1\n\n--b\nContent-Type: text/rfc822-headers\n\nMessage-ID: <clawk.1@example.test>\n--b--\n";
         match read(mail.replace('\n', "\r\n").as_bytes(), ME, None) {
-            Read::Bounce { of, reason } => {
+            ParsedMail::Bounce { of, reason } => {
                 assert_eq!(of, "clawk.1@example.test");
                 assert!(reason.contains("5.1.1"), "{reason}");
             }
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(letter.attachments.len(), 1);
         assert_eq!(
             letter.attachments[0].content,
-            Content::Here(bytes::Bytes::from_static(b"hello"))
+            AttachmentContent::Here(bytes::Bytes::from_static(b"hello"))
         );
     }
 }

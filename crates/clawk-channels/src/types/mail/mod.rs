@@ -15,23 +15,26 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{Channel, Transport};
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use self::imap::{Found, Mailbox, Position, Server};
-use self::letter::{Letter, Read, is_address, read};
-use self::threads::{Thread, Threads};
+use self::imap::{MailServer, Mailbox, MailboxPosition, UnreadMail};
+use self::letter::{InboundMail, ParsedMail, is_address, read};
+use self::threads::{MailThreadStore, Thread};
 use super::secret;
-use crate::adapter::{Abilities, Adapter, Carries, Ended, Incoming, Markup, MessageFrame, Out, Unit};
+use crate::adapter::{
+    ChannelAdapter, ChannelDisconnect, FileSupport, LengthUnit, MarkupFormat, MessageFrame, OutboundMessage,
+    PlatformCapabilities, PlatformMessage,
+};
 use crate::config::ChannelConfig;
-use crate::inlet::{Inlet, Taken};
-use crate::runs::{Begun, Event, Runs};
+use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::runs::{Event, RunAdmission, TriggerRuns};
 use crate::sealed_file::FileSeal;
-use crate::service::Parts;
+use crate::service::ChannelDependencies;
 
 /// Characters of one answer.
 const MAX_TEXT: usize = 1 << 20;
@@ -48,21 +51,26 @@ const MAX_BODY_BYTES: u64 = 1 << 20;
 /// The mailbox, as both types read it.
 #[derive(Debug)]
 struct Inbox {
-    server: Server,
+    server: MailServer,
     mailbox: String,
     address: String,
     authserv_id: Option<String>,
     max_bytes: u64,
-    env: Env,
+    env: EnvironmentSource,
 }
 
 impl Inbox {
-    fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts, mailbox: &str) -> Result<Self, String> {
+    fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+        mailbox: &str,
+    ) -> Result<Self, String> {
         let url = config.url.as_deref().ok_or(
             "`url` is missing in clawk.toml: the mail server (example: `imaps://agent%40example.org@mail.example.org`)",
         )?;
         let password = secret(channel, parts)?;
-        let server = Server::read("url", url, password, ("imap", 143), ("imaps", 993))?;
+        let server = MailServer::read("url", url, password, ("imap", 143), ("imaps", 993))?;
         let address = config
             .settings
             .get("address")
@@ -79,7 +87,7 @@ impl Inbox {
         })
     }
 
-    async fn open(&self) -> Result<Mailbox, Ended> {
+    async fn open(&self) -> Result<Mailbox, ChannelDisconnect> {
         Mailbox::open(&self.server, &self.mailbox, &self.env).await
     }
 }
@@ -87,32 +95,34 @@ impl Inbox {
 /// What outlives the process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
-    position: Position,
+struct StoredImapState {
+    position: MailboxPosition,
     running: Vec<String>,
 }
 
-impl Kept {
-    fn read(inlet: &Inlet) -> Result<Option<Self>, Ended> {
-        let text = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+impl StoredImapState {
+    fn read(inlet: &InboundPipeline) -> Result<Option<Self>, ChannelDisconnect> {
+        let text = inlet
+            .cursor()
+            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
         let Some(text) = text else { return Ok(None) };
         match serde_json::from_str(&text) {
             Ok(kept) => Ok(Some(kept)),
-            Err(error) => Err(Ended::fatal(format!(
+            Err(error) => Err(ChannelDisconnect::fatal(format!(
                 "where the mailbox was read to can't be read: {error}"
             ))),
         }
     }
 
-    fn write(&self, inlet: &Inlet) -> Result<(), String> {
+    fn write(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let text = serde_json::to_string(self).map_err(|error| error.to_string())?;
         inlet.set_cursor(&text).map_err(|error| error.to_string())
     }
 }
 
 /// The position to begin with: what lay in the mailbox before the first start is not answered.
-fn first(mailbox: &Mailbox, now: Timestamp) -> Position {
-    Position {
+fn first(mailbox: &Mailbox, now: Timestamp) -> MailboxPosition {
+    MailboxPosition {
         validity: mailbox.validity,
         uid: mailbox.next.saturating_sub(1),
         newest: now.0,
@@ -123,11 +133,11 @@ fn first(mailbox: &Mailbox, now: Timestamp) -> Position {
 async fn taken_up(
     inbox: &Inbox,
     mailbox: &mut Mailbox,
-    found: &Found,
-) -> Result<Option<(Read, Bytes)>, Ended> {
+    found: &UnreadMail,
+) -> Result<Option<(ParsedMail, Bytes)>, ChannelDisconnect> {
     if found.bytes > inbox.max_bytes {
         let reason = "the mail is too large";
-        let read = Read::Refused {
+        let read = ParsedMail::Refused {
             from: String::new(),
             reason,
         };
@@ -141,21 +151,25 @@ async fn taken_up(
 }
 
 /// `email`.
-pub(crate) struct Email {
+pub(crate) struct EmailAdapter {
     inbox: Inbox,
-    smtp: Server,
-    threads: Threads,
+    smtp: MailServer,
+    threads: MailThreadStore,
     counted: Mutex<HashMap<String, Vec<Timestamp>>>,
 }
 
-impl std::fmt::Debug for Email {
+impl std::fmt::Debug for EmailAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Email({})", self.inbox.address)
     }
 }
 
-impl Email {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl EmailAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         if channel.transport != Transport::Polling {
             return Err("`email` has the transport `polling`".to_owned());
         }
@@ -169,8 +183,8 @@ impl Email {
         let password = secret(channel, parts)?;
         Ok(Self {
             inbox,
-            smtp: Server::read("smtp_url", smtp, password, ("smtp", 25), ("smtps", 465))?,
-            threads: Threads::new(
+            smtp: MailServer::read("smtp_url", smtp, password, ("smtp", 25), ("smtps", 465))?,
+            threads: MailThreadStore::new(
                 parts.folder.join(format!("{}.threads", channel.name)),
                 FileSeal::new(parts.vault.clone()),
             ),
@@ -190,16 +204,16 @@ impl Email {
         times.len() > MAX_AN_HOUR
     }
 
-    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+    async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         let mut mailbox = self.inbox.open().await?;
-        let mut kept = match Kept::read(inlet)? {
+        let mut kept = match StoredImapState::read(inlet)? {
             Some(kept) => kept,
             None => {
-                let kept = Kept {
+                let kept = StoredImapState {
                     position: first(&mailbox, inlet.clock().now()),
                     running: Vec::new(),
                 };
-                kept.write(inlet).map_err(Ended::broken)?;
+                kept.write(inlet).map_err(ChannelDisconnect::broken)?;
                 kept
             }
         };
@@ -214,26 +228,26 @@ impl Email {
                 kept.position.newest = kept.position.newest.max(found.arrived.0);
                 // A mailbox that was made anew is read to its end before its mark moves.
                 if kept.position.validity == mailbox.validity {
-                    kept.write(inlet).map_err(Ended::broken)?;
+                    kept.write(inlet).map_err(ChannelDisconnect::broken)?;
                 }
             }
             if kept.position.validity != mailbox.validity {
                 kept.position.validity = mailbox.validity;
                 kept.position.uid = mailbox.next.saturating_sub(1).max(kept.position.uid);
-                kept.write(inlet).map_err(Ended::broken)?;
+                kept.write(inlet).map_err(ChannelDisconnect::broken)?;
             }
             mailbox.wait().await?;
         }
     }
 
-    async fn take(&self, inlet: &Inlet, read: Read) -> Result<(), Ended> {
+    async fn take(&self, inlet: &InboundPipeline, read: ParsedMail) -> Result<(), ChannelDisconnect> {
         let letter = match read {
-            Read::Letter(letter) => *letter,
-            Read::Refused { from, reason } => {
+            ParsedMail::Letter(letter) => *letter,
+            ParsedMail::Refused { from, reason } => {
                 inlet.refused(&from, &from, reason).await;
                 return Ok(());
             }
-            Read::Bounce { of, reason } => {
+            ParsedMail::Bounce { of, reason } => {
                 if self.is_ours(&of) {
                     let reason = format!("a mail of this agent was not delivered: {reason}");
                     crate::runs::record(inlet, &of, "bounced", Some(reason)).await;
@@ -263,10 +277,12 @@ impl Email {
         };
         self.threads
             .put(&conversation, thread)
-            .map_err(|error| Ended::broken(format!("a thread can't be kept: {error}")))?;
+            .map_err(|error| ChannelDisconnect::broken(format!("a thread can't be kept: {error}")))?;
         match inlet.message(incoming(letter, conversation)).await {
-            Taken::Later(reason) => Err(Ended::broken(format!("a mail could not be kept: {reason}"))),
-            Taken::Accepted { .. } | Taken::Refused(_) | Taken::Ignored => Ok(()),
+            IngestOutcome::Later(reason) => Err(ChannelDisconnect::broken(format!(
+                "a mail could not be kept: {reason}"
+            ))),
+            IngestOutcome::Accepted { .. } | IngestOutcome::Refused(_) | IngestOutcome::Ignored => Ok(()),
         }
     }
 
@@ -288,7 +304,7 @@ impl Email {
             .is_some()
     }
 
-    async fn post(&self, out: &Out) -> Delivery {
+    async fn post(&self, out: &OutboundMessage) -> Delivery {
         let (to, thread) = match out.conversation.split_once(' ') {
             Some((_, address)) => (address, self.threads.get(&out.conversation)),
             // A target that begins a thread.
@@ -310,7 +326,7 @@ impl Email {
         } else {
             format!("Re: {}", thread.subject)
         };
-        let mail = post::Outgoing {
+        let mail = post::OutboundMail {
             from: &self.inbox.address,
             to,
             subject,
@@ -324,18 +340,18 @@ impl Email {
 }
 
 /// The conversation of a mail: the thread, and whom its answers go to.
-fn place(letter: &Letter) -> String {
+fn place(letter: &InboundMail) -> String {
     format!("{} {}", letter.thread, letter.from)
 }
 
-fn incoming(letter: Letter, conversation: String) -> Incoming {
+fn incoming(letter: InboundMail, conversation: String) -> PlatformMessage {
     let (own, forwarded) = forwarded::split(&letter.text);
     let text = if letter.subject.is_empty() {
         own
     } else {
         format!("Subject: {}\n\n{own}", letter.subject)
     };
-    Incoming {
+    PlatformMessage {
         ids: vec![letter.id],
         conversation,
         direct: true,
@@ -353,27 +369,31 @@ fn incoming(letter: Letter, conversation: String) -> Incoming {
     }
 }
 
-impl Adapter for Email {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for EmailAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             // The same Message-ID in every attempt.
             idempotent: true,
-            files: Carries::Inside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Inside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the mailbox ended")),
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the mailbox ended")),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.post(out))
     }
 
@@ -396,43 +416,47 @@ impl Adapter for Email {
 
 /// `imap`: each mail that comes begins a run.
 #[derive(Debug)]
-pub(crate) struct Imap {
+pub(crate) struct ImapAdapter {
     inbox: Inbox,
-    runs: Runs,
-    kept: Mutex<Kept>,
+    runs: TriggerRuns,
+    kept: Mutex<StoredImapState>,
 }
 
-impl Imap {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl ImapAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let trigger = channel.trigger.clone().unwrap_or_default();
         let mailbox = trigger.mailbox.unwrap_or_else(|| "INBOX".to_owned());
         Ok(Self {
             inbox: Inbox::new(channel, config, parts, &mailbox)?,
-            runs: Runs::new(channel, config, parts),
+            runs: TriggerRuns::new(channel, config, parts),
             kept: Mutex::default(),
         })
     }
 
-    fn save(&self, inlet: &Inlet) -> Result<(), String> {
+    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         kept.running = self.runs.running();
         kept.write(inlet)
     }
 
-    fn moved(&self, inlet: &Inlet, to: Position) -> Result<(), Ended> {
+    fn moved(&self, inlet: &InboundPipeline, to: MailboxPosition) -> Result<(), ChannelDisconnect> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).position = to;
-        self.save(inlet).map_err(Ended::broken)
+        self.save(inlet).map_err(ChannelDisconnect::broken)
     }
 
-    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+    async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         let mut mailbox = self.inbox.open().await?;
-        let kept = Kept::read(inlet)?;
+        let kept = StoredImapState::read(inlet)?;
         let position = match kept {
             Some(kept) => {
                 self.runs
                     .restore(inlet, kept.running)
                     .await
-                    .map_err(Ended::broken)?;
+                    .map_err(ChannelDisconnect::broken)?;
                 kept.position
             }
             None => first(&mailbox, inlet.clock().now()),
@@ -463,19 +487,24 @@ impl Imap {
         }
     }
 
-    async fn begin(&self, inlet: &Inlet, read: Read, raw: &Bytes) -> Result<(), Ended> {
+    async fn begin(
+        &self,
+        inlet: &InboundPipeline,
+        read: ParsedMail,
+        raw: &Bytes,
+    ) -> Result<(), ChannelDisconnect> {
         let letter = match read {
-            Read::Letter(letter) => *letter,
-            Read::Refused { from, reason } => {
+            ParsedMail::Letter(letter) => *letter,
+            ParsedMail::Refused { from, reason } => {
                 inlet.refused(&from, &from, reason).await;
                 return Ok(());
             }
-            Read::Bounce { of, .. } => {
+            ParsedMail::Bounce { of, .. } => {
                 return self
                     .runs
                     .dead_letter(inlet, &of, raw, "the mail is a delivery report")
                     .await
-                    .map_err(Ended::broken);
+                    .map_err(ChannelDisconnect::broken);
             }
         };
         let word = if letter.vouched {
@@ -493,35 +522,41 @@ impl Imap {
             attachments: letter.attachments,
         };
         match self.runs.begin(inlet, event, || self.save(inlet)).await {
-            Begun::Kept => Ok(()),
-            Begun::Later(reason) => Err(Ended::broken(format!("a mail could not be kept: {reason}"))),
+            RunAdmission::Kept => Ok(()),
+            RunAdmission::Later(reason) => Err(ChannelDisconnect::broken(format!(
+                "a mail could not be kept: {reason}"
+            ))),
         }
     }
 }
 
-impl Adapter for Imap {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
-            ..Abilities::plain(usize::MAX, Unit::Bytes)
+impl ChannelAdapter for ImapAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
+            ..PlatformCapabilities::plain(usize::MAX, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the mailbox ended")),
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the mailbox ended")),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, _out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, _out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         // `deliver_to` says where its answers go.
         Box::pin(std::future::ready(Delivery::Delivered { platform_id: None }))
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         self.runs.done(conversation);
         Box::pin(std::future::ready(()))
     }

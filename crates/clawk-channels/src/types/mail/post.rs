@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use lettre::address::Envelope;
 use lettre::message::header::{ContentType, Header, HeaderName, HeaderValue};
 use lettre::message::{Attachment, Mailbox, MultiPart, SinglePart};
@@ -12,9 +12,9 @@ use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, Message};
 
-use super::imap::Server;
+use super::imap::MailServer;
 use super::letter::{LOOP, is_address};
-use super::wire::Wire;
+use super::wire::SmtpStream;
 use crate::adapter::OutFile;
 use crate::api::shown;
 use crate::types::refusals::{self, MessageRefusal};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 
 /// A mail to be sent.
 #[derive(Debug, Clone)]
-pub(super) struct Outgoing<'a> {
+pub(super) struct OutboundMail<'a> {
     /// The agent's address.
     pub(super) from: &'a str,
     /// Whom to.
@@ -43,7 +43,7 @@ pub(super) struct Outgoing<'a> {
 struct AutoSubmitted(String);
 /// The header by which an agent knows an agent.
 #[derive(Debug, Clone)]
-struct Looped(String);
+struct AgentLoopHeader(String);
 
 macro_rules! plain_header {
     ($type:ident, $name:expr) => {
@@ -61,13 +61,13 @@ macro_rules! plain_header {
     };
 }
 plain_header!(AutoSubmitted, "Auto-Submitted");
-plain_header!(Looped, LOOP);
+plain_header!(AgentLoopHeader, LOOP);
 
 /// The mail's bytes and its envelope.
 ///
 /// # Errors
 /// An address or a file's type can't be used, for people.
-pub(super) fn written(out: &Outgoing<'_>) -> Result<(Envelope, Vec<u8>), String> {
+pub(super) fn written(out: &OutboundMail<'_>) -> Result<(Envelope, Vec<u8>), String> {
     let address = |text: &str| -> Result<Address, String> {
         if !is_address(text) {
             return Err("the conversation names no mail address".to_owned());
@@ -83,7 +83,7 @@ pub(super) fn written(out: &Outgoing<'_>) -> Result<(Envelope, Vec<u8>), String>
         .subject(out.subject.replace(char::is_control, " "))
         .message_id(Some(bracketed(&out.id)))
         .header(AutoSubmitted("auto-replied".to_owned()))
-        .header(Looped(out.from.to_owned()));
+        .header(AgentLoopHeader(out.from.to_owned()));
     // A digest that stands in for an id is ours alone.
     let thread: Vec<String> = out
         .references
@@ -112,7 +112,7 @@ pub(super) fn written(out: &Outgoing<'_>) -> Result<(Envelope, Vec<u8>), String>
 }
 
 /// Hands a mail in: one attempt.
-pub(super) async fn post(server: &Server, out: &Outgoing<'_>, env: &Env) -> Delivery {
+pub(super) async fn post(server: &MailServer, out: &OutboundMail<'_>, env: &EnvironmentSource) -> Delivery {
     let (envelope, bytes) = match written(out) {
         Ok(written) => written,
         Err(reason) => return Delivery::Failed { reason },
@@ -126,7 +126,12 @@ pub(super) async fn post(server: &Server, out: &Outgoing<'_>, env: &Env) -> Deli
     }
 }
 
-async fn hand_in(server: &Server, envelope: &Envelope, bytes: &[u8], env: &Env) -> Delivery {
+async fn hand_in(
+    server: &MailServer,
+    envelope: &Envelope,
+    bytes: &[u8],
+    env: &EnvironmentSource,
+) -> Delivery {
     let later = |reason: String| Delivery::Retry {
         after_ms: None,
         reason,
@@ -136,7 +141,8 @@ async fn hand_in(server: &Server, envelope: &Envelope, bytes: &[u8], env: &Env) 
         Err(reason) => return later(reason),
     };
     let name = ClientId::Domain("localhost".to_owned());
-    let connected = AsyncSmtpConnection::connect_with_transport(Box::new(Wire::new(stream)), &name).await;
+    let connected =
+        AsyncSmtpConnection::connect_with_transport(Box::new(SmtpStream::new(stream)), &name).await;
     let mut connection = match connected {
         Ok(connection) => connection,
         Err(error) => return later(shown(&error.to_string())),
@@ -190,7 +196,7 @@ async fn hand_in(server: &Server, envelope: &Envelope, bytes: &[u8], env: &Env) 
 mod tests {
     use bytes::Bytes;
 
-    use super::{Outgoing, written};
+    use super::{OutboundMail, written};
     use crate::adapter::OutFile;
 
     #[test]
@@ -200,7 +206,7 @@ mod tests {
             media_type: "text/plain".to_owned(),
             data: Bytes::from_static(b"x"),
         }];
-        let out = Outgoing {
+        let out = OutboundMail {
             from: "agent@example.test",
             to: "ann@corp.test",
             subject: "Re: Hi\r\nBcc: evil@x.test".to_owned(),
@@ -222,7 +228,7 @@ mod tests {
             assert!(mail.contains(&format!("{line}\r\n")), "{line}: {mail}");
         }
         assert!(!mail.contains("\nBcc:"), "{mail}");
-        let wrong = Outgoing {
+        let wrong = OutboundMail {
             to: "ann@corp.test\r\nRCPT TO:<evil@x.test>",
             files: &[],
             ..out

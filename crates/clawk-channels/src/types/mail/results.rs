@@ -3,7 +3,7 @@
 
 /// A header that can't be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedAuthResults;
 
 /// What quotation marks mean inside a comment.
 ///
@@ -47,7 +47,7 @@ pub(super) struct MethodResult {
 ///
 /// # Errors
 /// It can't be told: the two readings of a comment differ, or no name stands there.
-pub(super) fn server_of(header: &str) -> Result<String, Malformed> {
+pub(super) fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
     let of = |quotes| Cursor::new(header, quotes).server();
     agreed(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
 }
@@ -56,7 +56,7 @@ pub(super) fn server_of(header: &str) -> Result<String, Malformed> {
 ///
 /// # Errors
 /// It does not fit the grammar, or its two readings differ.
-pub(super) fn results_of(header: &str) -> Result<Vec<MethodResult>, Malformed> {
+pub(super) fn results_of(header: &str) -> Result<Vec<MethodResult>, MalformedAuthResults> {
     let of = |quotes| {
         let mut cursor = Cursor::new(header, quotes);
         cursor.server()?;
@@ -65,8 +65,12 @@ pub(super) fn results_of(header: &str) -> Result<Vec<MethodResult>, Malformed> {
     agreed(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
 }
 
-fn agreed<T: PartialEq>(one: T, other: T) -> Result<T, Malformed> {
-    if one == other { Ok(one) } else { Err(Malformed) }
+fn agreed<T: PartialEq>(one: T, other: T) -> Result<T, MalformedAuthResults> {
+    if one == other {
+        Ok(one)
+    } else {
+        Err(MalformedAuthResults)
+    }
 }
 
 /// Letters, digits, `-`, and `_`, which some servers write.
@@ -112,11 +116,11 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), Malformed> {
+    fn expect(&mut self, wanted: char) -> Result<(), MalformedAuthResults> {
         if self.accept(wanted) {
             Ok(())
         } else {
-            Err(Malformed)
+            Err(MalformedAuthResults)
         }
     }
 
@@ -131,15 +135,15 @@ impl<'t> Cursor<'t> {
         run
     }
 
-    fn keyword(&mut self) -> Result<String, Malformed> {
+    fn keyword(&mut self) -> Result<String, MalformedAuthResults> {
         match self.run(is_keyword) {
-            "" => Err(Malformed),
+            "" => Err(MalformedAuthResults),
             word => Ok(word.to_ascii_lowercase()),
         }
     }
 
     /// Skips blanks, folding and comments. Returns whether there was any.
-    fn skip_blanks(&mut self) -> Result<bool, Malformed> {
+    fn skip_blanks(&mut self) -> Result<bool, MalformedAuthResults> {
         let before = self.rest.len();
         loop {
             self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -151,12 +155,12 @@ impl<'t> Cursor<'t> {
     }
 
     /// The rest of a comment, which may hold comments.
-    fn comment(&mut self) -> Result<(), Malformed> {
+    fn comment(&mut self) -> Result<(), MalformedAuthResults> {
         let (mut depth, mut quoted) = (1_usize, false);
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedAuthResults)? {
                 '\\' => {
-                    self.next().ok_or(Malformed)?;
+                    self.next().ok_or(MalformedAuthResults)?;
                 }
                 '"' if self.quotes == CommentQuotes::Paired => quoted = !quoted,
                 '(' if !quoted => depth = depth.saturating_add(1),
@@ -166,28 +170,28 @@ impl<'t> Cursor<'t> {
                         return Ok(());
                     }
                 }
-                c if c.is_control() && !matches!(c, '\t' | '\r' | '\n') => return Err(Malformed),
+                c if c.is_control() && !matches!(c, '\t' | '\r' | '\n') => return Err(MalformedAuthResults),
                 _ => {}
             }
         }
     }
 
     /// The rest of a quoted string.
-    fn quoted(&mut self) -> Result<String, Malformed> {
+    fn quoted(&mut self) -> Result<String, MalformedAuthResults> {
         let mut text = String::new();
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedAuthResults)? {
                 '"' => return Ok(text),
-                '\\' => text.push(self.next().ok_or(Malformed)?),
+                '\\' => text.push(self.next().ok_or(MalformedAuthResults)?),
                 '\r' | '\n' => {}
-                c if c.is_control() && c != '\t' => return Err(Malformed),
+                c if c.is_control() && c != '\t' => return Err(MalformedAuthResults),
                 c => text.push(c),
             }
         }
     }
 
     /// `authserv-id`, and the version, which is 1.
-    fn server(&mut self) -> Result<String, Malformed> {
+    fn server(&mut self) -> Result<String, MalformedAuthResults> {
         self.skip_blanks()?;
         let id = if self.accept('"') {
             self.quoted()?
@@ -195,7 +199,7 @@ impl<'t> Cursor<'t> {
             self.run(is_token).to_owned()
         };
         if id.is_empty() {
-            return Err(Malformed);
+            return Err(MalformedAuthResults);
         }
         if self.skip_blanks()? {
             match self.run(|c| c.is_ascii_digit()) {
@@ -204,17 +208,17 @@ impl<'t> Cursor<'t> {
                     self.skip_blanks()?;
                 }
                 // What another version means is not known.
-                _ => return Err(Malformed),
+                _ => return Err(MalformedAuthResults),
             }
         }
         if self.at_end_of_result() {
             Ok(id)
         } else {
-            Err(Malformed)
+            Err(MalformedAuthResults)
         }
     }
 
-    fn results(&mut self) -> Result<Vec<MethodResult>, Malformed> {
+    fn results(&mut self) -> Result<Vec<MethodResult>, MalformedAuthResults> {
         let mut results = Vec::new();
         while !self.rest.is_empty() {
             self.expect(';')?;
@@ -231,7 +235,7 @@ impl<'t> Cursor<'t> {
             if self.accept('/') {
                 self.skip_blanks()?;
                 if self.run(|c| c.is_ascii_digit()) != "1" {
-                    return Err(Malformed);
+                    return Err(MalformedAuthResults);
                 }
                 self.skip_blanks()?;
             }
@@ -249,7 +253,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// `reason=value`, `ptype.property=value`, and `word=value`, which some servers write and which says nothing here.
-    fn properties(&mut self) -> Result<Vec<(String, PropertyValue)>, Malformed> {
+    fn properties(&mut self) -> Result<Vec<(String, PropertyValue)>, MalformedAuthResults> {
         let mut properties = Vec::new();
         loop {
             let parted = self.skip_blanks()?;
@@ -257,7 +261,7 @@ impl<'t> Cursor<'t> {
                 return Ok(properties);
             }
             if !parted {
-                return Err(Malformed);
+                return Err(MalformedAuthResults);
             }
             let mut name = self.keyword()?;
             self.skip_blanks()?;
@@ -276,7 +280,7 @@ impl<'t> Cursor<'t> {
             let plain = self.run(is_plain).to_owned();
             // Behind a quoted local part stands its domain and nothing else.
             if quoted.is_some() && !plain.is_empty() && !plain.starts_with('@') {
-                return Err(Malformed);
+                return Err(MalformedAuthResults);
             }
             properties.push((name, PropertyValue { quoted, plain }));
         }

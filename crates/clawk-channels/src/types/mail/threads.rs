@@ -22,19 +22,19 @@ pub(super) struct Thread {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredMailThreads {
     next: u64,
     threads: BTreeMap<String, (u64, Thread)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct MailThreadStore {
     path: PathBuf,
     seal: FileSeal,
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<StoredMailThreads>>,
 }
 
-impl Threads {
+impl MailThreadStore {
     pub(super) fn new(path: PathBuf, seal: FileSeal) -> Self {
         Self {
             path,
@@ -43,11 +43,11 @@ impl Threads {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Kept>> {
+    fn lock(&self) -> MutexGuard<'_, Option<StoredMailThreads>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> Kept {
+    fn read(&self) -> StoredMailThreads {
         let read = std::fs::read(&self.path).and_then(|bytes| self.seal.open(&self.path, bytes));
         let text = match read {
             Ok(text) => text,
@@ -55,12 +55,12 @@ impl Threads {
                 if error.kind() != io::ErrorKind::NotFound {
                     tracing::warn!(%error, "the threads of the mailbox can't be read; their subjects are lost");
                 }
-                return Kept::default();
+                return StoredMailThreads::default();
             }
         };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
             tracing::warn!(%error, "the threads of the mailbox can't be read; their subjects are lost");
-            Kept::default()
+            StoredMailThreads::default()
         })
     }
 
@@ -94,13 +94,13 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileSeal, MAX_THREADS, Thread, Threads};
+    use super::{FileSeal, MAX_THREADS, MailThreadStore, Thread};
 
     #[test]
     fn threads_outlive_the_process_and_the_oldest_goes_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mail.threads");
-        let threads = Threads::new(path.clone(), FileSeal::default());
+        let threads = MailThreadStore::new(path.clone(), FileSeal::default());
         let thread = |n: usize| Thread {
             subject: n.to_string(),
             references: Vec::new(),
@@ -108,7 +108,10 @@ mod tests {
         for n in 0..3 {
             threads.put(&n.to_string(), thread(n)).unwrap();
         }
-        assert_eq!(Threads::new(path, FileSeal::default()).get("1"), Some(thread(1)));
+        assert_eq!(
+            MailThreadStore::new(path, FileSeal::default()).get("1"),
+            Some(thread(1))
+        );
         for n in 3..=MAX_THREADS {
             threads
                 .lock()

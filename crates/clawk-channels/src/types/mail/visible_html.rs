@@ -7,7 +7,7 @@ mod style;
 
 use mail_parser::decoders::html::html_to_text;
 
-use self::style::{Declared, Sheet, declared};
+use self::style::{StyleDeclarations, StyleSheet, declared};
 
 /// Elements that have no end tag.
 const VOID: [&str; 14] = [
@@ -46,11 +46,11 @@ const MAX_DEPTH: usize = 512;
 
 /// The text that is shown, and whether anything was left out.
 pub(super) fn visible_text(html: &str) -> (String, bool) {
-    let mut reader = Reader {
+    let mut reader = VisibleHtmlReader {
         shown: String::with_capacity(html.len()),
         hid: false,
         open: Vec::new(),
-        sheet: Sheet::read(html),
+        sheet: StyleSheet::read(html),
     };
     reader.read(html);
     (html_to_text(&reader.shown), reader.hid)
@@ -58,7 +58,7 @@ pub(super) fn visible_text(html: &str) -> (String, bool) {
 
 /// How an element shows its text; children begin with their parent's.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ElementVisibility {
     /// Nothing below it is shown.
     gone: bool,
     /// Not shown, though a child may be.
@@ -68,7 +68,7 @@ struct Look {
     background: [u8; 3],
 }
 
-const PAGE: Look = Look {
+const PAGE: ElementVisibility = ElementVisibility {
     gone: false,
     invisible: false,
     tiny: false,
@@ -76,7 +76,7 @@ const PAGE: Look = Look {
     background: [255, 255, 255],
 };
 
-impl Look {
+impl ElementVisibility {
     fn shows(&self) -> bool {
         let same = |colour: [u8; 3]| {
             let near = |(one, other): (u8, u8)| one.abs_diff(other) <= 8;
@@ -86,7 +86,7 @@ impl Look {
     }
 
     /// The same below an element that declares this.
-    fn below(mut self, declared: &Declared) -> Self {
+    fn below(mut self, declared: &StyleDeclarations) -> Self {
         self.gone |= declared.gone;
         self.invisible = declared.invisible.unwrap_or(self.invisible);
         self.tiny = declared.tiny.unwrap_or(self.tiny);
@@ -110,16 +110,16 @@ impl Tag {
     }
 }
 
-struct Reader {
+struct VisibleHtmlReader {
     /// HTML without attributes, with what is shown alone.
     shown: String,
     hid: bool,
-    open: Vec<(String, Look)>,
-    sheet: Sheet,
+    open: Vec<(String, ElementVisibility)>,
+    sheet: StyleSheet,
 }
 
-impl Reader {
-    fn look(&self) -> Look {
+impl VisibleHtmlReader {
+    fn look(&self) -> ElementVisibility {
         self.open.last().map_or(PAGE, |(_, look)| *look)
     }
 
@@ -193,7 +193,7 @@ impl Reader {
         }
     }
 
-    fn declared(&self, tag: &Tag) -> Declared {
+    fn declared(&self, tag: &Tag) -> StyleDeclarations {
         let class = tag.attribute("class").unwrap_or_default();
         let id = tag.attribute("id").unwrap_or_default();
         let mut all = self.sheet.declared(&tag.name, class, id);

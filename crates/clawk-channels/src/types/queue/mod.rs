@@ -12,20 +12,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use clawk_egress::Url;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_manifest::model::Channel;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{required, secret};
-use crate::adapter::{Abilities, Adapter, Ended, Found, Markup, Out, Unit};
+use crate::adapter::{
+    ChannelAdapter, ChannelDisconnect, DeliveryLookup, LengthUnit, MarkupFormat, OutboundMessage,
+    PlatformCapabilities,
+};
 use crate::config::ChannelConfig;
 use crate::genuine::hex;
-use crate::inlet::Inlet;
-use crate::runs::{Begun, Event, Runs};
-use crate::service::Parts;
+use crate::inlet::InboundPipeline;
+use crate::runs::{Event, RunAdmission, TriggerRuns};
+use crate::service::ChannelDependencies;
 
 /// Bytes of a message; a larger one is a dead letter.
 const MAX_BYTES: usize = 1 << 20;
@@ -42,16 +45,16 @@ struct ReplyTo {
 /// What outlives the process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredQueueState {
     running: Vec<String>,
     replies: BTreeMap<String, ReplyTo>,
     /// Messages that came without an id.
-    seen: amqp::Seen,
+    seen: amqp::SeenMessages,
 }
 
 /// A message of a broker.
 #[derive(Debug, Default)]
-struct Message {
+struct QueueTriggerMessage {
     /// The broker's id of it; the same on every delivery. Empty: it has none, and gets one of ours.
     id: String,
     /// The broker says that it may have delivered it before.
@@ -67,24 +70,28 @@ struct Message {
 /// Which broker.
 #[derive(Debug)]
 enum Broker {
-    Amqp(Box<amqp::Rabbit>),
+    Amqp(Box<amqp::RabbitMqTrigger>),
     #[cfg(feature = "nats")]
-    Nats(nats::Jet),
+    Nats(nats::JetStreamTrigger),
     #[cfg(feature = "redis")]
-    Redis(redis::Streams),
+    Redis(redis::RedisStreamsTrigger),
 }
 
 /// The channel.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct QueueAdapter {
     broker: Broker,
-    runs: Runs,
+    runs: TriggerRuns,
     replies: Mutex<BTreeMap<String, ReplyTo>>,
-    seen: Mutex<amqp::Seen>,
+    seen: Mutex<amqp::SeenMessages>,
 }
 
-impl Queue {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl QueueAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let url = config.url.as_deref().ok_or(
             "`url` is missing in clawk.toml: the broker (`amqp://HOST`, `nats://HOST` or `redis://HOST`)",
         )?;
@@ -100,7 +107,7 @@ impl Queue {
         let queue = required(channel, "queue_name", |trigger| trigger.queue_name.as_deref())?;
         Ok(Self {
             broker: broker(url, &queue, &channel.name, parts.secrets.env())?,
-            runs: Runs::new(channel, config, parts),
+            runs: TriggerRuns::new(channel, config, parts),
             replies: Mutex::default(),
             seen: Mutex::default(),
         })
@@ -110,15 +117,15 @@ impl Queue {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, amqp::Seen> {
+    fn seen(&self) -> MutexGuard<'_, amqp::SeenMessages> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn save(&self, inlet: &Inlet) -> Result<(), String> {
+    fn save(&self, inlet: &InboundPipeline) -> Result<(), String> {
         let running = self.runs.running();
         let replies = self.replies().clone();
         let seen = self.seen().clone();
-        let kept = Kept {
+        let kept = StoredQueueState {
             running,
             replies,
             seen,
@@ -127,15 +134,18 @@ impl Queue {
         inlet.set_cursor(&text).map_err(|error| error.to_string())
     }
 
-    async fn restore(&self, inlet: &Inlet) -> Result<(), Ended> {
-        let text = inlet.cursor().map_err(|error| Ended::broken(error.to_string()))?;
+    async fn restore(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
+        let text = inlet
+            .cursor()
+            .map_err(|error| ChannelDisconnect::broken(error.to_string()))?;
         let Some(text) = text else { return Ok(()) };
-        let kept: Kept = serde_json::from_str(&text)
-            .map_err(|error| Ended::fatal(format!("which runs are under way can't be read: {error}")))?;
+        let kept: StoredQueueState = serde_json::from_str(&text).map_err(|error| {
+            ChannelDisconnect::fatal(format!("which runs are under way can't be read: {error}"))
+        })?;
         self.runs
             .restore(inlet, kept.running)
             .await
-            .map_err(Ended::broken)?;
+            .map_err(ChannelDisconnect::broken)?;
         let running = self.runs.running();
         let mut replies = kept.replies;
         replies.retain(|run, _| running.contains(run));
@@ -144,7 +154,7 @@ impl Queue {
         Ok(())
     }
 
-    async fn listen(&self, inlet: &Inlet) -> Result<(), Ended> {
+    async fn listen(&self, inlet: &InboundPipeline) -> Result<(), ChannelDisconnect> {
         self.restore(inlet).await?;
         match &self.broker {
             Broker::Amqp(rabbit) => rabbit.listen(self, inlet).await,
@@ -156,7 +166,11 @@ impl Queue {
     }
 
     /// Takes a message. When this returns `Ok`, it is durable, and the broker may be told so.
-    async fn take(&self, inlet: &Inlet, mut message: Message) -> Result<(), Ended> {
+    async fn take(
+        &self,
+        inlet: &InboundPipeline,
+        mut message: QueueTriggerMessage,
+    ) -> Result<(), ChannelDisconnect> {
         if message.id.is_empty() {
             let digest = hex(&Sha256::digest(&message.body));
             let fresh = inlet.clock().uuid().to_string();
@@ -174,7 +188,7 @@ impl Queue {
                 .runs
                 .dead_letter(inlet, &message.id, &message.body, reason)
                 .await
-                .map_err(Ended::broken);
+                .map_err(ChannelDisconnect::broken);
         }
         self.runs.place().await;
         let run = message.id.clone();
@@ -190,12 +204,14 @@ impl Queue {
             attachments: Vec::new(),
         };
         match self.runs.begin(inlet, event, || self.save(inlet)).await {
-            Begun::Kept => Ok(()),
-            Begun::Later(reason) => Err(Ended::broken(format!("a message could not be kept: {reason}"))),
+            RunAdmission::Kept => Ok(()),
+            RunAdmission::Later(reason) => Err(ChannelDisconnect::broken(format!(
+                "a message could not be kept: {reason}"
+            ))),
         }
     }
 
-    async fn answer(&self, out: &Out) -> Delivery {
+    async fn answer(&self, out: &OutboundMessage) -> Delivery {
         let reply = self.replies().get(&out.conversation).cloned();
         let Some(reply) = reply else {
             // Nobody asked for an answer: it is in the journal.
@@ -216,27 +232,31 @@ impl Queue {
     not(feature = "nats"),
     expect(unused_variables, reason = "only NATS needs the channel's name")
 )]
-fn broker(url: Url, queue: &str, channel: &str, env: &Env) -> Result<Broker, String> {
+fn broker(url: Url, queue: &str, channel: &str, env: &EnvironmentSource) -> Result<Broker, String> {
     match url.scheme() {
         #[cfg(feature = "nats")]
-        "nats" | "tls" => Ok(Broker::Nats(nats::Jet::new(url, queue, channel, env))),
+        "nats" | "tls" => Ok(Broker::Nats(nats::JetStreamTrigger::new(
+            url, queue, channel, env,
+        ))),
         #[cfg(feature = "redis")]
-        "redis" => Ok(Broker::Redis(redis::Streams::new(&url, queue)?)),
+        "redis" => Ok(Broker::Redis(redis::RedisStreamsTrigger::new(&url, queue)?)),
         #[cfg(not(feature = "nats"))]
         "nats" | "tls" => Err("this build has no NATS; build with `--features nats`".to_owned()),
         #[cfg(not(feature = "redis"))]
         "redis" => Err("this build has no Redis; build with `--features redis`".to_owned()),
-        "amqp" | "amqps" => Ok(Broker::Amqp(Box::new(amqp::Rabbit::new(url, queue, env)?))),
+        "amqp" | "amqps" => Ok(Broker::Amqp(Box::new(amqp::RabbitMqTrigger::new(
+            url, queue, env,
+        )?))),
         other => Err(format!(
             "`{other}://` is not a broker; `amqp://`, `amqps://`, `nats://` and `redis://` work"
         )),
     }
 }
 
-impl Adapter for Queue {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Markdown,
+impl ChannelAdapter for QueueAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Markdown,
             // A reply carries its id: in NATS as `Nats-Msg-Id`. In Redis it is looked for.
             idempotent: match &self.broker {
                 #[cfg(feature = "nats")]
@@ -246,37 +266,41 @@ impl Adapter for Queue {
                 // It carries its id as `message_id`, which the asker may compare.
                 Broker::Amqp(_) => false,
             },
-            ..Abilities::plain(MAX_BYTES, Unit::Bytes)
+            ..PlatformCapabilities::plain(MAX_BYTES, LengthUnit::Bytes)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         Box::pin(async move {
             tokio::select! {
-                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| Ended::broken("the queue ended")),
-                () = over.cancelled() => Ended::broken("the agent ends"),
+                ended = self.listen(inlet) => ended.err().unwrap_or_else(|| ChannelDisconnect::broken("the queue ended")),
+                () = over.cancelled() => ChannelDisconnect::broken("the agent ends"),
             }
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(self.answer(out))
     }
 
-    fn sent_before<'a>(&'a self, out: &'a Out) -> Later<'a, Found> {
+    fn sent_before<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, DeliveryLookup> {
         Box::pin(async move {
             let reply = self.replies().get(&out.conversation).cloned();
             match (&self.broker, reply) {
                 #[cfg(feature = "redis")]
                 (Broker::Redis(streams), Some(reply)) => streams.has(&reply, out).await,
                 // A queue of somebody else's can't be read without taking from it.
-                (Broker::Amqp(_), Some(_)) => Found::CantKnow,
-                _ => Found::No,
+                (Broker::Amqp(_), Some(_)) => DeliveryLookup::CantKnow,
+                _ => DeliveryLookup::No,
             }
         })
     }
 
-    fn finished<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn finished<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         self.replies().remove(conversation);
         self.runs.done(conversation);
         Box::pin(std::future::ready(()))

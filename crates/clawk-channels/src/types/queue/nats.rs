@@ -9,14 +9,14 @@ use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
 use async_nats::jetstream::{self, Message as Delivered};
 use clawk_egress::Url;
 use clawk_kernel::ports::Delivery;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use futures::StreamExt as _;
 use tokio::sync::Mutex;
 
-use super::{Message, Queue, ReplyTo};
-use crate::adapter::{Ended, Out};
+use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
+use crate::adapter::{ChannelDisconnect, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 
 /// How long connecting may take, and an answer's way to the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,26 +25,26 @@ const FETCH: Duration = Duration::from_secs(2);
 /// How long the broker waits for an acknowledgement before it delivers again.
 const ACK_WAIT: Duration = Duration::from_secs(60);
 
-pub(super) struct Jet {
+pub(super) struct JetStreamTrigger {
     url: Url,
     subject: String,
     consumer: String,
-    env: Env,
+    env: EnvironmentSource,
     client: Mutex<Option<async_nats::Client>>,
 }
 
-impl fmt::Debug for Jet {
+impl fmt::Debug for JetStreamTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Nats({})", self.subject)
     }
 }
 
-fn broken(error: impl fmt::Display) -> Ended {
-    Ended::broken(shown(&error.to_string()))
+fn broken(error: impl fmt::Display) -> ChannelDisconnect {
+    ChannelDisconnect::broken(shown(&error.to_string()))
 }
 
-impl Jet {
-    pub(super) fn new(url: Url, subject: &str, channel: &str, env: &Env) -> Self {
+impl JetStreamTrigger {
+    pub(super) fn new(url: Url, subject: &str, channel: &str, env: &EnvironmentSource) -> Self {
         Self {
             url,
             subject: subject.to_owned(),
@@ -54,7 +54,7 @@ impl Jet {
         }
     }
 
-    async fn connect(&self) -> Result<async_nats::Client, Ended> {
+    async fn connect(&self) -> Result<async_nats::Client, ChannelDisconnect> {
         let tls = clawk_egress::tls_config(&self.env).map_err(broken)?;
         let mut options = async_nats::ConnectOptions::new()
             .name("clawk")
@@ -65,25 +65,29 @@ impl Jet {
             options = options.user_and_password(self.url.username().to_owned(), password.to_owned());
             // The library shows the address in its errors.
             if url.set_password(None).is_err() || url.set_username("").is_err() {
-                return Err(Ended::fatal("`url` is not an address of NATS"));
+                return Err(ChannelDisconnect::fatal("`url` is not an address of NATS"));
             }
         }
         match tokio::time::timeout(PATIENCE, options.connect(url.as_str())).await {
             Ok(Ok(client)) => Ok(client),
             Ok(Err(error)) if error.kind() == async_nats::ConnectErrorKind::AuthorizationViolation => {
-                Err(Ended::fatal("NATS refuses the login"))
+                Err(ChannelDisconnect::fatal("NATS refuses the login"))
             }
             Ok(Err(error)) => Err(broken(error)),
-            Err(_) => Err(Ended::broken("NATS did not answer in time")),
+            Err(_) => Err(ChannelDisconnect::broken("NATS did not answer in time")),
         }
     }
 
-    pub(super) async fn listen(&self, queue: &Queue, inlet: &Inlet) -> Result<(), Ended> {
+    pub(super) async fn listen(
+        &self,
+        queue: &QueueAdapter,
+        inlet: &InboundPipeline,
+    ) -> Result<(), ChannelDisconnect> {
         let client = self.connect().await?;
         *self.client.lock().await = Some(client.clone());
         let context = jetstream::new(client);
         let Ok(stream) = context.stream_by_subject(self.subject.as_str()).await else {
-            return Err(Ended::fatal(format!(
+            return Err(ChannelDisconnect::fatal(format!(
                 "no JetStream stream holds `{}`; without one, messages that nobody hears are lost (make it with `nats stream add`)",
                 shown(&self.subject)
             )));
@@ -118,7 +122,7 @@ impl Jet {
         }
     }
 
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &Out) -> Delivery {
+    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let client = self.client.lock().await.clone();
         let Some(client) = client else {
             return Delivery::Retry {
@@ -152,13 +156,13 @@ impl Jet {
     }
 }
 
-fn read(message: &Delivered) -> Result<Message, Ended> {
+fn read(message: &Delivered) -> Result<QueueTriggerMessage, ChannelDisconnect> {
     let info = message.info().map_err(broken)?;
     let header = |name: &str| {
         let headers = message.headers.as_ref()?;
         headers.get(name).map(|value| value.as_str().to_owned())
     };
-    Ok(Message {
+    Ok(QueueTriggerMessage {
         id: format!("{}:{}", info.stream, info.stream_sequence),
         producer: header("Nats-Msg-Id"),
         reply: header("Reply-To")
@@ -168,6 +172,6 @@ fn read(message: &Delivered) -> Result<Message, Ended> {
                 correlation: header("Correlation-Id"),
             }),
         body: message.payload.clone(),
-        ..Message::default()
+        ..QueueTriggerMessage::default()
     })
 }

@@ -11,10 +11,10 @@ use redis::streams::{StreamId, StreamRangeReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, Value};
 use serde_json::{Map, json};
 
-use super::{Message, Queue, ReplyTo};
-use crate::adapter::{Ended, Found, Out};
+use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
+use crate::adapter::{ChannelDisconnect, DeliveryLookup, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 
 /// The group, and its only consumer: one process owns an agent, and another name would orphan what is pending.
 const GROUP: &str = "clawk";
@@ -25,28 +25,28 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Entries of a reply stream among which an answer is looked for.
 const LOOKED_AT: usize = 100;
 
-pub(super) struct Streams {
+pub(super) struct RedisStreamsTrigger {
     client: Client,
     key: String,
 }
 
-impl fmt::Debug for Streams {
+impl fmt::Debug for RedisStreamsTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis({})", self.key)
     }
 }
 
-fn ended(error: &RedisError) -> Ended {
+fn ended(error: &RedisError) -> ChannelDisconnect {
     let reason = shown(&error.to_string());
     match error.code() {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => {
-            Ended::fatal(format!("Redis refuses the login ({reason})"))
+            ChannelDisconnect::fatal(format!("Redis refuses the login ({reason})"))
         }
-        _ => Ended::broken(reason),
+        _ => ChannelDisconnect::broken(reason),
     }
 }
 
-impl Streams {
+impl RedisStreamsTrigger {
     pub(super) fn new(url: &Url, key: &str) -> Result<Self, String> {
         let client = Client::open(url.as_str()).map_err(|_| "`url` is not an address of Redis".to_owned())?; // silent-ok: said, without the password
         Ok(Self {
@@ -64,7 +64,11 @@ impl Streams {
             .await
     }
 
-    pub(super) async fn listen(&self, queue: &Queue, inlet: &Inlet) -> Result<(), Ended> {
+    pub(super) async fn listen(
+        &self,
+        queue: &QueueAdapter,
+        inlet: &InboundPipeline,
+    ) -> Result<(), ChannelDisconnect> {
         let mut connection = self.connect().await.map_err(|error| ended(&error))?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
             .arg("CREATE")
@@ -121,7 +125,7 @@ impl Streams {
         }
     }
 
-    fn message(&self, entry: &StreamId) -> Message {
+    fn message(&self, entry: &StreamId) -> QueueTriggerMessage {
         let text = |name: &str| bytes_of(entry, name).and_then(|bytes| String::from_utf8(bytes).ok()); // silent-ok: such a name is none
         let body = ["payload", "data", "body"]
             .iter()
@@ -134,7 +138,7 @@ impl Streams {
             }
             serde_json::Value::Object(all).to_string().into_bytes()
         });
-        Message {
+        QueueTriggerMessage {
             id: format!("{}:{}", self.key, entry.id),
             producer: text("id"),
             reply: text("reply_to").map(|address| ReplyTo {
@@ -142,11 +146,11 @@ impl Streams {
                 correlation: text("correlation_id"),
             }),
             body: Bytes::from(body),
-            ..Message::default()
+            ..QueueTriggerMessage::default()
         }
     }
 
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &Out) -> Delivery {
+    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let sent = async {
             let mut connection = self.connect().await?;
             let mut command = redis::cmd("XADD");
@@ -183,7 +187,7 @@ impl Streams {
     }
 
     /// Whether an answer is in the reply stream already.
-    pub(super) async fn has(&self, reply: &ReplyTo, out: &Out) -> Found {
+    pub(super) async fn has(&self, reply: &ReplyTo, out: &OutboundMessage) -> DeliveryLookup {
         let looked = async {
             let mut connection = self.connect().await?;
             redis::cmd("XREVRANGE")
@@ -200,8 +204,10 @@ impl Streams {
                 .ids
                 .iter()
                 .find(|entry| bytes_of(entry, "id").as_deref() == Some(out.id.as_bytes()))
-                .map_or(Found::No, |entry| Found::Yes(Some(entry.id.clone()))),
-            Err(_) => Found::CantKnow, // silent-ok: then the answer is sent marked as a repetition
+                .map_or(DeliveryLookup::No, |entry| {
+                    DeliveryLookup::Yes(Some(entry.id.clone()))
+                }),
+            Err(_) => DeliveryLookup::CantKnow, // silent-ok: then the answer is sent marked as a repetition
         }
     }
 }

@@ -1,11 +1,11 @@
 use clawk_kernel::ports::{QuoteAuthor, QuoteKind};
 use serde_json::{Value, json};
 
-use super::{Decoded, Message};
+use super::{TelegramDecodedMessage, TelegramMessage};
 
 const ME: i64 = 1;
 
-fn decoded(more: Value) -> Decoded {
+fn decoded(more: Value) -> TelegramDecodedMessage {
     let mut message = json!({
         "message_id": 9, "date": 1, "chat": {"id": -5, "type": "supergroup", "title": "Weekend"},
         "from": {"id": 77, "is_bot": false, "first_name": "Ann", "last_name": "Lee"}
@@ -13,7 +13,7 @@ fn decoded(more: Value) -> Decoded {
     for (name, value) in more.as_object().unwrap() {
         message[name] = value.clone();
     }
-    serde_json::from_value::<Message>(message)
+    serde_json::from_value::<TelegramMessage>(message)
         .unwrap()
         .decode(Some(ME))
 }

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::{Moves, TelegramRefusal, refusal};
+use super::{TelegramGroupMoves, TelegramRefusal, refusal};
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of what is read")]
@@ -112,7 +112,7 @@ fn every_refusal_has_its_cure() {
 
 #[test]
 fn a_group_keeps_its_first_id_however_often_it_moves() {
-    let moves = Moves::default();
+    let moves = TelegramGroupMoves::default();
     assert_eq!(
         (moves.now("-1").as_str(), moves.first("-1").as_str()),
         ("-1", "-1")

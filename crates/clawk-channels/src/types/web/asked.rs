@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 /// What a page asks for: the query's first word, and its values.
-pub(super) struct Asked {
+pub(super) struct PageQuery {
     pub(super) what: String,
     values: BTreeMap<String, String>,
 }
 
-impl Asked {
+impl PageQuery {
     pub(super) fn of(query: &str) -> Self {
         let mut values = BTreeMap::new();
         let mut what = String::new();
@@ -56,7 +56,7 @@ pub(super) fn is_of(conversation: &str, user: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, is_of};
+    use super::{PageQuery, is_of};
 
     #[test]
     fn a_conversation_is_its_persons_alone() {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_query_is_read_by_its_first_word() {
-        let asked = Asked::of("events&conversation=ann%2Fmain&after=3");
+        let asked = PageQuery::of("events&conversation=ann%2Fmain&after=3");
         assert_eq!(
             (
                 asked.what.as_str(),
@@ -85,7 +85,7 @@ mod tests {
             ),
             ("events", "ann/main", "3")
         );
-        assert_eq!(Asked::of("").what, "");
-        assert_eq!(Asked::of("file=%2").value("file"), "?");
+        assert_eq!(PageQuery::of("").what, "");
+        assert_eq!(PageQuery::of("file=%2").value("file"), "?");
     }
 }

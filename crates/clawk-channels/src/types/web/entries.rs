@@ -2,20 +2,20 @@
 
 use clawk_kernel::ports::Delivery;
 
-use super::log::{Entry, File, Who};
-use super::{MAX_FILES, Web};
-use crate::adapter::{Out, OutFile};
+use super::log::{PageEntry, PageEntryAuthor, PageFile};
+use super::{MAX_FILES, WebAdapter};
+use crate::adapter::{OutFile, OutboundMessage};
 use crate::files::on_disk;
 
-impl Web {
-    fn kept_files(&self, files: &[OutFile]) -> std::io::Result<Vec<File>> {
+impl WebAdapter {
+    fn kept_files(&self, files: &[OutFile]) -> std::io::Result<Vec<PageFile>> {
         let mut kept = Vec::new();
         for file in files.iter().take(MAX_FILES) {
             let id = on_disk(&file.name, &file.data);
             std::fs::create_dir_all(&self.files)?;
             let path = self.files.join(&id);
             std::fs::write(&path, self.seal.close(&path, file.data.to_vec())?)?;
-            kept.push(File {
+            kept.push(PageFile {
                 id,
                 name: file.name.clone(),
             });
@@ -24,7 +24,7 @@ impl Web {
     }
 
     /// Puts an entry of the agent into a conversation.
-    pub(super) fn shows(&self, out: &Out, with: impl FnOnce(Entry) -> Entry) -> Delivery {
+    pub(super) fn shows(&self, out: &OutboundMessage, with: impl FnOnce(PageEntry) -> PageEntry) -> Delivery {
         if !out.conversation.contains('/') {
             return Delivery::Failed {
                 reason: "a conversation of a page is `PERSON/NAME`".to_owned(),
@@ -32,12 +32,12 @@ impl Web {
         }
         self.typing().remove(&out.conversation);
         let shown = self.kept_files(&out.files).and_then(|files| {
-            let entry = Entry {
+            let entry = PageEntry {
                 files,
                 live: is_live(out),
                 of: self.answers(out),
                 markdown: out.markdown.clone(),
-                ..Entry::new(&out.id, Who::Agent, out.text.clone())
+                ..PageEntry::new(&out.id, PageEntryAuthor::Agent, out.text.clone())
             };
             self.log.put(&out.conversation, with(entry))
         });
@@ -53,20 +53,26 @@ impl Web {
     }
 
     /// Puts another text in the place of an entry.
-    pub(super) fn changes(&self, of: &str, out: &Out, with: impl FnOnce(&Entry, Entry) -> Entry) -> Delivery {
+    pub(super) fn changes(
+        &self,
+        of: &str,
+        out: &OutboundMessage,
+        with: impl FnOnce(&PageEntry, PageEntry) -> PageEntry,
+    ) -> Delivery {
         let known = self.log.get(&out.conversation, of);
-        let Ok(Some(before)) = known.map(|known| known.filter(|entry| entry.who == Who::Agent)) else {
+        let Ok(Some(before)) = known.map(|known| known.filter(|entry| entry.who == PageEntryAuthor::Agent))
+        else {
             return Delivery::Failed {
                 reason: "the page has no such message any more".to_owned(),
             };
         };
-        let changed = Out {
+        let changed = OutboundMessage {
             id: of.to_owned(),
             ..out.clone()
         };
         self.shows(&changed, |entry| {
             let entry = with(&before, entry);
-            Entry {
+            PageEntry {
                 live: is_live(out),
                 ..entry
             }
@@ -74,7 +80,7 @@ impl Web {
     }
 
     /// The program's id of the message that is answered. Later pieces of an answer say it as the first one did.
-    fn answers(&self, out: &Out) -> Option<String> {
+    fn answers(&self, out: &OutboundMessage) -> Option<String> {
         let own = |id: &str| {
             id.strip_prefix(&out.conversation)?
                 .strip_prefix(':')
@@ -91,6 +97,6 @@ impl Web {
 }
 
 /// Whether it is a part of an answer that is being written.
-fn is_live(out: &Out) -> bool {
+fn is_live(out: &OutboundMessage) -> bool {
     out.id.ends_with(".live")
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_proto::MessageId;
-use clawk_recall::seal::{Vault, is_sealed_text};
+use clawk_recall::seal::{SealKeyring, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -35,25 +35,25 @@ fn place_of(path: &Path) -> String {
 /// Who said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Who {
+pub(super) enum PageEntryAuthor {
     You,
     Agent,
 }
 
 /// A file of the agent beside a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct File {
+pub(super) struct PageFile {
     pub(super) id: String,
     pub(super) name: String,
 }
 
 /// One message on the page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct PageEntry {
     /// It grows with every change of any entry: a page asks for what is newer than what it has.
     pub(super) rev: u64,
     pub(super) id: String,
-    pub(super) who: Who,
+    pub(super) who: PageEntryAuthor,
     /// Of the agent: safe HTML that we made. Of a person: plain text.
     pub(super) text: String,
     /// The question, while it waits, and its choices: id and label.
@@ -62,7 +62,7 @@ pub(super) struct Entry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) choices: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<PageFile>,
     /// Counts the agent's whole messages and questions. An entry keeps its number; one that is being written has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seq: Option<u64>,
@@ -77,7 +77,7 @@ pub(super) struct Entry {
     pub(super) of: Option<String>,
     /// How its question was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) decided: Option<Decided>,
+    pub(super) decided: Option<QuestionDecision>,
     /// It says why a recording was not taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) refused: bool,
@@ -85,16 +85,16 @@ pub(super) struct Entry {
 
 /// How a question was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Decided {
+pub(super) struct QuestionDecision {
     pub(super) question: String,
     /// `None`: it waits no more.
     pub(super) yes: Option<bool>,
     pub(super) by: Option<String>,
 }
 
-impl Entry {
+impl PageEntry {
     /// An entry that says this and nothing else.
-    pub(super) fn new(id: &str, who: Who, text: String) -> Self {
+    pub(super) fn new(id: &str, who: PageEntryAuthor, text: String) -> Self {
         Self {
             rev: 0,
             id: id.to_owned(),
@@ -123,23 +123,23 @@ impl Entry {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct StoredPageConversation {
     conversation: String,
     rev: u64,
-    /// The newest [`Entry::seq`], and up to which a program said that it has them.
+    /// The newest [`PageEntry::seq`], and up to which a program said that it has them.
     #[serde(default)]
     seq: u64,
     #[serde(default)]
     acked: u64,
-    entries: Vec<Entry>,
+    entries: Vec<PageEntry>,
 }
 
 /// All conversations of one channel.
 #[derive(Debug)]
 pub(super) struct Log {
     folder: PathBuf,
-    vault: Option<Vault>,
-    open: Mutex<BTreeMap<String, Kept>>,
+    vault: Option<SealKeyring>,
+    open: Mutex<BTreeMap<String, StoredPageConversation>>,
     changed: watch::Sender<u64>,
     /// What programs call the messages whose turns may run: by our id.
     called: Mutex<HashMap<String, String>>,
@@ -147,7 +147,7 @@ pub(super) struct Log {
 
 impl Log {
     /// With a `vault`, what is on disk is sealed, and what an earlier run left in plain is sealed now.
-    pub(super) fn new(folder: PathBuf, vault: Option<Vault>) -> Self {
+    pub(super) fn new(folder: PathBuf, vault: Option<SealKeyring>) -> Self {
         let log = Self {
             folder,
             vault,
@@ -195,7 +195,7 @@ impl Log {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, StoredPageConversation>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,15 +210,21 @@ impl Log {
             .join(format!("{}.json", digest(conversation)))
     }
 
-    fn with<T>(&self, conversation: &str, with: impl FnOnce(&mut Kept) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(
+        &self,
+        conversation: &str,
+        with: impl FnOnce(&mut StoredPageConversation) -> io::Result<T>,
+    ) -> io::Result<T> {
         let mut open = self.lock();
         if !open.contains_key(conversation) {
             if open.len() >= MAX_OPEN {
                 open.clear();
             }
-            let kept = read(&self.path(conversation), self.vault.as_ref())?.unwrap_or_else(|| Kept {
-                conversation: conversation.to_owned(),
-                ..Kept::default()
+            let kept = read(&self.path(conversation), self.vault.as_ref())?.unwrap_or_else(|| {
+                StoredPageConversation {
+                    conversation: conversation.to_owned(),
+                    ..StoredPageConversation::default()
+                }
             });
             open.insert(conversation.to_owned(), kept);
         }
@@ -228,7 +234,7 @@ impl Log {
         }
     }
 
-    fn save(&self, kept: &mut Kept) -> io::Result<()> {
+    fn save(&self, kept: &mut StoredPageConversation) -> io::Result<()> {
         let surplus = kept.entries.len().saturating_sub(MAX_ENTRIES);
         kept.entries.drain(..surplus);
         let mut text = serde_json::to_string(kept).map_err(io::Error::other)?;
@@ -255,17 +261,17 @@ impl Log {
     }
 
     /// Adds an entry, or puts it in the place of the one with its id.
-    pub(super) fn put(&self, conversation: &str, entry: Entry) -> io::Result<()> {
+    pub(super) fn put(&self, conversation: &str, entry: PageEntry) -> io::Result<()> {
         let done = self.with(conversation, |kept| {
             kept.rev += 1;
             let known = kept.entries.iter().position(|known| known.id == entry.id);
             let before = known.and_then(|at| kept.entries.get(at));
-            let counts = entry.who == Who::Agent && !entry.live;
+            let counts = entry.who == PageEntryAuthor::Agent && !entry.live;
             let seq = before.and_then(|before| before.seq).or_else(|| {
                 kept.seq += u64::from(counts);
                 counts.then_some(kept.seq)
             });
-            let entry = Entry {
+            let entry = PageEntry {
                 rev: kept.rev,
                 seq,
                 ..entry
@@ -308,16 +314,16 @@ impl Log {
         })
     }
 
-    pub(super) fn get(&self, conversation: &str, id: &str) -> io::Result<Option<Entry>> {
+    pub(super) fn get(&self, conversation: &str, id: &str) -> io::Result<Option<PageEntry>> {
         self.with(conversation, |kept| {
             Ok(kept.entries.iter().find(|entry| entry.id == id).cloned())
         })
     }
 
     /// Entries that changed after a revision, oldest change first.
-    pub(super) fn after(&self, conversation: &str, rev: u64) -> io::Result<Vec<Entry>> {
+    pub(super) fn after(&self, conversation: &str, rev: u64) -> io::Result<Vec<PageEntry>> {
         self.with(conversation, |kept| {
-            let mut entries: Vec<Entry> = kept
+            let mut entries: Vec<PageEntry> = kept
                 .entries
                 .iter()
                 .filter(|entry| entry.rev > rev)
@@ -363,7 +369,7 @@ fn digest(text: &str) -> String {
 }
 
 /// Seals every conversation of a channel that lies in plain; with `anew` those that are sealed as well, with the vault's current key.
-pub(super) fn seal_files(folder: &Path, vault: &Vault, anew: bool) -> io::Result<()> {
+pub(super) fn seal_files(folder: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
     let people = match std::fs::read_dir(folder) {
         Ok(people) => people,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -402,7 +408,7 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&fresh, path)
 }
 
-fn read(path: &Path, vault: Option<&Vault>) -> io::Result<Option<Kept>> {
+fn read(path: &Path, vault: Option<&SealKeyring>) -> io::Result<Option<StoredPageConversation>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -424,11 +430,11 @@ fn read(path: &Path, vault: Option<&Vault>) -> io::Result<Option<Kept>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Log, MAX_ENTRIES, Who};
-    use clawk_recall::seal::{Key, Vault};
+    use super::{Log, MAX_ENTRIES, PageEntry, PageEntryAuthor};
+    use clawk_recall::seal::{SealKey, SealKeyring};
 
-    fn entry(id: &str, text: &str) -> Entry {
-        Entry::new(id, Who::Agent, text.to_owned())
+    fn entry(id: &str, text: &str) -> PageEntry {
+        PageEntry::new(id, PageEntryAuthor::Agent, text.to_owned())
     }
 
     #[test]
@@ -465,7 +471,7 @@ mod tests {
         let log = Log::new(at.clone(), None);
         log.put("ann/main", entry("1", "canary one")).unwrap();
         assert!(plain_anywhere());
-        let vault = |byte: &str| Some(Vault::new(Key::from_hex(&byte.repeat(32)).unwrap()));
+        let vault = |byte: &str| Some(SealKeyring::new(SealKey::from_hex(&byte.repeat(32)).unwrap()));
         let own = vault("ab");
         let log = Log::new(at.clone(), own.clone());
         assert!(!plain_anywhere(), "what was there is sealed at the start");
@@ -482,8 +488,8 @@ mod tests {
         assert_eq!(log.list("ann").unwrap(), ["ann/main"]);
         assert!(Log::new(at.clone(), None).after("ann/main", 0).is_err());
         // Another key, as `clawk memory rekey` gives it.
-        let key = |byte: &str| Key::from_hex(&byte.repeat(32)).unwrap();
-        let both = Vault::new(key("ef")).with_older(key("ab"));
+        let key = |byte: &str| SealKey::from_hex(&byte.repeat(32)).unwrap();
+        let both = SealKeyring::new(key("ef")).with_older(key("ab"));
         crate::types::web::seal_conversations_anew(folder.path(), &both).unwrap();
         assert!(Log::new(at.clone(), vault("ab")).after("ann/main", 0).is_err());
         assert_eq!(
@@ -509,8 +515,8 @@ mod tests {
             let all = log.after("ann/main", 0).unwrap();
             all.into_iter().map(|entry| (entry.text, entry.seq)).collect()
         };
-        put(Entry::new("p", Who::You, "hi".to_owned()));
-        put(Entry {
+        put(PageEntry::new("p", PageEntryAuthor::You, "hi".to_owned()));
+        put(PageEntry {
             live: true,
             ..entry("a", "I loo …")
         });

@@ -18,7 +18,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{Delivery, Later};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_manifest::model::Channel;
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, COOKIE, REFERRER_POLICY, SET_COOKIE};
 use http::{HeaderName, HeaderValue, Method};
@@ -28,20 +28,21 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::asked::{Asked, is_of};
-use self::frames::{Sockets, Speaker};
-use self::log::{Decided, Entry, Log, Who};
-use self::seats::{Seats, SignedIn};
-use self::sound::Sound;
+use self::asked::{PageQuery, is_of};
+use self::frames::{SocketContext, SocketSpeaker};
+use self::log::{Log, PageEntry, PageEntryAuthor, QuestionDecision};
+use self::seats::{SignInRegistry, SignedIn};
+use self::sound::VoicePipeline;
 use super::{listening, secret};
 use crate::adapter::{
-    Abilities, Adapter, Asking, Attachment, Carries, CodeBlock, Content, Decision, Ended, Hook, HookReply,
-    Incoming, Markup, Out, Press, Served, Unit,
+    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, Decision,
+    FileSupport, HookReply, HookRequest, HookResponse, LengthUnit, MarkupFormat, OutboundMessage,
+    PlatformCapabilities, PlatformMessage, QuestionMessage,
 };
 use crate::config::ChannelConfig;
-use crate::inlet::{Inlet, Taken};
+use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::sealed_file::{FileSeal, seal_channel_files};
-use crate::service::Parts;
+use crate::service::ChannelDependencies;
 
 /// Characters of one message.
 const MAX_TEXT: usize = 64 << 10;
@@ -71,14 +72,14 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     media-src blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The channel.
-pub(crate) struct Web {
+pub(crate) struct WebAdapter {
     name: String,
-    seats: Seats,
+    seats: SignInRegistry,
     log: Arc<Log>,
     files: std::path::PathBuf,
     seal: FileSeal,
     streams: Arc<Semaphore>,
-    sockets: Sockets,
+    sockets: SocketContext,
     typing: Arc<Mutex<BTreeMap<String, Instant>>>,
     secure: bool,
     /// Pieces of answers that were spoken to pages.
@@ -91,7 +92,7 @@ pub(crate) struct Web {
 /// A file can't be read or written, or no key of the vault opens it.
 pub fn seal_conversations_anew(
     folder: &std::path::Path,
-    vault: &clawk_recall::seal::Vault,
+    vault: &clawk_recall::seal::SealKeyring,
 ) -> std::io::Result<()> {
     let channels = match std::fs::read_dir(folder) {
         Ok(channels) => channels,
@@ -107,7 +108,7 @@ pub fn seal_conversations_anew(
     seal_channel_files(folder, vault, true)
 }
 
-impl std::fmt::Debug for Web {
+impl std::fmt::Debug for WebAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Web({})", self.name)
     }
@@ -115,23 +116,23 @@ impl std::fmt::Debug for Web {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Login {
+struct PageLogin {
     token: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Say {
+struct PageMessage {
     id: String,
     conversation: String,
     text: String,
     #[serde(default)]
-    attachments: Vec<Upload>,
+    attachments: Vec<PageUpload>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Upload {
+struct PageUpload {
     name: String,
     media_type: String,
     data: String,
@@ -139,19 +140,27 @@ struct Upload {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pressed {
+struct PagePress {
     question: String,
     choice: String,
     conversation: String,
 }
 
-impl Web {
-    pub(crate) fn new(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+impl WebAdapter {
+    pub(crate) fn new(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         Self::with(channel, config, parts, |_| Ok(None))
     }
 
     /// The same, and recordings go in and out.
-    pub(crate) fn voice(channel: &Channel, config: &ChannelConfig, parts: &Parts) -> Result<Self, String> {
+    pub(crate) fn voice(
+        channel: &Channel,
+        config: &ChannelConfig,
+        parts: &ChannelDependencies,
+    ) -> Result<Self, String> {
         let faults = sound::faults(channel, config, &parts.kernel.manifest().providers);
         if let Some(fault) = faults.into_iter().next() {
             return Err(fault);
@@ -159,15 +168,15 @@ impl Web {
         let folder = parts.folder.join(format!("{}.sound", channel.name));
         let seal = FileSeal::new(parts.vault.clone());
         Self::with(channel, config, parts, |log| {
-            Sound::new(config, (folder, seal), log).map(Some)
+            VoicePipeline::new(config, (folder, seal), log).map(Some)
         })
     }
 
     fn with(
         channel: &Channel,
         config: &ChannelConfig,
-        parts: &Parts,
-        sound: impl FnOnce(Arc<Log>) -> Result<Option<Sound>, String>,
+        parts: &ChannelDependencies,
+        sound: impl FnOnce(Arc<Log>) -> Result<Option<VoicePipeline>, String>,
     ) -> Result<Self, String> {
         listening(parts)?;
         let mut people = vec![(SHARED.to_owned(), secret(channel, parts)?)];
@@ -184,7 +193,7 @@ impl Web {
                 .map_err(|error| error.to_string())?;
             people.push((name.clone(), token));
         }
-        let seats = Seats::new(people)?;
+        let seats = SignInRegistry::new(people)?;
         let folder = parts.folder.join(format!("{}.web", channel.name));
         let log = Arc::new(Log::new(folder, parts.vault.clone()));
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
@@ -196,7 +205,7 @@ impl Web {
             name: channel.name.clone(),
             files: parts.folder.join(format!("{}.files", channel.name)),
             seal: FileSeal::new(parts.vault.clone()),
-            sockets: Sockets {
+            sockets: SocketContext {
                 seats: seats.clone(),
                 log: Arc::clone(&log),
                 places: Arc::clone(&streams),
@@ -224,7 +233,7 @@ impl Web {
     }
 
     /// Who a request is from: by the cookie.
-    fn user(&self, hook: &Hook) -> Option<String> {
+    fn user(&self, hook: &HookRequest) -> Option<String> {
         let name = self.cookie();
         let cookies = hook.headers.get_all(COOKIE).iter();
         let mut values = cookies
@@ -251,17 +260,17 @@ impl Web {
     }
 
     /// Who a program is: by its token and, where that is shared, by its session.
-    fn program(&self, inlet: &Inlet, hook: &Hook) -> Option<String> {
+    fn program(&self, inlet: &InboundPipeline, hook: &HookRequest) -> Option<String> {
         let token = frames::token(hook)?;
         let user = self.seats.whose_token(&token, inlet.clock().now()).ok()?; // silent-ok: 401 says it
         match hook.header(SESSION) {
-            Some(session) => Speaker::of(&user, session).map(|speaker| speaker.sender),
+            Some(session) => SocketSpeaker::of(&user, session).map(|speaker| speaker.sender),
             None => (user != SHARED).then_some(user),
         }
     }
 
-    async fn answer(&self, inlet: &Arc<Inlet>, hook: Hook) -> Served {
-        let asked = Asked::of(&hook.query);
+    async fn answer(&self, inlet: &Arc<InboundPipeline>, hook: HookRequest) -> HookResponse {
+        let asked = PageQuery::of(&hook.query);
         if hook.method == Method::GET && frames::asks(&hook) {
             return self.sockets.open(inlet, &hook);
         }
@@ -302,7 +311,7 @@ impl Web {
             (false, "file") => self.file(&user, &asked),
             (true, "logout") => {
                 self.seats.leave(&hook_cookie(&hook, &self.cookie()));
-                let mut served: Served = HookReply::json(200, &json!({})).into();
+                let mut served: HookResponse = HookReply::json(200, &json!({})).into();
                 served.headers.extend(self.set_cookie("", 0));
                 served
             }
@@ -314,8 +323,8 @@ impl Web {
         }
     }
 
-    fn login(&self, inlet: &Inlet, hook: &Hook) -> Served {
-        let Ok(login) = serde_json::from_slice::<Login>(&hook.body) else {
+    fn login(&self, inlet: &InboundPipeline, hook: &HookRequest) -> HookResponse {
+        let Ok(login) = serde_json::from_slice::<PageLogin>(&hook.body) else {
             return HookReply::refused(400, "the body is wrong").into();
         };
         match self.seats.sign_in(&login.token, inlet.clock().now()) {
@@ -324,7 +333,7 @@ impl Web {
                 cookie,
                 seconds,
             } => {
-                let mut served: Served = HookReply::json(200, &json!({ "user": user })).into();
+                let mut served: HookResponse = HookReply::json(200, &json!({ "user": user })).into();
                 served.headers.extend(self.set_cookie(&cookie, seconds));
                 served
             }
@@ -336,8 +345,8 @@ impl Web {
         }
     }
 
-    async fn say(&self, inlet: &Inlet, user: &str, body: &[u8]) -> HookReply {
-        let Ok(say) = serde_json::from_slice::<Say>(body) else {
+    async fn say(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
+        let Ok(say) = serde_json::from_slice::<PageMessage>(body) else {
             return HookReply::refused(400, "the body is wrong");
         };
         if !id_fits(&say.id) || !is_of(&say.conversation, user) || say.attachments.len() > MAX_FILES {
@@ -352,7 +361,7 @@ impl Web {
                 name: upload.name,
                 media_type: upload.media_type,
                 size: u64::try_from(data.len()).ok(), // silent-ok: no body is larger
-                content: Content::Here(data.into()),
+                content: AttachmentContent::Here(data.into()),
             });
         }
         let names: Vec<String> = attachments
@@ -366,14 +375,15 @@ impl Web {
         // It stands before its answer, which may be there at once; of somebody who is not let in nothing is kept.
         let early = inlet.lets_in(user);
         if early
-            && let Err(error) = self
-                .log
-                .put(&say.conversation, Entry::new(&say.id, Who::You, shown.clone()))
+            && let Err(error) = self.log.put(
+                &say.conversation,
+                PageEntry::new(&say.id, PageEntryAuthor::You, shown.clone()),
+            )
         {
             tracing::warn!(%error, "a page can't show what was said");
         }
         let taken = inlet
-            .message(Incoming {
+            .message(PlatformMessage {
                 ids: vec![format!("{user}:{}", say.id)],
                 conversation: say.conversation.clone(),
                 direct: true,
@@ -381,27 +391,29 @@ impl Web {
                 sender: Some(user.to_owned()),
                 text: say.text,
                 attachments,
-                ..Incoming::default()
+                ..PlatformMessage::default()
             })
             .await;
-        if matches!(taken, Taken::Refused(_) | Taken::Later(_))
+        if matches!(taken, IngestOutcome::Refused(_) | IngestOutcome::Later(_))
             && early
             && let Err(error) = self.log.take_back(&say.conversation, &say.id)
         {
             tracing::warn!(%error, "a page shows what was not taken");
         }
         match taken {
-            Taken::Accepted { .. } | Taken::Ignored => HookReply::json(202, &json!({ "accepted": true })),
-            Taken::Refused(reason) => HookReply::refused(403, &reason),
-            Taken::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
+            IngestOutcome::Accepted { .. } | IngestOutcome::Ignored => {
+                HookReply::json(202, &json!({ "accepted": true }))
+            }
+            IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
+            IngestOutcome::Later(_) => HookReply::refused(503, "it could not be kept now; send it again"),
         }
     }
 
-    async fn press(&self, inlet: &Inlet, user: &str, body: &[u8]) -> HookReply {
-        match serde_json::from_slice::<Pressed>(body) {
+    async fn press(&self, inlet: &InboundPipeline, user: &str, body: &[u8]) -> HookReply {
+        match serde_json::from_slice::<PagePress>(body) {
             Ok(pressed) if is_of(&pressed.conversation, user) => {
                 let told = inlet
-                    .press(&Press {
+                    .press(&ButtonPress {
                         reason: None,
                         question: pressed.question,
                         choice: pressed.choice,
@@ -416,7 +428,7 @@ impl Web {
     }
 
     /// The conversation as it changes.
-    fn events(&self, inlet: &Inlet, user: &str, asked: &Asked) -> Served {
+    fn events(&self, inlet: &InboundPipeline, user: &str, asked: &PageQuery) -> HookResponse {
         let conversation = asked.value("conversation").to_owned();
         let (true, Ok(after)) = (is_of(&conversation, user), asked.value("after").parse::<u64>()) else {
             return HookReply::refused(400, "the query is wrong").into();
@@ -478,7 +490,7 @@ impl Web {
                 }
             }
         });
-        Served {
+        HookResponse {
             reply: HookReply {
                 status: 200,
                 content_type: Some("text/event-stream"),
@@ -491,7 +503,7 @@ impl Web {
     }
 
     /// A file that the agent sent, only ever as a download.
-    fn file(&self, user: &str, asked: &Asked) -> Served {
+    fn file(&self, user: &str, asked: &PageQuery) -> HookResponse {
         let (id, conversation) = (asked.value("file"), asked.value("conversation"));
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !is_of(conversation, user) || id.is_empty() || id.starts_with('.') || !id.chars().all(plain) {
@@ -515,7 +527,7 @@ impl Web {
         let (send, stream) = mpsc::channel(1);
         // silent-ok: there is room for one
         let _sent = send.try_send(Bytes::from(data));
-        Served {
+        HookResponse {
             reply: HookReply {
                 status: 200,
                 content_type: Some("application/octet-stream"),
@@ -533,7 +545,7 @@ fn id_fits(id: &str) -> bool {
     (8..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-fn hook_cookie(hook: &Hook, name: &str) -> String {
+fn hook_cookie(hook: &HookRequest, name: &str) -> String {
     let pairs = hook.header("cookie").unwrap_or_default().split(';');
     let mut ours = pairs
         .filter_map(|pair| pair.trim().split_once('='))
@@ -547,8 +559,8 @@ fn broken(error: &std::io::Error) -> HookReply {
 }
 
 /// A file of the page.
-fn page(kind: &'static str, body: &str) -> Served {
-    Served {
+fn page(kind: &'static str, body: &str) -> HookResponse {
+    HookResponse {
         reply: HookReply {
             status: 200,
             content_type: Some(kind),
@@ -563,22 +575,26 @@ fn page(kind: &'static str, body: &str) -> Served {
     }
 }
 
-impl Adapter for Web {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            markup: Markup::Html,
+impl ChannelAdapter for WebAdapter {
+    fn abilities(&self) -> PlatformCapabilities {
+        PlatformCapabilities {
+            markup: MarkupFormat::Html,
             code: CodeBlock::Element,
             // The same id is the same entry.
             idempotent: true,
             buttons: true,
             edits: true,
             typing: true,
-            files: Carries::Inside,
-            ..Abilities::plain(MAX_TEXT, Unit::Chars)
+            files: FileSupport::Inside,
+            ..PlatformCapabilities::plain(MAX_TEXT, LengthUnit::Chars)
         }
     }
 
-    fn start<'a>(&'a self, inlet: &'a Inlet, over: &'a CancellationToken) -> Later<'a, Ended> {
+    fn start<'a>(
+        &'a self,
+        inlet: &'a InboundPipeline,
+        over: &'a CancellationToken,
+    ) -> BoxFuture<'a, ChannelDisconnect> {
         inlet.ready();
         Box::pin(async move {
             let resumed = async {
@@ -591,21 +607,21 @@ impl Adapter for Web {
                 () = over.cancelled() => {}
                 () = resumed => {}
             }
-            Ended::broken("the agent ends")
+            ChannelDisconnect::broken("the agent ends")
         })
     }
 
-    fn send<'a>(&'a self, out: &'a Out) -> Later<'a, Delivery> {
+    fn send<'a>(&'a self, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.shows(out, |entry| entry) })
     }
 
-    fn edit<'a>(&'a self, of: &'a str, out: &'a Out) -> Later<'a, Delivery> {
+    fn edit<'a>(&'a self, of: &'a str, out: &'a OutboundMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move { self.changes(of, out, |_, entry| entry) })
     }
 
-    fn ask<'a>(&'a self, asking: &'a Asking) -> Later<'a, Delivery> {
+    fn ask<'a>(&'a self, asking: &'a QuestionMessage) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
-            self.shows(&asking.out, |entry| Entry {
+            self.shows(&asking.out, |entry| PageEntry {
                 question: Some(asking.question.clone()),
                 choices: asking.choices.clone(),
                 ..entry
@@ -613,15 +629,20 @@ impl Adapter for Web {
         })
     }
 
-    fn decided<'a>(&'a self, of: &'a str, out: &'a Out, decision: &'a Decision) -> Later<'a, Delivery> {
+    fn decided<'a>(
+        &'a self,
+        of: &'a str,
+        out: &'a OutboundMessage,
+        decision: &'a Decision,
+    ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             self.changes(of, out, |before, entry| {
-                let decided = before.question.clone().map(|question| Decided {
+                let decided = before.question.clone().map(|question| QuestionDecision {
                     question,
                     yes: decision.yes,
                     by: decision.by.clone(),
                 });
-                Entry {
+                PageEntry {
                     decided,
                     choices: before.choices.clone(),
                     ..entry
@@ -630,7 +651,7 @@ impl Adapter for Web {
         })
     }
 
-    fn typing<'a>(&'a self, conversation: &'a str) -> Later<'a, ()> {
+    fn typing<'a>(&'a self, conversation: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             {
                 let mut typing = self.typing();
@@ -641,7 +662,11 @@ impl Adapter for Web {
         })
     }
 
-    fn serve<'a>(&'a self, inlet: &'a Arc<Inlet>, hook: Hook) -> Later<'a, Served> {
+    fn serve<'a>(
+        &'a self,
+        inlet: &'a Arc<InboundPipeline>,
+        hook: HookRequest,
+    ) -> BoxFuture<'a, HookResponse> {
         Box::pin(self.answer(inlet, hook))
     }
 }

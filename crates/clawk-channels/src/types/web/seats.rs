@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::genuine::{hex, same};
-use crate::pairing::Guesses;
+use crate::pairing::GuessLimiter;
 
 /// How long somebody stays signed in.
 const STAYS: Duration = Duration::from_secs(43_200);
@@ -33,22 +33,22 @@ pub(super) enum SignedIn {
 }
 
 #[derive(Debug, Clone)]
-struct Seat {
+struct SignInSession {
     user: String,
     since: Instant,
 }
 
 /// The people of a channel; cheap to clone.
 #[derive(Clone)]
-pub(super) struct Seats {
+pub(super) struct SignInRegistry {
     /// Name and token.
     people: Arc<Vec<(String, Secret)>>,
     /// By the digest of the cookie: the cookie itself is nowhere.
-    taken: Arc<Mutex<HashMap<String, Seat>>>,
-    guesses: Arc<Mutex<Guesses>>,
+    taken: Arc<Mutex<HashMap<String, SignInSession>>>,
+    guesses: Arc<Mutex<GuessLimiter>>,
 }
 
-impl Seats {
+impl SignInRegistry {
     /// # Errors
     /// A token is empty, or two people have the same.
     pub(super) fn new(people: Vec<(String, Secret)>) -> Result<Self, String> {
@@ -73,11 +73,11 @@ impl Seats {
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<String, Seat>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<String, SignInSession>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn guesses<T>(&self, with: impl FnOnce(&mut Guesses) -> T) -> T {
+    fn guesses<T>(&self, with: impl FnOnce(&mut GuessLimiter) -> T) -> T {
         with(&mut self.guesses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -126,7 +126,7 @@ impl Seats {
         }
         taken.insert(
             digest(&cookie),
-            Seat {
+            SignInSession {
                 user: user.clone(),
                 since: Instant::now(),
             },
@@ -167,11 +167,11 @@ mod tests {
     use clawk_kernel::time::Timestamp;
     use clawk_secrets::Secret;
 
-    use super::{Seats, SignedIn};
+    use super::{SignInRegistry, SignedIn};
 
     #[test]
     fn a_token_becomes_a_cookie_and_guessing_is_slow() {
-        let seats = Seats::new(vec![
+        let seats = SignInRegistry::new(vec![
             ("ann".to_owned(), Secret::new("A", "token-a")),
             ("bob".to_owned(), Secret::new("B", "token-b")),
         ])
@@ -206,7 +206,7 @@ mod tests {
             ("ann".to_owned(), Secret::new("A", "t")),
             ("bob".to_owned(), Secret::new("B", "t")),
         ];
-        assert!(Seats::new(same).is_err());
-        assert!(Seats::new(vec![("ann".to_owned(), Secret::new("A", " "))]).is_err());
+        assert!(SignInRegistry::new(same).is_err());
+        assert!(SignInRegistry::new(vec![("ann".to_owned(), Secret::new("A", " "))]).is_err());
     }
 }

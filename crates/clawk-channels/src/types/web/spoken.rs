@@ -11,18 +11,18 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::asked::is_of;
-use super::log::Who;
-use super::sound::Sound;
-use super::{Web, id_fits};
-use crate::adapter::{HookReply, Incoming, Served};
-use crate::inlet::{Inlet, Taken};
+use super::log::PageEntryAuthor;
+use super::sound::VoicePipeline;
+use super::{WebAdapter, id_fits};
+use crate::adapter::{HookReply, HookResponse, PlatformMessage};
+use crate::inlet::{InboundPipeline, IngestOutcome};
 
 /// Pieces of answers that were spoken to pages and are remembered: none is paid twice in this run.
 const REMEMBERED: usize = 4_096;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Recorded {
+struct PageRecording {
     id: String,
     conversation: String,
     media_type: String,
@@ -32,30 +32,30 @@ struct Recorded {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Speech {
+struct SpeechRequest {
     conversation: String,
     entry: String,
     piece: usize,
 }
 
-impl Web {
+impl WebAdapter {
     /// Accepts a recording of a page: durable, understood after.
-    pub(super) async fn record(&self, inlet: &Arc<Inlet>, user: &str, body: &[u8]) -> HookReply {
+    pub(super) async fn record(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookReply {
         let Some(sound) = &self.sockets.sound else {
             return HookReply::refused(404, "this channel takes no recordings");
         };
-        let recorded = match serde_json::from_slice::<Recorded>(body) {
+        let recorded = match serde_json::from_slice::<PageRecording>(body) {
             Ok(recorded) if id_fits(&recorded.id) && is_of(&recorded.conversation, user) => recorded,
             Ok(_) | Err(_) => return HookReply::refused(400, "the body is wrong"),
         };
         let accepted = HookReply::json(202, &json!({ "accepted": true }));
-        let incoming = Incoming {
+        let incoming = PlatformMessage {
             ids: vec![format!("{}:{}", recorded.conversation, recorded.id)],
             conversation: recorded.conversation,
             direct: true,
             mention: true,
             sender: Some(user.to_owned()),
-            ..Incoming::default()
+            ..PlatformMessage::default()
         };
         if sound.waits(&incoming.conversation, &recorded.id) || inlet.came_before(&incoming).await {
             return accepted;
@@ -63,8 +63,8 @@ impl Web {
         // Nothing is taken from somebody who is not let in; the refusal is the one of any message.
         if !inlet.lets_in(user) {
             return match inlet.message(incoming).await {
-                Taken::Refused(reason) => HookReply::refused(403, &reason),
-                Taken::Accepted { .. } | Taken::Ignored | Taken::Later(_) => {
+                IngestOutcome::Refused(reason) => HookReply::refused(403, &reason),
+                IngestOutcome::Accepted { .. } | IngestOutcome::Ignored | IngestOutcome::Later(_) => {
                     HookReply::refused(503, "it could not be kept now; send it again")
                 }
             };
@@ -89,11 +89,11 @@ impl Web {
     }
 
     /// One piece of an answer as sound; 404 after the last one. A piece is spoken once in a run: it is paid for.
-    pub(super) async fn speech(&self, inlet: &Arc<Inlet>, user: &str, body: &[u8]) -> Served {
+    pub(super) async fn speech(&self, inlet: &Arc<InboundPipeline>, user: &str, body: &[u8]) -> HookResponse {
         let Some(sound) = self.sockets.sound.as_ref().filter(|sound| sound.speaks()) else {
             return HookReply::refused(404, "this channel does not speak").into();
         };
-        let wanted = match serde_json::from_slice::<Speech>(body) {
+        let wanted = match serde_json::from_slice::<SpeechRequest>(body) {
             Ok(wanted) if is_of(&wanted.conversation, user) && inlet.lets_in(user) => wanted,
             Ok(_) | Err(_) => return HookReply::refused(400, "the body is wrong").into(),
         };
@@ -101,9 +101,10 @@ impl Web {
             Ok(entry) => entry,
             Err(error) => return super::broken(&error).into(),
         };
-        let entry = entry.filter(|entry| entry.who == Who::Agent && !entry.live && !entry.refused);
+        let entry =
+            entry.filter(|entry| entry.who == PageEntryAuthor::Agent && !entry.live && !entry.refused);
         let pieces = entry
-            .map(|entry| Sound::pieces(&entry.markdown))
+            .map(|entry| VoicePipeline::pieces(&entry.markdown))
             .unwrap_or_default();
         let Some(piece) = pieces.get(wanted.piece) else {
             return HookReply::refused(404, "nothing more is said").into();
@@ -126,7 +127,7 @@ impl Web {
                 let (send, stream) = mpsc::channel(1);
                 // silent-ok: there is room for one
                 let _sent = send.try_send(Bytes::from(data));
-                Served {
+                HookResponse {
                     reply: HookReply {
                         status: 200,
                         content_type: Some(media_type),

@@ -9,7 +9,7 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -466,7 +466,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut d = json!({"id": (1_000_000 + said.n).to_string(), "channel_id": said.conversation, "content": said.text,
                 "author": {"id": said.sender, "username": "ann"}, "type": 0, "mentions": []});
@@ -480,7 +480,7 @@ impl Fake for Platform {
         })
     }
 
-    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, file: &'a Brought) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let own = format!(
                 "{}/attachments/1/2/f.bin?ex=1&is=2&hm=3",
@@ -497,7 +497,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.dispatch("INTERACTION_CREATE", json!({"id": "7", "application_id": "8", "type": 3, "token": "tok",
                 "data": {"custom_id": carried, "component_type": 2}, "channel_id": on.conversation, "user": {"id": sender}}));

@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cbc::cipher::block_padding::Pkcs7;
 use cbc::cipher::{BlockModeEncrypt as _, KeyIvInit as _};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::broadcast;
@@ -481,7 +481,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (chat, root) = said
                 .conversation
@@ -509,7 +509,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (chat, root) = on.conversation.split_once(':').unwrap_or((&on.conversation, ""));
             let id = format!(

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -222,7 +222,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut message = json!({"id": format!("i{}", said.n), "type": "text", "text": said.text});
             if said.mention {
@@ -235,7 +235,7 @@ impl Fake for Platform {
         })
     }
 
-    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, file: &'a Brought) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut message = json!({"id": format!("i{}", file.n), "type": "file", "fileName": file.name});
             if let Some(size) = file.size {
@@ -251,7 +251,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let direct = on.conversation != "Cgroup";
             // In a direct chat nobody else can press: the platform would say who they are.

@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -310,7 +310,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut content = json!({"msgtype": "m.text", "body": said.text});
             if said.mention {
@@ -330,7 +330,7 @@ impl Fake for Platform {
         })
     }
 
-    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, file: &'a Brought) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let url = file
                 .elsewhere
@@ -352,7 +352,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use clawk_channels::Channels;
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::Value;
 
 /// What somebody says on the platform.
@@ -194,10 +194,10 @@ pub(crate) trait Fake: Send + Sync {
     fn checks_token(&self) -> bool {
         true
     }
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()>;
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()>;
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()>;
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()>;
     /// Somebody sends a file in a direct conversation. Only for platforms that [`Kept::file`] serves.
-    fn brings<'a>(&'a self, _file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, _file: &'a Brought) -> BoxFuture<'a, ()> {
         panic!("{}: no files come in", self.kind())
     }
     fn trouble(&self, trouble: Trouble) {

@@ -10,7 +10,7 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -331,7 +331,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let id = format!("ROBOT1.0_{}", said.n);
             if let Some(group) = said.conversation.strip_prefix("group:") {
@@ -345,7 +345,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, _carried: &'a str, _sender: &'a str, _on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(tokio::time::sleep(Duration::ZERO))
     }
 }

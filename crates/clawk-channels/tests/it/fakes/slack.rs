@@ -10,7 +10,7 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use clawk_kernel::time::Clock as _;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
@@ -385,7 +385,7 @@ impl Fake for Platform {
         true
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let ts = format!("16{:08}.000200", said.n);
             // Whoever names the bot in their own words says where.
@@ -417,7 +417,7 @@ impl Fake for Platform {
         })
     }
 
-    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, file: &'a Brought) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let own = format!("{}/files-pri/T1-F1", self.team.base.lock().unwrap());
             let url = file.elsewhere.clone().unwrap_or(own);
@@ -433,7 +433,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let payload = json!({"type": "block_actions", "user": {"id": sender}, "channel": {"id": on.conversation},
                 "message": {"ts": on.id}, "actions": [{"action_id": "choice-y", "type": "button", "value": carried}]});

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -404,7 +404,7 @@ impl Fake for Platform {
         false
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let chat: i64 = said.conversation.parse().unwrap();
             let kind = if said.direct { "private" } else { "supergroup" };
@@ -427,7 +427,7 @@ impl Fake for Platform {
         })
     }
 
-    fn brings<'a>(&'a self, file: &'a Brought) -> Later<'a, ()> {
+    fn brings<'a>(&'a self, file: &'a Brought) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let from: i64 = self.id(file.person).parse().unwrap();
             let mut document = json!({"file_id": "BQACfile", "file_unique_id": "u", "file_name": file.name, "mime_type": file.media_type});
@@ -440,7 +440,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (chat, from): (i64, i64) = (on.conversation.parse().unwrap(), sender.parse().unwrap());
             self.bring(json!({"callback_query": {

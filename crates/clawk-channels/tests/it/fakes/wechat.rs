@@ -14,8 +14,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use cbc::cipher::block_padding::NoPadding;
 use cbc::cipher::{BlockModeEncrypt as _, KeyIvInit as _};
-use clawk_channels::Hook;
-use clawk_kernel::ports::Later;
+use clawk_channels::HookRequest;
+use clawk_kernel::ports::BoxFuture;
 use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 
@@ -198,7 +198,7 @@ pub(crate) fn encrypted(text: &str, app: &str) -> String {
 }
 
 /// A request with this XML inside.
-pub(crate) fn request(xml: &str) -> Hook {
+pub(crate) fn request(xml: &str) -> HookRequest {
     let sealed = encrypted(xml, APP);
     let at = seconds().to_string();
     let signed = sorted(&[TOKEN, &at, "n", &sealed]);
@@ -274,7 +274,7 @@ impl Fake for Platform {
         false
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.bring(&format!(
                 "<FromUserName><![CDATA[{}]]></FromUserName><MsgType><![CDATA[text]]></MsgType><Content><![CDATA[{}]]></Content><MsgId>{}</MsgId>",
@@ -286,7 +286,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             // Nobody else is in the conversation.
             if on.conversation == sender {

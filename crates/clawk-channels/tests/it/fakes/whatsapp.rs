@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Response};
-use clawk_kernel::ports::Later;
+use clawk_kernel::ports::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -316,7 +316,7 @@ impl Fake for Platform {
         false
     }
 
-    fn says<'a>(&'a self, said: &'a Said) -> Later<'a, ()> {
+    fn says<'a>(&'a self, said: &'a Said) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let message = json!({"from": said.sender, "id": format!("wamid.IN{}", said.n), "timestamp": "1700000000", "type": "text",
                 "text": {"body": said.text}});
@@ -341,7 +341,7 @@ impl Fake for Platform {
         })
     }
 
-    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> Later<'a, ()> {
+    fn press<'a>(&'a self, carried: &'a str, sender: &'a str, on: &'a Sent) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             // Nobody else is in the conversation.
             if on.conversation == sender {

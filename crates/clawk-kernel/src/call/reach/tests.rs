@@ -1,4 +1,4 @@
-use clawk_plan::{Defaults, Plan};
+use clawk_plan::{Plan, PlanDefaults};
 use serde_json::{Value, json};
 
 use super::{check, place};
@@ -6,7 +6,7 @@ use super::{check, place};
 fn plan(network: &Value) -> Plan {
     let sandbox = json!({"name": "s", "level": "none", "capabilities": {"network": network}});
     let sandbox = serde_json::from_value(sandbox).expect("a sandbox");
-    Plan::compile(Some(&sandbox), &Defaults::default())
+    Plan::compile(Some(&sandbox), &PlanDefaults::default())
 }
 
 fn refused(network: &Value, arguments: &Value) -> bool {

@@ -2,12 +2,12 @@
 
 use super::*;
 
-impl Record<'_> {
+impl CallRecord<'_> {
     /// The question is durable before anybody sees it.
     pub(in crate::call) async fn asking(
         &mut self,
-        question: &Question,
-        grant: &Grant,
+        question: &ApprovalQuestion,
+        grant: &ExactGrant,
         verdict: &Verdict,
         approval: Approval,
     ) -> Result<(), CallError> {
@@ -18,13 +18,13 @@ impl Record<'_> {
     /// The question joins the call's next commit.
     pub(in crate::call) fn asks(
         &mut self,
-        question: &Question,
-        grant: &Grant,
+        question: &ApprovalQuestion,
+        grant: &ExactGrant,
         verdict: &Verdict,
         approval: Approval,
     ) {
         self.verdict = Some(verdict.clone());
-        let kept = Kept::of(question, grant, approval, self.caller.door, self.thread.span);
+        let kept = StoredQuestion::of(question, grant, approval, self.caller.door, self.thread.span);
         let bytes = canonical(&kept);
         let payload = ApprovalRequested {
             action_id: &self.request.tool,
@@ -67,7 +67,7 @@ impl Record<'_> {
         self.answer(answer, by, "http", "admin", reason, None);
     }
 
-    pub(in crate::call) fn answered(&mut self, question: &Question, reply: &Reply) {
+    pub(in crate::call) fn answered(&mut self, question: &ApprovalQuestion, reply: &ApprovalReply) {
         let (person, role) = (&reply.person, reply.person.role.to_string());
         let answer = answer_word(reply.answer);
         self.answer(
@@ -80,7 +80,7 @@ impl Record<'_> {
         );
     }
 
-    pub(in crate::call) fn granted(&mut self, held: &Held, reply: &Reply) {
+    pub(in crate::call) fn granted(&mut self, held: &StandingGrant, reply: &ApprovalReply) {
         let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
         let words = EventWords::new(WordField::Shown, &held.shown);
         let payload = ApprovalGranted {

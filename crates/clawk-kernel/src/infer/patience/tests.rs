@@ -1,7 +1,7 @@
-use clawk_manifest::model::{Backoff, ProviderRetry};
+use clawk_manifest::model::{BackoffStrategy, ProviderRetry};
 use proptest::prelude::*;
 
-use super::{ModelOptions, Patience, backoff_ms};
+use super::{ModelOptions, RetryPolicy, backoff_ms};
 use crate::ports::{FaultKind, ProviderError};
 
 fn error(kind: FaultKind, retry_after_ms: Option<u64>) -> ProviderError {
@@ -18,13 +18,13 @@ fn error(kind: FaultKind, retry_after_ms: Option<u64>) -> ProviderError {
 fn retry(max_attempts: u32, initial_delay_ms: u64) -> ProviderRetry {
     ProviderRetry {
         max_attempts,
-        backoff: Backoff::Exponential,
+        backoff: BackoffStrategy::Exponential,
         initial_delay_ms,
     }
 }
 
 /// The waits until it is given up.
-fn waits(mut patience: Patience, error: &ProviderError) -> Vec<u64> {
+fn waits(mut patience: RetryPolicy, error: &ProviderError) -> Vec<u64> {
     std::iter::from_fn(|| patience.after(error, 0))
         .take(10_000)
         .collect()
@@ -33,7 +33,7 @@ fn waits(mut patience: Patience, error: &ProviderError) -> Vec<u64> {
 #[test]
 fn a_rate_limit_is_waited_out_and_counts_as_no_attempt() {
     let limited = error(FaultKind::RateLimited, None);
-    let last = || Patience::new(retry(3, 1000), ModelOptions::RETRY_TIME_MS, true);
+    let last = || RetryPolicy::new(retry(3, 1000), ModelOptions::RETRY_TIME_MS, true);
     assert_eq!(
         waits(last(), &limited),
         [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
@@ -68,7 +68,7 @@ fn other_faults_end_after_their_attempts() {
         (FaultKind::Unreachable, 2),
         (FaultKind::Auth, 0),
     ] {
-        let patience = Patience::new(retry(3, 1000), ModelOptions::RETRY_TIME_MS, true);
+        let patience = RetryPolicy::new(retry(3, 1000), ModelOptions::RETRY_TIME_MS, true);
         assert_eq!(waits(patience, &error(kind, None)).len(), tries, "{kind:?}");
     }
 }
@@ -76,23 +76,23 @@ fn other_faults_end_after_their_attempts() {
 #[test]
 fn where_another_provider_could_answer_a_rate_limit_counts() {
     let limited = error(FaultKind::RateLimited, Some(2_000));
-    let next = Patience::new(retry(2, 10), ModelOptions::RETRY_TIME_MS, false);
+    let next = RetryPolicy::new(retry(2, 10), ModelOptions::RETRY_TIME_MS, false);
     assert_eq!(waits(next, &limited), [2_000]);
-    let next = Patience::new(retry(2, 10), ModelOptions::RETRY_TIME_MS, false);
+    let next = RetryPolicy::new(retry(2, 10), ModelOptions::RETRY_TIME_MS, false);
     assert!(
         waits(next, &error(FaultKind::RateLimited, Some(61_000))).is_empty(),
         "the next one answers sooner"
     );
-    let without_time = Patience::new(retry(2, 10), 0, true);
+    let without_time = RetryPolicy::new(retry(2, 10), 0, true);
     assert_eq!(waits(without_time, &limited), [2_000]);
 }
 
 #[test]
 fn waits_grow_as_declared_and_stay_bounded() {
-    assert_eq!(backoff_ms(Backoff::Exponential, 1000, 1, 0), 1000);
-    assert_eq!(backoff_ms(Backoff::Exponential, 1000, 3, 0), 4000);
-    assert_eq!(backoff_ms(Backoff::Linear, 1000, 3, 0), 3000);
-    assert_eq!(backoff_ms(Backoff::Constant, 1000, 9, 0), 1000);
+    assert_eq!(backoff_ms(BackoffStrategy::Exponential, 1000, 1, 0), 1000);
+    assert_eq!(backoff_ms(BackoffStrategy::Exponential, 1000, 3, 0), 4000);
+    assert_eq!(backoff_ms(BackoffStrategy::Linear, 1000, 3, 0), 3000);
+    assert_eq!(backoff_ms(BackoffStrategy::Constant, 1000, 9, 0), 1000);
 }
 
 proptest! {
@@ -103,7 +103,7 @@ proptest! {
         time_ms in 1u64..300_000, last: bool, random: u64,
     ) {
         const KINDS: [FaultKind; 4] = [FaultKind::RateLimited, FaultKind::ServerFault, FaultKind::Cut, FaultKind::Timeout];
-        let mut patience = Patience::new(retry(max_attempts, initial), time_ms, last);
+        let mut patience = RetryPolicy::new(retry(max_attempts, initial), time_ms, last);
         let (mut waited, mut asked) = (0u64, 0u64);
         for (kind, retry_after) in faults {
             let Some(wait) = patience.after(&error(KINDS[kind], retry_after), random) else { break };

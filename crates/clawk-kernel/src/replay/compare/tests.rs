@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::compare;
 use crate::event::{digest, kind};
-use crate::ports::{Content, Recorded};
-use crate::replay::Divergence;
+use crate::ports::{EventContent, RecordedEvent};
+use crate::replay::ReplayDivergence;
 use crate::time::Timestamp;
 
 const TURN: &str = "0198c0de-0000-7000-8000-000000000001";
@@ -17,13 +17,13 @@ fn id(n: u128) -> String {
 }
 
 /// Events of one turn, in order.
-fn turn(events: &[(&'static str, Value)]) -> Vec<Recorded> {
+fn turn(events: &[(&'static str, Value)]) -> Vec<RecordedEvent> {
     (0..)
         .zip(events)
         .map(|(sequence, (kind, payload))| {
             let mut payload = payload.clone();
             payload["turn"] = json!(TURN);
-            Recorded {
+            RecordedEvent {
                 row: sequence + 1,
                 session: SessionId(Uuid::from_u128(9)),
                 sequence,
@@ -36,10 +36,10 @@ fn turn(events: &[(&'static str, Value)]) -> Vec<Recorded> {
         .collect()
 }
 
-fn divergence(then: &[Recorded], now: &[Recorded]) -> Option<(u64, String, String)> {
+fn divergence(then: &[RecordedEvent], now: &[RecordedEvent]) -> Option<(u64, String, String)> {
     let (_, _, found) = compare(then, now);
     found.map(
-        |Divergence {
+        |ReplayDivergence {
              sequence,
              event_type,
              detail,
@@ -166,7 +166,7 @@ fn how_long_a_spent_limit_asks_to_wait_is_no_difference_and_what_it_says_is() {
         let hash = digest(&bytes);
         let payload = json!({ "action_id": "echo", "request_id": id(1), "result_hash": hash });
         let mut events = turn(&[(kind::ACTION_DENIED, payload)]);
-        events[0].content = Some(Content { digest: hash, bytes });
+        events[0].content = Some(EventContent { digest: hash, bytes });
         events
     };
     assert_eq!(divergence(&denied(10, "spent"), &denied(900, "spent")), None);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{execute, load, request, run, session};
-use crate::Atlases;
+use crate::AtlasSettings;
 use crate::carp::NewSession;
 use crate::testing::{Behaviour, Rig};
 use crate::tests::{allow_all, rig};
@@ -24,11 +24,11 @@ fn desk(action: Value) -> Rig {
         "atlas_version": "1.0", "atlas_id": "com.example.desk", "version": "1.0.0", "name": "Desk",
         "description": "A desk.", "actions": [one],
     });
-    rig.atlases = Atlases {
+    rig.atlases = AtlasSettings {
         loaded: vec![load(&atlas)],
         clock_skew_ms: None,
         served: true,
-        ..Atlases::default()
+        ..AtlasSettings::default()
     };
     rig
 }

@@ -9,7 +9,7 @@ use clawk_proto::MessageId;
 use super::{answered, empty, inbound, parrot, texts};
 use crate::ports::Delivery;
 use crate::testing::{Rig, ScriptedChannel, ScriptedModel};
-use crate::{Kernel, Person, stop};
+use crate::{Kernel, KnownPerson, stop};
 
 /// Conversations, with what each attempt there comes to.
 async fn delivered_by(
@@ -143,7 +143,7 @@ async fn a_stop_of_the_network_holds_answers_back_and_a_failed_turn_is_told_with
     let mut rig = parrot();
     let port = ScriptedChannel::default();
     let kernel = rig.start().await;
-    let ann = Person::admin("test", "ann");
+    let ann = KnownPerson::admin("test", "ann");
     kernel.submit(inbound("room", "1", "hello")).await.unwrap();
     answered(&rig, 1).await;
     kernel

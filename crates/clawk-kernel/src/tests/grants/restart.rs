@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::super::{id, params, rpc, soon};
 use super::{asking, place, reply, void};
 use crate::error::CallError;
-use crate::notice::Answer;
+use crate::notice::ApprovalAnswer;
 use crate::testing::Rig;
-use crate::{Kernel, Reception, kind};
+use crate::{Kernel, ReplyOutcome, kind};
 
 /// Crashes while a question is open; the journal and the files stay.
 async fn crashed_asking(rig: &Rig, arguments: Value) -> clawk_proto::SessionId {
@@ -41,12 +41,12 @@ async fn a_question_survives_a_restart_and_its_answer_counts_once() {
     assert_eq!(open.len(), 1, "open again");
     assert_eq!(open[0].tool, "write");
     assert_eq!(
-        kernel.reply(&id(1), reply(Answer::Approve)).await,
-        Reception::Taken
+        kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await,
+        ReplyOutcome::Taken
     );
     assert_eq!(
-        kernel.reply(&id(1), reply(Answer::Deny)).await,
-        Reception::Nothing,
+        kernel.reply(&id(1), reply(ApprovalAnswer::Deny)).await,
+        ReplyOutcome::Nothing,
         "once"
     );
     assert_eq!(kernel.pending().len(), 0);
@@ -90,7 +90,7 @@ async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
         "a stranger's arguments do not close it"
     );
     fs::write(at.join("sub/f"), "two").unwrap();
-    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
     let outcome = retried(&kernel, json!({"path": "sub/f"})).await;
     void(&rig, &outcome, "content");
 
@@ -101,7 +101,7 @@ async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
         json!({"name": "box", "level": "process", "capabilities": {"network": {"mode": "allow-all"}}});
     rig.manifest = Arc::new(crate::testing::manifest(spec));
     let kernel = rig.start().await;
-    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
     let outcome = retried(&kernel, json!({})).await;
     void(&rig, &outcome, "the sandbox plan");
 
@@ -110,7 +110,7 @@ async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
     crashed_asking(&rig, json!({})).await;
     rig.runner.stand_on("the endpoint", "https://b.example/");
     let kernel = rig.start().await;
-    kernel.reply(&id(1), reply(Answer::Approve)).await;
+    kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
     let outcome = retried(&kernel, json!({})).await;
     void(&rig, &outcome, "the endpoint");
 
@@ -120,8 +120,8 @@ async fn what_was_open_keeps_its_expiry_its_arguments_and_what_was_shown() {
     let kernel = rig.start().await;
     assert_eq!(kernel.pending(), []);
     assert_eq!(
-        kernel.reply(&id(1), reply(Answer::Approve)).await,
-        Reception::Nothing
+        kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await,
+        ReplyOutcome::Nothing
     );
 }
 
@@ -146,8 +146,8 @@ async fn a_clock_that_is_set_between_a_crash_and_the_next_start_keeps_no_questio
         assert_eq!(kernel.pending().len(), 1, "{off_ms}");
         rig.clock.advance_ms(2_000);
         assert_eq!(kernel.pending(), [], "{off_ms}");
-        let late = kernel.reply(&id(1), reply(Answer::Approve)).await;
-        assert_eq!(late, Reception::Nothing, "{off_ms}");
+        let late = kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
+        assert_eq!(late, ReplyOutcome::Nothing, "{off_ms}");
         assert_eq!(rig.runner.runs().len(), 0);
     }
     let (_dir, rig, _) = place();
@@ -155,8 +155,8 @@ async fn a_clock_that_is_set_between_a_crash_and_the_next_start_keeps_no_questio
     rig.clock.set_off_ms(86_400_000);
     let kernel = rig.start().await;
     assert_eq!(kernel.pending(), []);
-    let late = kernel.reply(&id(1), reply(Answer::Approve)).await;
-    assert_eq!(late, Reception::Nothing);
+    let late = kernel.reply(&id(1), reply(ApprovalAnswer::Approve)).await;
+    assert_eq!(late, ReplyOutcome::Nothing);
 }
 
 /// A call waits for its answer, and the wall clock is set meanwhile.
@@ -173,8 +173,10 @@ async fn a_wall_clock_that_jumps_ends_no_question_of_a_call_that_waits() {
         assert_eq!(kernel.pending().len(), 1);
         assert!(kernel.left_ms(&asked) > 299_000 && kernel.left_ms(&asked) <= 300_000);
         assert_eq!(
-            kernel.reply(&asked.request_id, reply(Answer::Approve)).await,
-            Reception::Taken
+            kernel
+                .reply(&asked.request_id, reply(ApprovalAnswer::Approve))
+                .await,
+            ReplyOutcome::Taken
         );
         soon(call).await.unwrap().unwrap();
         assert_eq!(rig.runner.runs().len(), 1);
@@ -188,7 +190,7 @@ async fn an_orderly_stop_leaves_the_question_open_and_the_turn_goes_on_with_it()
         let done = request
             .messages
             .iter()
-            .any(|message| matches!(message, crate::ports::Message::ToolResult { .. }));
+            .any(|message| matches!(message, crate::ports::ModelMessage::ToolResult { .. }));
         Ok(if done {
             crate::testing::says("done")
         } else {
@@ -198,7 +200,7 @@ async fn an_orderly_stop_leaves_the_question_open_and_the_turn_goes_on_with_it()
     rig.models.insert("model".to_owned(), Arc::new(model));
     let kernel = rig.start().await;
     let mut questions = kernel.questions();
-    let session = kernel.open(crate::Door::Cli).await.unwrap();
+    let session = kernel.open(crate::EntryPoint::Cli).await.unwrap();
     session.send("write it").await.unwrap();
     let asked = soon(questions.recv()).await.unwrap();
     kernel.shutdown("test", 1).await;
@@ -211,8 +213,10 @@ async fn an_orderly_stop_leaves_the_question_open_and_the_turn_goes_on_with_it()
     };
     assert_eq!(again.request_id, asked.request_id, "the same question");
     assert_eq!(
-        kernel.reply(&asked.request_id, reply(Answer::Approve)).await,
-        Reception::Taken
+        kernel
+            .reply(&asked.request_id, reply(ApprovalAnswer::Approve))
+            .await,
+        ReplyOutcome::Taken
     );
     while rig.journal.inbox().iter().any(|(_, end)| end.is_none()) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

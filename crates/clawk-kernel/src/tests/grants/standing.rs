@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::super::{id, params, rig, rpc, soon};
 use super::{asking, place, reply, void};
-use crate::notice::Answer;
-use crate::witness::Fact;
-use crate::{Breadth, Kernel, Lasting, Person, Reception, Reply, kind};
+use crate::notice::ApprovalAnswer;
+use crate::witness::GrantPrecondition;
+use crate::{ApprovalReply, GrantLifetime, GrantScope, Kernel, KnownPerson, ReplyOutcome, kind};
 
 #[tokio::test]
 async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
@@ -20,18 +20,18 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
     let call = tokio::spawn(kernel.call(session, params("write", json!({"path": "sub/f"}), 1)));
     let question = soon(questions.recv()).await.unwrap();
     assert_eq!(question.folder, Some(at.join("sub")));
-    let always = Reply {
-        breadth: Breadth::Folder,
-        ..reply(Answer::Always)
+    let always = ApprovalReply {
+        breadth: GrantScope::Folder,
+        ..reply(ApprovalAnswer::Always)
     };
-    assert_eq!(kernel.reply(&id(1), always).await, Reception::Taken);
+    assert_eq!(kernel.reply(&id(1), always).await, ReplyOutcome::Taken);
     call.await.unwrap().unwrap();
     drop(kernel);
     let kernel = rig.start().await;
     let held = kernel.granted();
     assert_eq!(
         (held.len(), held[0].lasting, held[0].by.as_str()),
-        (1, Lasting::Always, "ann")
+        (1, GrantLifetime::Always, "ann")
     );
     let session = rpc(&kernel).await;
     kernel
@@ -42,20 +42,20 @@ async fn standing_grants_cover_what_was_shown_survive_and_are_revocable() {
         let mut questions = kernel.questions();
         let call = tokio::spawn(kernel.call(session, params("write", arguments, n)));
         soon(questions.recv()).await.unwrap();
-        kernel.reply(&id(n), reply(Answer::Deny)).await;
+        kernel.reply(&id(n), reply(ApprovalAnswer::Deny)).await;
         soon(call).await.unwrap().unwrap_err();
     };
     asks(&kernel, json!({"path": "f"}), 3).await;
     asks(&kernel, json!({"path": "sub/../f"}), 4).await;
     asks(&kernel, json!({"path": "subway/f"}), 5).await;
-    let user = Person {
+    let user = KnownPerson {
         role: Role::User,
-        ..Person::admin("slack", "eve")
+        ..KnownPerson::admin("slack", "eve")
     };
     assert!(!kernel.revoke(&held[0].id, &user).await.unwrap());
     assert!(
         kernel
-            .revoke(&held[0].id, &Person::admin("control", "ann"))
+            .revoke(&held[0].id, &KnownPerson::admin("control", "ann"))
             .await
             .unwrap()
     );
@@ -71,7 +71,7 @@ async fn asked(kernel: &Kernel, n: u32) -> Option<String> {
     let mut call = tokio::spawn(kernel.call(session, params("write", json!({"n": 1}), n)));
     let reason = tokio::select! {
         question = questions.recv() => {
-            kernel.reply(&id(n), reply(Answer::Deny)).await;
+            kernel.reply(&id(n), reply(ApprovalAnswer::Deny)).await;
             Some(question.unwrap().reason)
         }
         outcome = &mut call => {
@@ -90,13 +90,13 @@ async fn a_standing_grant_covers_nothing_of_another_program_server_or_manifest()
             "file, dev 1, inode {inode}, size 3, modified {inode}, changed {inode}, sha256 {content}"
         );
         vec![
-            Fact::new("the program `tool`", "/usr/bin/tool"),
-            Fact::new("the folders on the way to `/usr/bin/tool`", inode.to_string()),
-            Fact::new("`/usr/bin/tool`", identity),
-            Fact::new("the MCP server", "https://one.example/mcp"),
+            GrantPrecondition::new("the program `tool`", "/usr/bin/tool"),
+            GrantPrecondition::new("the folders on the way to `/usr/bin/tool`", inode.to_string()),
+            GrantPrecondition::new("`/usr/bin/tool`", identity),
+            GrantPrecondition::new("the MCP server", "https://one.example/mcp"),
         ]
     };
-    for lasting in [Answer::Always, Answer::ApproveForSession] {
+    for lasting in [ApprovalAnswer::Always, ApprovalAnswer::ApproveForSession] {
         let mut rig = rig(asking());
         rig.runner.stand_on_all(program(1, "aa"));
         let kernel = rig.start().await;
@@ -112,7 +112,7 @@ async fn a_standing_grant_covers_nothing_of_another_program_server_or_manifest()
         again(3)
             .await
             .expect("the same content in a new file is the same program");
-        if lasting != Answer::Always {
+        if lasting != ApprovalAnswer::Always {
             continue;
         }
         let mut n = 3;
@@ -151,8 +151,8 @@ async fn an_always_for_a_call_that_is_void_stands_for_nothing() {
     soon(questions.recv()).await.unwrap();
     fs::write(at.join("sub/f"), "another").unwrap();
     assert_eq!(
-        kernel.reply(&id(1), reply(Answer::Always)).await,
-        Reception::Taken
+        kernel.reply(&id(1), reply(ApprovalAnswer::Always)).await,
+        ReplyOutcome::Taken
     );
     let outcome = call.await.unwrap().map(drop);
     void(&rig, &outcome, "changed");

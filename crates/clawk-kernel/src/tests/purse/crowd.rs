@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clawk_proto::method::{DelegateContext, DelegateParams, Task};
+use clawk_proto::method::{DelegateContext, DelegateParams, DelegateTask};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{agent, allow_all, id, rig, rpc};
 use crate::ports::{
-    Completion, Delta, FaultKind, InferRequest, Later, Message, Provider, ProviderError, Usage,
+    BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelMessage, ModelProvider,
+    ProviderError, Usage,
 };
 use crate::testing::{Rig, ScriptedModel, calls, says};
 use crate::{Kernel, kind};
@@ -33,13 +34,13 @@ impl Server {
     }
 }
 
-impl Provider for Server {
+impl ModelProvider for Server {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        _: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         _: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
             let n = self.asked.fetch_add(1, Ordering::SeqCst);
             // The cache key is a parameter, and no part of the prompt.
@@ -72,7 +73,7 @@ impl Provider for Server {
             let worked = request
                 .messages
                 .iter()
-                .filter(|m| matches!(m, Message::ToolResult { .. }))
+                .filter(|m| matches!(m, ModelMessage::ToolResult { .. }))
                 .count();
             let mut completion = match worked {
                 0 => calls(&[("write", json!({"n": n})), ("research", json!({"topic": n}))]),
@@ -114,7 +115,7 @@ fn crowd(tokens: u64) -> Rig {
 fn task(n: u32) -> DelegateParams {
     DelegateParams {
         task_id: id(100_000 + n),
-        task: Task {
+        task: DelegateTask {
             description: format!("dig at {n}"),
             input: None,
         },
@@ -206,13 +207,13 @@ async fn two_hundred_children_never_spend_one_token_more_than_their_parent_has()
 #[derive(Debug)]
 struct Stuck;
 
-impl Provider for Stuck {
+impl ModelProvider for Stuck {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        _: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        _: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
             if serde_json::to_string(request).unwrap().contains("dig at 2") {
                 cancel.cancelled().await;

@@ -9,7 +9,7 @@ use super::{ATTACK, screened, with};
 use crate::error::KernelError;
 use crate::ports::FaultKind;
 use crate::testing::{Rig, ScriptedModel, says};
-use crate::{Door, Talk, kind};
+use crate::{EntryPoint, TalkRequest, kind};
 
 /// A manifest with a model to talk to and a model that judges.
 fn judged(detection: &str, answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Rig {
@@ -19,7 +19,7 @@ fn judged(detection: &str, answer: impl Fn(&str) -> Option<String> + Send + Sync
             request.tools.is_empty() && request.messages.len() == 1,
             "the judge is isolated"
         );
-        let crate::ports::Message::User { text, .. } = &request.messages[0] else {
+        let crate::ports::ModelMessage::User { text, .. } = &request.messages[0] else {
             panic!()
         };
         let marker = text.lines().next().unwrap().strip_prefix("Marker: ").unwrap();
@@ -90,11 +90,15 @@ async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_com
     let kernel = rig.start().await;
     let asked = || {
         let text = "What is the weather in the valley?".to_owned();
-        Talk::new("ann", Some("desk".to_owned()), text, id(1))
+        TalkRequest::new("ann", Some("desk".to_owned()), text, id(1))
     };
     let talk = tokio::spawn({
         let kernel = kernel.clone();
-        async move { kernel.talk(Door::launcher("test"), asked(), &|_, _| ()).await }
+        async move {
+            kernel
+                .talk(EntryPoint::launcher("test"), asked(), &|_, _| ())
+                .await
+        }
     });
     while rig.models["model"].asked().is_empty() {
         tokio::task::yield_now().await;
@@ -104,7 +108,7 @@ async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_com
     assert!(matches!(refused, KernelError::NotReady(_)), "{refused}");
     assert!(!rig.journal.kinds().contains(&kind::MESSAGE_REFUSED.to_owned()));
     let judge = ScriptedModel::new(|request, _| {
-        let crate::ports::Message::User { text, .. } = &request.messages[0] else {
+        let crate::ports::ModelMessage::User { text, .. } = &request.messages[0] else {
             panic!()
         };
         let marker = text.lines().next().unwrap().strip_prefix("Marker: ");
@@ -114,7 +118,9 @@ async fn a_message_whose_judge_the_agents_end_cut_off_is_not_refused_and_may_com
     });
     rig.models.insert("model".to_owned(), Arc::new(judge));
     let kernel = rig.start().await;
-    let told = kernel.talk(Door::launcher("test"), asked(), &|_, _| ()).await;
+    let told = kernel
+        .talk(EntryPoint::launcher("test"), asked(), &|_, _| ())
+        .await;
     assert_eq!(told.unwrap().text, "fine");
 }
 

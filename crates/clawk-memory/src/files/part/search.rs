@@ -1,15 +1,15 @@
 //! Finding entries of a part: by words, by meaning, by key, by time.
 
-use clawk_kernel::ports::{Ask, StoreQuery};
+use clawk_kernel::ports::{MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};
-use clawk_recall::entry::{Found, Used, Vector, Whose, number};
+use clawk_recall::entry::{ConversationFilter, EntrySearchResult, SearchMethod, Vector, number};
 use clawk_recall::way;
 
-use super::{Part, Row};
+use super::{FolderEntryRow, FolderScopeStore};
 
-impl Part {
-    pub(in crate::files) fn ask(&self, store: &Store, ask: &Ask) -> Found {
-        let Ask {
+impl FolderScopeStore {
+    pub(in crate::files) fn ask(&self, store: &Store, ask: &MemorySearch) -> EntrySearchResult {
+        let MemorySearch {
             whose,
             query,
             vector,
@@ -17,11 +17,11 @@ impl Part {
             ..
         } = ask;
         let limit = *limit;
-        let mine = |row: &&Row| whose.holds(&row.kept.mark.whose);
+        let mine = |row: &&FolderEntryRow| whose.holds(&row.kept.mark.whose);
         let hits = match query {
             StoreQuery::Text(text) => return self.by_text(store, whose, text, vector.as_ref(), limit),
             StoreQuery::Key(key) => {
-                let named = |row: &&Row| {
+                let named = |row: &&FolderEntryRow| {
                     row.kept.key.as_ref() == Some(key)
                         || (row.kept.id == *key && store.kind != StoreType::KeyValue)
                 };
@@ -31,11 +31,11 @@ impl Part {
                     .filter(named)
                     .filter(mine)
                     .take(limit)
-                    .map(Row::hit)
+                    .map(FolderEntryRow::hit)
                     .collect()
             }
             StoreQuery::Between(from, to) => {
-                let mut rows: Vec<(&i64, &Row)> = self
+                let mut rows: Vec<(&i64, &FolderEntryRow)> = self
                     .rows
                     .iter()
                     .filter(|(_, row)| (*from..=*to).contains(&row.at))
@@ -45,36 +45,36 @@ impl Part {
                     .map(|(_, row)| row)
                     .filter(mine)
                     .take(limit)
-                    .map(Row::hit)
+                    .map(FolderEntryRow::hit)
                     .collect()
             }
         };
-        Found {
+        EntrySearchResult {
             hits,
-            ..Found::default()
+            ..EntrySearchResult::default()
         }
     }
 
     fn by_text(
         &self,
         store: &Store,
-        whose: &Whose,
+        whose: &ConversationFilter,
         text: &str,
         vector: Option<&Vector>,
         limit: usize,
-    ) -> Found {
+    ) -> EntrySearchResult {
         let mine = |n: i64| {
             self.rows
                 .get(&n)
                 .is_some_and(|row| whose.holds(&row.kept.mark.whose))
         };
         let Some(way) = way::near(store, text, vector) else {
-            return self.found(&self.index.find(text, limit, mine), Used::FullText, limit);
+            return self.found(&self.index.find(text, limit, mine), SearchMethod::FullText, limit);
         };
         let depth = way::depth(limit);
         let numbers: Option<Vec<i64>> = match whose {
-            Whose::All => None,
-            Whose::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
+            ConversationFilter::All => None,
+            ConversationFilter::Of(known) => Some(known.iter().map(|one| number(one)).collect()),
         };
         let keep = |whose: i64| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose));
         let near = self
@@ -94,16 +94,16 @@ impl Part {
         self.found(&fused, way.used, limit)
     }
 
-    fn found(&self, ranked: &[(i64, f64)], used: Used, limit: usize) -> Found {
+    fn found(&self, ranked: &[(i64, f64)], used: SearchMethod, limit: usize) -> EntrySearchResult {
         let hits = ranked.iter().filter_map(|(n, score)| {
             let mut hit = self.rows.get(n)?.hit();
             hit.entry.score = Some(*score);
             Some(hit)
         });
-        Found {
+        EntrySearchResult {
             hits: hits.take(limit).collect(),
             used: Some(used),
-            ..Found::default()
+            ..EntrySearchResult::default()
         }
     }
 }

@@ -8,25 +8,25 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use clawk_kernel::ports::MemoryError;
 
-use super::{MARKDOWN, Part, Row};
-use crate::files::line::{self, Kept, Line, Stamp};
+use super::{FolderEntryRow, FolderScopeStore, MARKDOWN};
+use crate::files::line::{self, EntryFileStamp, StoreChange, StoredLineEntry};
 
-impl Part {
+impl FolderScopeStore {
     /// The file is not as this process left it: a person or a program changed it, or put another one in its place.
     pub(in crate::files) fn was_changed(&self) -> bool {
-        let there = Stamp::of_path(&self.folder.join("entries.jsonl")).ok(); // silent-ok: reading it says why
+        let there = EntryFileStamp::of_path(&self.folder.join("entries.jsonl")).ok(); // silent-ok: reading it says why
         self.seen.is_none() || there != self.seen
     }
 
     /// After so many bytes were added.
     pub(super) fn look(&mut self, added: u64) {
-        let now = Stamp::of_file(&self.log).ok(); // silent-ok: it is read again then
+        let now = EntryFileStamp::of_file(&self.log).ok(); // silent-ok: it is read again then
         let expected = self.seen.map(|seen| seen.length);
         self.seen = now.filter(|now| expected.is_some_and(|before| before + added == now.length));
     }
 
     pub(super) fn written(&self) -> io::Result<(Vec<u8>, String)> {
-        let mut all: BTreeMap<i64, (&Row, Option<&String>)> = BTreeMap::new();
+        let mut all: BTreeMap<i64, (&FolderEntryRow, Option<&String>)> = BTreeMap::new();
         all.extend(self.rows.iter().map(|(n, row)| (*n, (row, None))));
         all.extend(
             self.aside
@@ -35,21 +35,21 @@ impl Part {
         );
         let mut jsonl = Vec::new();
         let mut number = 0;
-        let mut add = |line: &Line| -> io::Result<()> {
+        let mut add = |line: &StoreChange| -> io::Result<()> {
             number += 1;
             jsonl.extend(line::bytes(line, self.seals(), number)?);
             Ok(())
         };
         for (row, instead) in all.values() {
-            add(&Line {
+            add(&StoreChange {
                 keep: vec![row.kept.clone()],
-                ..Line::default()
+                ..StoreChange::default()
             })?;
             if let Some(instead) = instead {
-                add(&Line {
+                add(&StoreChange {
                     aside: vec![row.kept.id.clone()],
                     instead: (*instead).clone(),
-                    ..Line::default()
+                    ..StoreChange::default()
                 })?;
             }
         }
@@ -57,19 +57,19 @@ impl Part {
             let row = self.rows.get(n)?;
             Some((row.kept.id.clone(), model.clone(), hex::encode(bytes)))
         });
-        let line = Line {
+        let line = StoreChange {
             vectors: vectors.collect(),
-            ..Line::default()
+            ..StoreChange::default()
         };
         if !line.is_empty() {
             add(&line)?;
         }
-        let live: Vec<Kept> = self.rows.values().map(|row| row.kept.clone()).collect();
+        let live: Vec<StoredLineEntry> = self.rows.values().map(|row| row.kept.clone()).collect();
         Ok((jsonl, self.markdown(&live)))
     }
 
     /// Entries for people; nothing of an encrypted store.
-    pub(super) fn markdown(&self, kept: &[Kept]) -> String {
+    pub(super) fn markdown(&self, kept: &[StoredLineEntry]) -> String {
         let mut text = String::new();
         if self.sealed {
             return text;
@@ -134,7 +134,7 @@ impl Part {
         match done {
             Ok(log) => {
                 (self.log, self.dead, self.lines) = (log, 0, lines);
-                self.seen = Stamp::of_file(&self.log).ok(); // silent-ok: it is read again then
+                self.seen = EntryFileStamp::of_file(&self.log).ok(); // silent-ok: it is read again then
                 let live: Vec<i64> = self.rows.keys().copied().collect();
                 self.packed.retain(|(_, n), _| live.binary_search(n).is_ok());
                 Ok(())

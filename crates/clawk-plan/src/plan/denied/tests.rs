@@ -6,7 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::Denied;
-use crate::{Defaults, Own, Plan, Refusal};
+use crate::{Plan, PlanDefaults, RuntimeFiles, SandboxRefusal};
 
 /// `ws` with files at two depths; `alias` and `second` lead to it, `ws/inner` to a folder of it, `up` to the folder itself.
 fn lab() -> (TempDir, PathBuf) {
@@ -47,7 +47,7 @@ fn plan(mount: &str, denied: &str, base: &Path) -> Plan {
     let sandbox = json!({"name": "s", "level": "process", "capabilities": {"filesystem": {
         "mode": "scoped", "mount_paths": [{"path": mount, "permissions": "rw"}], "denied_paths": [denied]}}});
     let given = serde_json::from_value(sandbox).unwrap();
-    Plan::compile(Some(&given), &Defaults::default()).keeping(&Own::nothing(), base)
+    Plan::compile(Some(&given), &PlanDefaults::default()).keeping(&RuntimeFiles::nothing(), base)
 }
 
 /// Ways to write the folder `ws`.
@@ -126,7 +126,7 @@ proptest! {
         let (pattern, only) = pattern;
         let plan = plan(&mount, &format!("{}/{ws}/{pattern}", root.display()), &root);
         if only.is_empty() {
-            prop_assert!(matches!(plan.available(), Err(Refusal::Unavailable { .. })), "what can't be held is refused");
+            prop_assert!(matches!(plan.available(), Err(SandboxRefusal::Unavailable { .. })), "what can't be held is refused");
             return Ok(());
         }
         let denied = FILES.into_iter().filter(|file| plan.filesystem().denies(&root.join(file), &root));
@@ -203,7 +203,7 @@ fn long_chains_of_links_and_too_many_alternatives_are_refused() {
     }
     for text in ["l0/x", "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}"] {
         match plan("ws", text, &root).available() {
-            Err(Refusal::Unavailable {
+            Err(SandboxRefusal::Unavailable {
                 mechanism, missing, ..
             }) => {
                 assert_eq!(mechanism, "denied_paths");

@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::{GroupName, Groups};
-use super::identity::Identity;
+use super::cgroup::{GroupName, RunCgroups};
+use super::identity::ToolIdentity;
 use super::init::{self, BUILD, RUN};
-use super::order::Enclosure;
-use super::world::{self, Seen};
-use super::{NAMESPACES, Ready, attend, hand, mounts, prepare, reap, word};
-use crate::child::{Streams, sys};
-use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report};
+use super::order::SandboxEnclosure;
+use super::world::{self, HostObservation};
+use super::{CellPrerequisites, NAMESPACES, attend, hand, mounts, prepare, reap, word};
+use crate::child::{OrderStreams, sys};
+use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorReport};
 use clawk_plan::plan::FsMode;
 
 /// How long its first process may take until it is made.
@@ -30,13 +30,13 @@ const PATIENCE: Timespec = Timespec {
 const MAX_OWNERS: usize = 16;
 
 /// A first process that waits for an order, with everything around it that does not depend on one. Dropping it ends it.
-pub(in crate::child) struct Blank {
+pub(in crate::child) struct PrewarmedSandbox {
     control: UnixStream,
     /// `None`: it has ended.
     first: Option<Pid>,
-    identity: Identity,
-    groups: Groups,
-    seen: Vec<Seen>,
+    identity: ToolIdentity,
+    groups: RunCgroups,
+    seen: Vec<HostObservation>,
     /// The kernel says on this file when the host's mounts have changed.
     table: File,
     /// The host's mounts as the first process visits them. Whoever closes it last waits for the kernel.
@@ -46,21 +46,25 @@ pub(in crate::child) struct Blank {
 /// An order, as the first process of a blank box gets it. The tool's streams come with it, then the socket for its door, then
 /// the id maps in the order of their owners.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Parcel<O> {
+pub(super) struct OrderMessage<O> {
     pub(super) order: O,
     pub(super) outputs: bool,
     pub(super) door: bool,
     pub(super) owners: Vec<(u32, u32)>,
 }
 
-impl Blank {
+impl PrewarmedSandbox {
     /// Makes one, with control groups of this name. `outer` is what the first process must not have, and is given back.
-    pub(in crate::child) fn make<T>(ready: &Ready, name: GroupName, outer: T) -> io::Result<(Self, T)> {
+    pub(in crate::child) fn make<T>(
+        ready: &CellPrerequisites,
+        name: GroupName,
+        outer: T,
+    ) -> io::Result<(Self, T)> {
         let table = File::open("/proc/self/mountinfo")?;
-        let identity = Identity::choose()?;
+        let identity = ToolIdentity::choose()?;
         let network = ready.network_for(identity)?;
         let (control, theirs) = UnixStream::pair()?;
-        let mut groups = Groups::make(&ready.hierarchies, name);
+        let mut groups = RunCgroups::make(&ready.hierarchies, name);
         let user = if identity.dropped { 0 } else { libc::CLONE_NEWUSER };
         let net = if network.is_some() { 0 } else { libc::CLONE_NEWNET };
         let first = match sys::fork_into(NAMESPACES | user | net) {
@@ -100,7 +104,7 @@ impl Blank {
         let mut reader = io::BufReader::new(&self.control).take(MAX_REPORT_BYTES);
         io::BufRead::read_until(&mut reader, b'\n', &mut line)?;
         match serde_json::from_slice(&line)? {
-            Report::Waiting { seen, .. } if self.host.is_some() => self.seen = seen,
+            SupervisorReport::Waiting { seen, .. } if self.host.is_some() => self.seen = seen,
             _ => return Err(io::Error::other("no blank box can be made")),
         }
         Ok(())
@@ -118,10 +122,10 @@ impl Blank {
     pub(super) fn serve(
         mut self,
         socket: &UnixStream,
-        order: &Order,
-        enclosure: &Enclosure,
-        streams: Streams,
-    ) -> io::Result<Option<Streams>> {
+        order: &SandboxOrder,
+        enclosure: &SandboxEnclosure,
+        streams: OrderStreams,
+    ) -> io::Result<Option<OrderStreams>> {
         // A door that was opened can't be taken back.
         let early = !enclosure.door || self.is_fresh(enclosure);
         let fits = early && fits(enclosure) && self.groups.limit(order);
@@ -149,7 +153,12 @@ impl Blank {
         ended.map(|()| None)
     }
 
-    fn hand_over(&self, order: &Order, enclosure: &Enclosure, streams: &Streams) -> io::Result<()> {
+    fn hand_over(
+        &self,
+        order: &SandboxOrder,
+        enclosure: &SandboxEnclosure,
+        streams: &OrderStreams,
+    ) -> io::Result<()> {
         let owners = match self.identity.dropped {
             true => mounts::owners(enclosure),
             false => Vec::new(),
@@ -163,7 +172,7 @@ impl Blank {
         fds.extend(streams.output.iter().flatten().map(AsFd::as_fd));
         fds.extend(streams.door.iter().map(AsFd::as_fd));
         fds.extend(idmaps.iter().map(AsFd::as_fd));
-        let text = serde_json::to_vec(&Parcel {
+        let text = serde_json::to_vec(&OrderMessage {
             order,
             outputs: streams.output.is_some(),
             door: streams.door.is_some(),
@@ -173,7 +182,7 @@ impl Blank {
     }
 
     /// The host would still give the very same one.
-    fn is_fresh(&self, enclosure: &Enclosure) -> bool {
+    fn is_fresh(&self, enclosure: &SandboxEnclosure) -> bool {
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         let [table] = fds;
@@ -182,7 +191,7 @@ impl Blank {
     }
 }
 
-impl Drop for Blank {
+impl Drop for PrewarmedSandbox {
     fn drop(&mut self) {
         if let Some(first) = self.first.take() {
             let _ = rustix::process::kill_process(first, Signal::KILL); // silent-ok: it has ended
@@ -193,6 +202,6 @@ impl Drop for Blank {
 }
 
 /// The host's own view, and the node for a machine, are no part of a blank box.
-fn fits(enclosure: &Enclosure) -> bool {
+fn fits(enclosure: &SandboxEnclosure) -> bool {
     enclosure.filesystem.mode != FsMode::Full && !enclosure.kvm
 }

@@ -15,7 +15,7 @@ use rustix::process::Pid;
 
 pub(crate) use self::name::GroupName;
 pub(crate) use self::stale::{remove_left, remove_stale};
-use crate::launch::wire::{Hit, Order};
+use crate::launch::wire::{ReportedLimit, SandboxOrder};
 
 /// How often a group is tried to be made, where the kernel says that others are at work in the same place.
 const TRIES: u32 = 6;
@@ -27,14 +27,14 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 const OWN_PROCESSES: u64 = 1;
 
 /// Which hierarchies are mounted where, and which groups we are in: lines of `mountinfo` and `cgroup`.
-pub(super) struct Hierarchies {
+pub(super) struct CgroupHierarchies {
     mounts: String,
     own: String,
     /// The kernel says on this file when mounts have changed. Without it, they are read each time.
     table: Option<std::fs::File>,
 }
 
-impl Hierarchies {
+impl CgroupHierarchies {
     pub(super) fn read() -> Self {
         let table = std::fs::File::open("/proc/self/mountinfo").ok(); // silent-ok: see the field
         let mut read = Self {
@@ -71,7 +71,7 @@ impl Hierarchies {
 
 /// The groups of one run.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(super) struct RunCgroups {
     name: GroupName,
     /// The groups' folders, locked as long as the supervisor lives. By this another clawk sees that they are in use, also one in
     /// another process namespace, which can't look for the supervisor.
@@ -83,10 +83,10 @@ pub(super) struct Groups {
     unified: bool,
 }
 
-impl Groups {
+impl RunCgroups {
     /// Makes what can be made here, without limits yet. What is missing is another mechanism's to hold.
-    pub(super) fn make(hierarchies: &Hierarchies, name: GroupName) -> Self {
-        let Hierarchies { mounts, own, .. } = hierarchies;
+    pub(super) fn make(hierarchies: &CgroupHierarchies, name: GroupName) -> Self {
+        let CgroupHierarchies { mounts, own, .. } = hierarchies;
         let made = Self::unified(mounts, own, name.as_str());
         let made = made.unwrap_or_else(|| Self::single(mounts, own, name.as_str()));
         Self { name, ..made }
@@ -165,7 +165,7 @@ impl Groups {
     }
 
     /// Sets the order's limits; what can't be limited is given up. True: all that was made holds.
-    pub(super) fn limit(&mut self, order: &Order) -> bool {
+    pub(super) fn limit(&mut self, order: &SandboxOrder) -> bool {
         let set = |group: &Path, file: &str, value: &str| std::fs::write(group.join(file), value).is_ok();
         let bytes = (order.memory_mb << 20).to_string();
         let most = (order.max_processes + OWN_PROCESSES).to_string();
@@ -275,7 +275,7 @@ impl Groups {
     }
 
     /// The limit that was hit so far.
-    pub(super) fn hit(&self) -> Option<Hit> {
+    pub(super) fn hit(&self) -> Option<ReportedLimit> {
         let counted = |path: &Option<PathBuf>, file: &str, key: &str| {
             let text = short_file(&path.as_ref()?.join(file))?; // silent-ok: an old kernel counts less
             let line = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -287,11 +287,11 @@ impl Groups {
             "memory.oom_control"
         };
         if counted(&self.memory, oom, "oom_kill ").is_some_and(|kills| kills > 0) {
-            return Some(Hit::Memory);
+            return Some(ReportedLimit::Memory);
         }
         counted(&self.pids, "pids.events", "max ")
             .is_some_and(|refused| refused > 0)
-            .then_some(Hit::Processes)
+            .then_some(ReportedLimit::Processes)
     }
 
     /// Removes the groups.

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use super::pieces::is_folder;
-use super::view::{View, copy_of, open_host};
+use super::view::{SandboxView, copy_of, open_host};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
 
 /// Taken from the host, read-only, where they exist: libraries, certificates, names of services, alternatives, and what
@@ -35,7 +35,7 @@ const TAKEN: [&str; 19] = [
 ];
 
 /// Makes `/etc` in the view.
-pub(super) fn make(view: &mut View) -> io::Result<()> {
+pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     view.folder(Path::new("/etc"))?;
     let etc = view.open(Path::new("/etc"))?;
     let (uid, gid) = (view.identity.uid, view.identity.gid);

@@ -16,7 +16,7 @@ use seccompiler::{
 
 use rustix::process::WaitOptions;
 
-use super::order::Judged;
+use super::order::GuardedCalls;
 use super::{allowed, guard};
 use crate::child::sys;
 
@@ -128,7 +128,7 @@ const NEVER_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[i64] = &[libc::SYS_nfsservctl];
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The filter of a box.
 pub(super) struct Filter {
@@ -140,27 +140,27 @@ pub(super) struct Filter {
 /// One place for each kind of box, by [`kind_of`].
 static MADE: [OnceLock<Filter>; 12] = [const { OnceLock::new() }; 12];
 
-fn kind_of(strict: bool, own: bool, judged: Judged) -> usize {
+fn kind_of(strict: bool, own: bool, judged: GuardedCalls) -> usize {
     let guard = match judged {
-        Judged::Nothing => 0,
-        Judged::All => 1,
-        Judged::Changes => 2,
+        GuardedCalls::Nothing => 0,
+        GuardedCalls::All => 1,
+        GuardedCalls::Changes => 2,
     };
     usize::from(strict) | usize::from(own) << 1 | guard << 2
 }
 
 /// The filter of this kind of box, made once by a process: boxes that are forked from it afterwards share it.
-pub(super) fn of(strict: bool, own: bool, judged: Judged) -> io::Result<&'static Filter> {
+pub(super) fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<&'static Filter> {
     let place = MADE
         .get(kind_of(strict, own, judged))
         .ok_or_else(|| io::Error::other("seccomp: no such kind"))?;
     if let Some(made) = place.get() {
         return Ok(made);
     }
-    let program = Lists::of(strict, own, judged)?.program()?;
+    let program = SyscallLists::of(strict, own, judged)?.program()?;
     Ok(place.get_or_init(|| Filter {
         program,
-        notifies: judged != Judged::Nothing,
+        notifies: judged != GuardedCalls::Nothing,
     }))
 }
 
@@ -168,7 +168,7 @@ pub(super) fn of(strict: bool, own: bool, judged: Judged) -> io::Result<&'static
 /// container: `calls`, namespaces by `clone`, devices, and sockets of any family. The runtime's own list has to refuse these to the
 /// tool. `unknown` are calls that nobody has.
 pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u8>> {
-    let mut lists = Lists::without_makers(true, false, Judged::Nothing)?;
+    let mut lists = SyscallLists::without_makers(true, false, GuardedCalls::Nothing)?;
     for call in calls {
         lists.never.remove(call);
         lists.allowed.get_or_insert_default().insert(*call);
@@ -186,11 +186,11 @@ pub(crate) fn install(bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Boxes of these kinds are the commonest.
-const COMMON: [(bool, bool, Judged); 4] = [
-    (true, false, Judged::Nothing),
-    (true, false, Judged::All),
-    (true, false, Judged::Changes),
-    (true, true, Judged::Nothing),
+const COMMON: [(bool, bool, GuardedCalls); 4] = [
+    (true, false, GuardedCalls::Nothing),
+    (true, false, GuardedCalls::All),
+    (true, false, GuardedCalls::Changes),
+    (true, true, GuardedCalls::Nothing),
 ];
 
 /// Makes the commonest ones ahead; to be called by a process of one thread. They are made by a process that ends with that: what is
@@ -234,7 +234,7 @@ fn hear_common(mut from: File) -> io::Result<()> {
         if let Some(place) = MADE.get(kind_of(strict, own, judged)) {
             place.get_or_init(|| Filter {
                 program,
-                notifies: judged != Judged::Nothing,
+                notifies: judged != GuardedCalls::Nothing,
             });
         }
     }
@@ -260,22 +260,22 @@ fn failed(error: seccompiler::BackendError) -> io::Error {
 }
 
 /// What is said about calls, in the order in which it counts.
-struct Lists {
+struct SyscallLists {
     /// Refused: always where there are no rules, else where a rule fits.
-    never: Rules,
+    never: SyscallRules,
     /// Sockets of other families and kinds: where a rule fits.
-    family: Rules,
+    family: SyscallRules,
     /// As if the kernel did not have them.
     unknown: BTreeSet<i64>,
     /// Nothing but these.
     allowed: Option<BTreeSet<i64>>,
     /// The guard answers: always where there are no rules, else where a rule fits.
-    guarded: Rules,
+    guarded: SyscallRules,
 }
 
-impl Lists {
+impl SyscallLists {
     /// `own`: our own file tools, which may open with `openat2`.
-    fn of(strict: bool, own: bool, judged: Judged) -> io::Result<Self> {
+    fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
         let mut lists = Self::without_makers(strict, own, judged)?;
         makers(&mut lists.never).map_err(failed)?;
         sockets(&mut lists.family).map_err(failed)?;
@@ -283,12 +283,12 @@ impl Lists {
     }
 
     /// The same but for what makes namespaces, devices and sockets.
-    fn without_makers(strict: bool, own: bool, judged: Judged) -> io::Result<Self> {
+    fn without_makers(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
         let mut unknown: BTreeSet<i64> = UNKNOWN.iter().copied().collect();
         if own {
             unknown.remove(&libc::SYS_openat2);
         }
-        let mut never: Rules = NEVER
+        let mut never: SyscallRules = NEVER
             .iter()
             .chain(NEVER_HERE)
             .map(|call| (*call, Vec::new()))
@@ -302,13 +302,13 @@ impl Lists {
             calls
         });
         let guarded = match judged {
-            Judged::Nothing => Rules::new(),
-            Judged::All => guard::calls(false).map_err(failed)?,
-            Judged::Changes => guard::calls(true).map_err(failed)?,
+            GuardedCalls::Nothing => SyscallRules::new(),
+            GuardedCalls::All => guard::calls(false).map_err(failed)?,
+            GuardedCalls::Changes => guard::calls(true).map_err(failed)?,
         };
         Ok(Self {
             never,
-            family: Rules::new(),
+            family: SyscallRules::new(),
             unknown,
             allowed,
             guarded,
@@ -316,8 +316,8 @@ impl Lists {
     }
 
     /// Everything that is said about one call.
-    fn leaf(&self, call: i64) -> tree::Leaf {
-        let mut leaf = tree::Leaf::new();
+    fn leaf(&self, call: i64) -> tree::FilterLeaf {
+        let mut leaf = tree::FilterLeaf::new();
         for (rules, refusal) in [(&self.never, libc::EPERM), (&self.family, libc::EAFNOSUPPORT)] {
             let Some(rules) = rules.get(&call) else { continue };
             if rules.is_empty() {
@@ -366,7 +366,7 @@ impl Lists {
             .copied()
             .unwrap_or_default();
         // Behind the last that is named, all are alike.
-        let mut runs: Vec<(u32, tree::Leaf)> = Vec::new();
+        let mut runs: Vec<(u32, tree::FilterLeaf)> = Vec::new();
         for call in 0..=most.saturating_add(1) {
             let leaf = self.leaf(call);
             if runs.last().is_none_or(|(_, before)| *before != leaf) {
@@ -382,7 +382,7 @@ impl Lists {
 fn architecture() -> io::Result<BpfProgram> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
     let nothing = SeccompFilter::new(
-        Rules::new(),
+        SyscallRules::new(),
         SeccompAction::Allow,
         SeccompAction::KillProcess,
         arch,
@@ -394,19 +394,19 @@ fn architecture() -> io::Result<BpfProgram> {
     }
 }
 
-type Made<T> = Result<T, seccompiler::BackendError>;
+type FilterResult<T> = Result<T, seccompiler::BackendError>;
 
-fn when(argument: u8, length: Len, op: Op, value: u64) -> Made<SeccompCondition> {
+fn when(argument: u8, length: Len, op: Op, value: u64) -> FilterResult<SeccompCondition> {
     SeccompCondition::new(argument, length, op, value)
 }
 
-fn rule(conditions: Vec<SeccompCondition>) -> Made<SeccompRule> {
+fn rule(conditions: Vec<SeccompCondition>) -> FilterResult<SeccompRule> {
     SeccompRule::new(conditions)
 }
 
 /// Calls that are refused with some arguments only.
-fn arguments(rules: &mut Rules) -> Made<()> {
-    let mut add = |call: i64, conditions: Vec<SeccompCondition>| -> Made<()> {
+fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
+    let mut add = |call: i64, conditions: Vec<SeccompCondition>| -> FilterResult<()> {
         rules.entry(call).or_default().push(rule(conditions)?);
         Ok(())
     };
@@ -449,8 +449,8 @@ fn arguments(rules: &mut Rules) -> Made<()> {
 }
 
 /// What makes namespaces and devices.
-fn makers(rules: &mut Rules) -> Made<()> {
-    let mut add = |call: i64, condition: SeccompCondition| -> Made<()> {
+fn makers(rules: &mut SyscallRules) -> FilterResult<()> {
+    let mut add = |call: i64, condition: SeccompCondition| -> FilterResult<()> {
         rules.entry(call).or_default().push(rule(vec![condition])?);
         Ok(())
     };
@@ -480,7 +480,7 @@ const SYS_FCHMODAT2: i64 = 452;
 
 /// IPv4 and IPv6, streams and datagrams; pairs of local streams. No socket file can be reached: a datagram pair could be
 /// sent to one by name, so it is refused, too.
-fn sockets(rules: &mut Rules) -> Made<()> {
+fn sockets(rules: &mut SyscallRules) -> FilterResult<()> {
     let kind = |wanted: i32| when(1, Len::Dword, Op::MaskedEq(0xf), u64::from(wanted.unsigned_abs()));
     let not = |wanted: i32| when(0, Len::Dword, Op::Ne, u64::from(wanted.unsigned_abs()));
     rules

@@ -19,8 +19,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 use rustix::io::Errno;
 use seccompiler::{SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompRule};
 
-use crate::child::sys::{self, Notice};
-use clawk_plan::own::Kept;
+use crate::child::sys::{self, SyscallNotification};
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Filesystem;
 use clawk_plan::preflight::path::lexical;
 
@@ -118,14 +118,14 @@ pub(crate) struct Guard {
     /// Denied files that have further names, by device and inode.
     pub(crate) aliases: HashSet<(u64, u64)>,
     /// The agent's own files: read, never changed.
-    pub(crate) kept: Kept,
+    pub(crate) kept: RuntimeFileGuard,
 }
 
 /// `fchmodat2`, Linux 6.6: the same number on every architecture.
 const SYS_FCHMODAT2: i64 = 452;
 
 /// Where a name leads: the folder, and the last part.
-struct Name {
+struct ResolvedName {
     folder: OwnedFd,
     last: std::ffi::OsString,
     /// The whole, really.
@@ -142,7 +142,7 @@ impl Guard {
     }
 
     /// Answers this one.
-    pub(crate) fn decide(&self, notice: &Notice) -> io::Result<()> {
+    pub(crate) fn decide(&self, notice: &SyscallNotification) -> io::Result<()> {
         let [a, b, c, d, e, _] = notice.args;
         let here = HERE;
         let result = match notice.call {
@@ -194,12 +194,19 @@ impl Guard {
         Ok(())
     }
 
-    fn open(&self, notice: &Notice, folder: u64, path: u64, flags: u64, mode: u64) -> io::Result<()> {
+    fn open(
+        &self,
+        notice: &SyscallNotification,
+        folder: u64,
+        path: u64,
+        flags: u64,
+        mode: u64,
+    ) -> io::Result<()> {
         let flags = OFlags::from_bits_retain(u32::try_from(flags & 0xffff_ffff).unwrap_or(0));
         let close = flags.contains(OFlags::CLOEXEC);
         let opened = self.opened(notice, folder, path, flags, mode);
         match opened {
-            Ok(Opened::File(fd)) => {
+            Ok(OpenedObject::File(fd)) => {
                 if let Err(error) = sys::answer_with(&self.listener, notice.id, &fd, close) {
                     let number = error.raw_os_error().unwrap_or(libc::EACCES);
                     sys::answer(&self.listener, notice.id, Err(number));
@@ -207,9 +214,9 @@ impl Guard {
             }
             // The kernel hands no such descriptor over; it opens the name itself. Whatever it finds, nothing can be done with it
             // but by a name that is judged again.
-            Ok(Opened::Place) => sys::let_through(&self.listener, notice.id),
+            Ok(OpenedObject::Place) => sys::let_through(&self.listener, notice.id),
             // Opening a pipe waits for its other end, which may come from another call that waits here.
-            Ok(Opened::Pipe(place)) => {
+            Ok(OpenedObject::Pipe(place)) => {
                 if sys::fork_into(0)?.is_none() {
                     match reopen(&place, flags) {
                         Ok(fd) => drop(sys::answer_with(&self.listener, notice.id, &fd, close)),
@@ -225,12 +232,12 @@ impl Guard {
 
     fn opened(
         &self,
-        notice: &Notice,
+        notice: &SyscallNotification,
         folder: u64,
         path: u64,
         flags: OFlags,
         mode: u64,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<OpenedObject, Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, folder, path)?;
         let resolve = self.resolving(&path);
@@ -246,16 +253,16 @@ impl Guard {
                     return Err(Errno::EXIST);
                 }
                 if flags.contains(OFlags::PATH) {
-                    return Ok(Opened::Place);
+                    return Ok(OpenedObject::Place);
                 }
                 match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
                     FileType::Symlink => Err(Errno::LOOP),
-                    FileType::Fifo if !flags.contains(OFlags::NONBLOCK) => Ok(Opened::Pipe(place)),
+                    FileType::Fifo if !flags.contains(OFlags::NONBLOCK) => Ok(OpenedObject::Pipe(place)),
                     _ if flags.contains(OFlags::TMPFILE) => {
                         let mode = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
-                        reopen_with(&place, flags, mode).map(Opened::File)
+                        reopen_with(&place, flags, mode).map(OpenedObject::File)
                     }
-                    _ => reopen(&place, flags).map(Opened::File),
+                    _ => reopen(&place, flags).map(OpenedObject::File),
                 }
             }
             Err(Errno::NOENT) if creating => {
@@ -276,13 +283,19 @@ impl Guard {
                 )?;
                 // The folder may have been moved meanwhile.
                 self.admit(&fd)?;
-                Ok(Opened::File(fd))
+                Ok(OpenedObject::File(fd))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn rename(&self, notice: &Notice, from: (u64, u64), to: (u64, u64), flags: u64) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        notice: &SyscallNotification,
+        from: (u64, u64),
+        to: (u64, u64),
+        flags: u64,
+    ) -> Result<(), Errno> {
         let from = self.named(notice, from)?;
         let to = self.named(notice, to)?;
         // Neither what is denied, nor a folder that a rule speaks of.
@@ -318,7 +331,13 @@ impl Guard {
         rustix::fs::renameat_with(&from.folder, &from.last, &to.folder, &to.last, flags)
     }
 
-    fn link(&self, notice: &Notice, from: (u64, u64), to: (u64, u64), flags: u64) -> Result<(), Errno> {
+    fn link(
+        &self,
+        notice: &SyscallNotification,
+        from: (u64, u64),
+        to: (u64, u64),
+        flags: u64,
+    ) -> Result<(), Errno> {
         let path = text(notice.pid, from.1)?;
         let (base, path) = start(notice.pid, from.0, path)?;
         let follow = u64::from(AtFlags::SYMLINK_FOLLOW.bits());
@@ -344,7 +363,7 @@ impl Guard {
         rustix::fs::linkat(CWD, by_descriptor, &to.folder, &to.last, AtFlags::SYMLINK_FOLLOW)
     }
 
-    fn truncate(&self, notice: &Notice, path: u64, length: u64) -> Result<(), Errno> {
+    fn truncate(&self, notice: &SyscallNotification, path: u64, length: u64) -> Result<(), Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, u64::MAX - 99, path)?;
         let place = rustix::fs::openat2(
@@ -360,13 +379,13 @@ impl Guard {
         rustix::fs::ftruncate(&file, length)
     }
 
-    fn named(&self, notice: &Notice, (folder, path): (u64, u64)) -> Result<Name, Errno> {
+    fn named(&self, notice: &SyscallNotification, (folder, path): (u64, u64)) -> Result<ResolvedName, Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, folder, path)?;
         self.name(&base, &path)
     }
 
-    fn name(&self, base: &OwnedFd, path: &Path) -> Result<Name, Errno> {
+    fn name(&self, base: &OwnedFd, path: &Path) -> Result<ResolvedName, Errno> {
         let last = path.file_name().ok_or(Errno::BUSY)?.to_owned();
         let parent = path
             .parent()
@@ -375,7 +394,7 @@ impl Guard {
         let flags = PATH_ONLY | OFlags::DIRECTORY;
         let folder = rustix::fs::openat2(base, parent, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
         let real = real(&folder)?.join(&last);
-        Ok(Name { folder, last, real })
+        Ok(ResolvedName { folder, last, real })
     }
 
     /// Whether the opened place may be had.
@@ -405,7 +424,7 @@ impl Guard {
     }
 }
 
-enum Opened {
+enum OpenedObject {
     Place,
     File(OwnedFd),
     Pipe(OwnedFd),

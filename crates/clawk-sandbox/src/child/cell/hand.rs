@@ -7,17 +7,17 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::child::sys;
-use crate::launch::wire::{Call, HEARD, MAX_REQUEST_BYTES};
+use crate::launch::wire::{HEARD, MAX_REQUEST_BYTES, SandboxCall};
 use crate::passing;
 
 /// What the tool's standard streams are.
-pub(super) struct Streams {
+pub(super) struct ToolStreams {
     pub(super) input: OwnedFd,
     /// None: nobody reads it.
     pub(super) output: Option<[OwnedFd; 2]>,
 }
 
-impl Streams {
+impl ToolStreams {
     /// Makes them this process's.
     pub(super) fn take_places(self) -> io::Result<()> {
         sys::stdin_is(&self.input)?;
@@ -77,7 +77,7 @@ pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Ve
 
 /// Waits for the call, all of it, and says that it has come. Called by what becomes the tool, behind all walls; it ends with the
 /// box's first process.
-pub(super) fn take(calls: &UnixStream) -> io::Result<(Call, Streams)> {
+pub(super) fn take(calls: &UnixStream) -> io::Result<(SandboxCall, ToolStreams)> {
     let (text, fds) = match read_whole(calls)? {
         Some(whole) => whole,
         None => sys::end(1), // whoever could have called is gone
@@ -87,7 +87,7 @@ pub(super) fn take(calls: &UnixStream) -> io::Result<(Call, Streams)> {
         return Err(io::Error::other("the call has no streams"));
     };
     (&mut &*calls).write_all(&[HEARD])?;
-    let streams = Streams {
+    let streams = ToolStreams {
         input,
         output: Some([out, err]),
     };

@@ -12,35 +12,35 @@ use nix::sched::CloneFlags;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::cgroup::Groups;
-use super::identity::Identity;
-use super::order::Enclosure;
-use super::pieces::{Pieces, open_host};
-use super::view::{Built, View};
+use super::cgroup::RunCgroups;
+use super::identity::ToolIdentity;
+use super::order::SandboxEnclosure;
+use super::pieces::{HostPieces, open_host};
+use super::view::{BuiltView, SandboxView};
 use super::{network, wall};
 use crate::child::sys;
-use crate::launch::wire::Order;
+use crate::launch::wire::SandboxOrder;
 use clawk_plan::plan::FsMode;
 
 const OWN: &str = "/proc/self/ns/mnt";
 
 /// A box without an order's part of it.
-pub(super) struct Hull {
+pub(super) struct SandboxTemplate {
     pub(super) held: Vec<String>,
     /// Where the group that weighs is entered. Opened while it has a name.
     weight: Option<OwnedFd>,
-    view: View,
+    view: SandboxView,
     /// Of a blank box.
-    host: Option<Host>,
+    host: Option<HostNamespace>,
 }
 
-impl Hull {
+impl SandboxTemplate {
     /// For this order.
     pub(super) fn make(
-        groups: &Groups,
-        identity: Identity,
+        groups: &RunCgroups,
+        identity: ToolIdentity,
         network: Option<OwnedFd>,
-        order: (&Order, &Enclosure),
+        order: (&SandboxOrder, &SandboxEnclosure),
         idmaps: &HashMap<(u32, u32), OwnedFd>,
     ) -> io::Result<Self> {
         let held = separate(groups, identity, network)?;
@@ -48,8 +48,10 @@ impl Hull {
         let (order, enclosure) = order;
         let noting = order.call.is_none();
         let view = match enclosure.filesystem.mode {
-            FsMode::Full => View::of_host(identity, idmaps, noting, enclosure.kvm),
-            FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => View::system(identity, noting, enclosure.kvm),
+            FsMode::Full => SandboxView::of_host(identity, idmaps, noting, enclosure.kvm),
+            FsMode::Deny | FsMode::ReadOnly | FsMode::Scoped => {
+                SandboxView::system(identity, noting, enclosure.kvm)
+            }
         };
         Ok(Self {
             held,
@@ -60,11 +62,15 @@ impl Hull {
     }
 
     /// For an order to come, of any mode but `full`.
-    pub(super) fn ahead(groups: &Groups, identity: Identity, network: Option<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn ahead(
+        groups: &RunCgroups,
+        identity: ToolIdentity,
+        network: Option<OwnedFd>,
+    ) -> io::Result<Self> {
         let held = separate(groups, identity, network)?;
         let weight = groups.open_cpu().map_err(wall("cgroup"))?;
-        let host = Host::leave().map_err(wall("namespaces"))?;
-        let view = View::system(identity, true, false).map_err(wall("mounts"))?;
+        let host = HostNamespace::leave().map_err(wall("namespaces"))?;
+        let view = SandboxView::system(identity, true, false).map_err(wall("mounts"))?;
         view.enter().map_err(wall("mounts"))?;
         // Whether the way is open, somebody should know before he relies on it.
         host.visit(&view.root, || Ok(())).map_err(wall("namespaces"))?;
@@ -77,7 +83,7 @@ impl Hull {
     }
 
     /// What of the host it was made from, and the host's view. `None`: it has its order.
-    pub(super) fn blank(&self) -> Option<(&[super::world::Seen], &OwnedFd)> {
+    pub(super) fn blank(&self) -> Option<(&[super::world::HostObservation], &OwnedFd)> {
         let host = self.host.as_ref()?;
         Some((&self.view.notes.seen, &host.namespace))
     }
@@ -85,10 +91,10 @@ impl Hull {
     /// Puts the order's part in, and makes the view this process's root. What is held is told so far.
     pub(super) fn finish(
         self,
-        (order, enclosure): (&Order, &Enclosure),
-        identity: Identity,
+        (order, enclosure): (&SandboxOrder, &SandboxEnclosure),
+        identity: ToolIdentity,
         idmaps: &HashMap<(u32, u32), OwnedFd>,
-    ) -> io::Result<(Built, Vec<String>)> {
+    ) -> io::Result<(BuiltView, Vec<String>)> {
         let Self {
             mut held,
             weight,
@@ -97,11 +103,11 @@ impl Hull {
         } = self;
         if order.call.is_some() {
             // It does not wait: nobody will look again.
-            view.notes = super::world::Notes::default();
+            view.notes = super::world::ObservationLog::default();
         }
         let mut notes = std::mem::take(&mut view.notes);
         let workdir = order.workdir.as_deref().map(Path::new);
-        let mut gather = || Pieces::gather(enclosure, identity, idmaps, workdir, &mut notes);
+        let mut gather = || HostPieces::gather(enclosure, identity, idmaps, workdir, &mut notes);
         let pieces = match &host {
             Some(host) => host.visit(&view.root, gather),
             None => gather(),
@@ -124,7 +130,11 @@ impl Hull {
 }
 
 /// The namespaces that are made or entered from inside, and the groups that count.
-fn separate(groups: &Groups, identity: Identity, network: Option<OwnedFd>) -> io::Result<Vec<String>> {
+fn separate(
+    groups: &RunCgroups,
+    identity: ToolIdentity,
+    network: Option<OwnedFd>,
+) -> io::Result<Vec<String>> {
     groups
         .enter()
         .map_err(|error| io::Error::other(format!("cgroup: {error}")))?;
@@ -142,14 +152,14 @@ fn separate(groups: &Groups, identity: Identity, network: Option<OwnedFd>) -> io
 }
 
 /// A mount namespace with the host's mounts, which this process has left and can still visit.
-struct Host {
+struct HostNamespace {
     namespace: OwnedFd,
     /// This process's root there, which need not be the namespace's.
     root: OwnedFd,
     home: OwnedFd,
 }
 
-impl Host {
+impl HostNamespace {
     /// Leaves it for a copy.
     fn leave() -> io::Result<Self> {
         sys::make_all_private()?;

@@ -24,14 +24,14 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
 
 /// The tool's ids.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Identity {
+pub(super) struct ToolIdentity {
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// Without a user namespace: clawk is root and gives its power up.
     pub(super) dropped: bool,
 }
 
-impl Identity {
+impl ToolIdentity {
     pub(super) fn choose() -> io::Result<Self> {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if !uid.is_root() {

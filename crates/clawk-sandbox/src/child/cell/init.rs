@@ -12,18 +12,18 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::blank::Parcel;
-use super::cgroup::Groups;
+use super::blank::OrderMessage;
+use super::cgroup::RunCgroups;
 use super::guard::Guard;
-use super::hand::{self, Streams};
-use super::hull::Hull;
-use super::identity::Identity;
-use super::order::Enclosure;
-use super::world::Seen;
+use super::hand::{self, ToolStreams};
+use super::hull::SandboxTemplate;
+use super::identity::ToolIdentity;
+use super::order::SandboxEnclosure;
+use super::world::HostObservation;
 use super::{filter, inside, landlock, rlimits, view, wall};
 use crate::child::{sys, tell, tree};
 use crate::launch::PORT;
-use crate::launch::wire::{Call, Order, Report, SupervisorId};
+use crate::launch::wire::{SandboxCall, SandboxOrder, SupervisorId, SupervisorReport};
 use clawk_plan::plan::Filesystem;
 
 /// Supervisor to first process: the groups and id maps are in place; start the tool; ask the tool to end.
@@ -38,10 +38,10 @@ const PROGRAM_FD: i32 = 5;
 const CALLS_FD: i32 = 6;
 
 /// What the first process is given.
-pub(super) struct Init<'a> {
-    pub(super) order: &'a Order,
-    pub(super) enclosure: &'a Enclosure,
-    pub(super) identity: Identity,
+pub(super) struct SandboxInit<'a> {
+    pub(super) order: &'a SandboxOrder,
+    pub(super) enclosure: &'a SandboxEnclosure,
+    pub(super) identity: ToolIdentity,
     pub(super) idmaps: HashMap<(u32, u32), OwnedFd>,
     pub(super) control: UnixStream,
     /// The tool's standard input, or what the call comes by.
@@ -49,22 +49,22 @@ pub(super) struct Init<'a> {
     /// The tool's output, unless it comes with the call.
     pub(super) output: Option<[OwnedFd; 2]>,
     pub(super) door: Option<OwnedFd>,
-    pub(super) groups: Groups,
+    pub(super) groups: RunCgroups,
     /// A network namespace of its own, where one was made ahead.
     pub(super) network: Option<OwnedFd>,
     /// Of a blank box.
-    pub(super) hull: Option<Hull>,
+    pub(super) hull: Option<SandboxTemplate>,
 }
 
 /// The first process of a blank box: makes what no order changes, waits for one, and goes on as any other.
 pub(super) fn wait_for_order(
     control: UnixStream,
-    identity: Identity,
-    groups: Groups,
+    identity: ToolIdentity,
+    groups: RunCgroups,
     network: Option<OwnedFd>,
 ) -> ! {
     let parcel = expect(&control, BUILD)
-        .and_then(|()| Hull::ahead(&groups, identity, network))
+        .and_then(|()| SandboxTemplate::ahead(&groups, identity, network))
         .and_then(|hull| Ok((ordered(&control, &hull)?, hull)));
     let ((parcel, fds), hull) = match parcel {
         Ok(parcel) => parcel,
@@ -85,7 +85,7 @@ pub(super) fn wait_for_order(
     let (Some(enclosure), true) = (&parcel.order.enclosure, output.is_some() == parcel.outputs) else {
         sys::end(1)
     };
-    let init = Init {
+    let init = SandboxInit {
         order: &parcel.order,
         enclosure,
         identity,
@@ -102,7 +102,10 @@ pub(super) fn wait_for_order(
 }
 
 /// Says what a blank box is made from, and waits for its order.
-fn ordered(control: &UnixStream, hull: &Hull) -> io::Result<(Parcel<Order>, Vec<OwnedFd>)> {
+fn ordered(
+    control: &UnixStream,
+    hull: &SandboxTemplate,
+) -> io::Result<(OrderMessage<SandboxOrder>, Vec<OwnedFd>)> {
     if let Some((seen, host)) = hull.blank() {
         super::send_descriptor(control, host.as_fd())?;
         let seen = seen.to_vec();
@@ -114,9 +117,9 @@ fn ordered(control: &UnixStream, hull: &Hull) -> io::Result<(Parcel<Order>, Vec<
     }
 }
 
-fn waiting(seen: Vec<Seen>) -> Report {
+fn waiting(seen: Vec<HostObservation>) -> SupervisorReport {
     let supervisor = SupervisorId::default();
-    Report::Waiting { supervisor, seen }
+    SupervisorReport::Waiting { supervisor, seen }
 }
 
 fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
@@ -129,14 +132,14 @@ fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
 }
 
 /// Where what becomes the tool has its call from.
-enum Source<'a> {
-    Order(&'a Call, Streams),
+enum CallSource<'a> {
+    Order(&'a SandboxCall, ToolStreams),
     /// It comes over this socket.
     Socket(OwnedFd),
 }
 
 /// What becomes the tool.
-struct Tool {
+struct ToolProcess {
     main: Pid,
     /// The guard's, if there is one.
     listener: Option<OwnedFd>,
@@ -144,7 +147,7 @@ struct Tool {
     started: OwnedFd,
 }
 
-impl Tool {
+impl ToolProcess {
     /// Reads why it could not start, and reaps it; `None`: it runs.
     fn fault(&self) -> io::Result<Option<io::Error>> {
         let mut fault = String::new();
@@ -158,16 +161,16 @@ impl Tool {
 }
 
 /// The view, the filter, the program by descriptor, the ends of children.
-type Walls = (view::Built, &'static filter::Filter, Option<OwnedFd>, OwnedFd);
+type BuiltEnclosure = (view::BuiltView, &'static filter::Filter, Option<OwnedFd>, OwnedFd);
 
-impl Init<'_> {
+impl SandboxInit<'_> {
     /// Never returns: the process ends with the box.
     pub(super) fn live(mut self) -> ! {
         let code = match self.run() {
             Ok(()) => 0,
             Err(error) => {
                 let reason = error.to_string();
-                let _ = tell(&self.control, &Report::Refused { reason }); // silent-ok: the supervisor is gone
+                let _ = tell(&self.control, &SupervisorReport::Refused { reason }); // silent-ok: the supervisor is gone
                 1
             }
         };
@@ -180,9 +183,9 @@ impl Init<'_> {
             Some(call) => {
                 expect(&self.control, RUN)?;
                 let (input, output) = (self.input.try_clone()?, self.output.take());
-                Source::Order(call, Streams { input, output })
+                CallSource::Order(call, ToolStreams { input, output })
             }
-            None => Source::Socket(self.input.try_clone()?),
+            None => CallSource::Socket(self.input.try_clone()?),
         };
         let waits = self.order.call.is_none();
         let tool = self.fork_tool(source, own, filter)?;
@@ -192,8 +195,8 @@ impl Init<'_> {
             tell(&self.control, &waiting(seen))?;
         }
         self.until_started(&tool, waits)?;
-        let Tool { main, listener, .. } = tool;
-        tell(&self.control, &Report::Started)?;
+        let ToolProcess { main, listener, .. } = tool;
+        tell(&self.control, &SupervisorReport::Started)?;
         let guard = listener.map(|listener| Guard {
             listener,
             itself: 1,
@@ -209,7 +212,7 @@ impl Init<'_> {
         let swept = sweep();
         tell(
             &self.control,
-            &Report::Ended {
+            &SupervisorReport::Ended {
                 exit_code: status.exit_status(),
                 signal: status.terminating_signal(),
                 hit: None,
@@ -219,13 +222,13 @@ impl Init<'_> {
     }
 
     /// Puts up every wall but the filter, which the tool installs last.
-    fn build(&mut self) -> io::Result<Walls> {
+    fn build(&mut self) -> io::Result<BuiltEnclosure> {
         let both = (self.order, self.enclosure);
         let hull = match self.hull.take() {
             Some(hull) => hull,
             None => {
                 expect(&self.control, BUILD)?;
-                Hull::make(
+                SandboxTemplate::make(
                     &self.groups,
                     self.identity,
                     self.network.take(),
@@ -277,7 +280,7 @@ impl Init<'_> {
         );
         tell(
             &self.control,
-            &Report::Enclosed {
+            &SupervisorReport::Enclosed {
                 mechanisms: held,
                 missing: Vec::new(),
                 supervisor: SupervisorId::default(),
@@ -301,10 +304,10 @@ impl Init<'_> {
     /// around it, and is about to execute the program or to wait for its call.
     fn fork_tool(
         &self,
-        source: Source<'_>,
+        source: CallSource<'_>,
         own: Option<OwnedFd>,
         filter: &filter::Filter,
-    ) -> io::Result<Tool> {
+    ) -> io::Result<ToolProcess> {
         let (hand_in, hand_out) = UnixStream::pair()?;
         let (started, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(main) = sys::fork_into(0)? else {
@@ -323,7 +326,7 @@ impl Init<'_> {
         };
         // The end of the output must be the end of the tool's processes.
         drop((writer, hand_out, source));
-        let mut tool = Tool {
+        let mut tool = ToolProcess {
             main,
             listener: None,
             started,
@@ -345,7 +348,7 @@ impl Init<'_> {
 
     /// Waits until the tool's program runs; in a box that waits, also for its call, and for the supervisor, who says nothing then
     /// but that it is over.
-    fn until_started(&self, tool: &Tool, waits: bool) -> io::Result<()> {
+    fn until_started(&self, tool: &ToolProcess, waits: bool) -> io::Result<()> {
         loop {
             // Without a guard, or a call that may come, their places look at the first's descriptor again.
             let asked = tool.listener.as_ref().unwrap_or(&tool.started).as_fd();
@@ -379,7 +382,7 @@ impl Init<'_> {
     /// Becomes the tool, or says why not.
     fn become_tool(
         &self,
-        source: Source<'_>,
+        source: CallSource<'_>,
         [fault, hand]: [BorrowedFd<'_>; 2],
         moved: &Cell<bool>,
         own: Option<&OwnedFd>,
@@ -402,11 +405,11 @@ impl Init<'_> {
         let (fault, hand) = (high(fault)?, high(hand)?);
         let own = own.map(|own| high(own.as_fd())).transpose()?;
         let (given, calls) = match source {
-            Source::Order(call, streams) => {
+            CallSource::Order(call, streams) => {
                 streams.take_places()?;
                 (Some(call), None)
             }
-            Source::Socket(calls) => (None, Some(high(calls.as_fd())?)),
+            CallSource::Socket(calls) => (None, Some(high(calls.as_fd())?)),
         };
         sys::move_to(&fault, FAULT_FD)?;
         moved.set(true);
@@ -490,7 +493,7 @@ fn install(filter: &filter::Filter, waits: bool) -> io::Result<()> {
 }
 
 /// Executes the program. Returns only the reason why it could not.
-fn execute(call: &Call, own: bool) -> io::Result<io::Error> {
+fn execute(call: &SandboxCall, own: bool) -> io::Result<io::Error> {
     let args = texts(std::iter::once(call.program.as_str()).chain(call.args.iter().map(String::as_str)))?;
     let env: Vec<String> = call
         .env

@@ -4,11 +4,11 @@ use std::io;
 
 use rustix::net::{AddressFamily, SocketType};
 
-use super::identity::Identity;
+use super::identity::ToolIdentity;
 use crate::child::sys;
 
 /// Looks, and ends the process: 0 when every wall holds. A wall that does not is named.
-pub(super) fn look(identity: Identity) -> io::Result<std::convert::Infallible> {
+pub(super) fn look(identity: ToolIdentity) -> io::Result<std::convert::Infallible> {
     let refused = |what: &str, held: bool| {
         if held {
             Ok(())

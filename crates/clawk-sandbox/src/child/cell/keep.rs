@@ -9,11 +9,11 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::masks;
 use super::pieces::named;
-use super::view::{View, attach, copy_of};
+use super::view::{SandboxView, attach, copy_of};
 use crate::child::sys::{self, ATTR_RDONLY};
 
 /// Covers what is there of the own files and lies in a writable mount.
-pub(super) fn put(view: &mut View) -> io::Result<()> {
+pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
     if view.kept.is_empty() {
         return Ok(());
     }
@@ -39,7 +39,7 @@ pub(super) fn put(view: &mut View) -> io::Result<()> {
 }
 
 /// The deepest piece of the host that shows it may be written.
-fn is_writable(view: &View, name: &Path) -> bool {
+fn is_writable(view: &SandboxView, name: &Path) -> bool {
     let depth = |roots: &[PathBuf]| {
         let holders = roots.iter().filter(|root| name.starts_with(root));
         holders.map(|root| root.components().count()).max()
@@ -48,7 +48,7 @@ fn is_writable(view: &View, name: &Path) -> bool {
 }
 
 /// A link has no content of its own: no mount covers it.
-fn is_link(view: &View, name: &Path) -> io::Result<bool> {
+fn is_link(view: &SandboxView, name: &Path) -> io::Result<bool> {
     let (Some(folder), Some(last)) = (name.parent(), name.file_name()) else {
         return Ok(false);
     };

@@ -6,11 +6,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
-use super::view::{View, copy_of, open_host, tmpfs};
+use super::view::{SandboxView, copy_of, open_host, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
 
 /// Puts the node in its place.
-pub(super) fn show(view: &mut View) -> io::Result<()> {
+pub(super) fn show(view: &mut SandboxView) -> io::Result<()> {
     let path = Path::new("/dev/kvm");
     let host = open_host(path).map_err(|error| io::Error::other(format!("/dev/kvm: {error}")))?;
     let copy = if view.identity.dropped {

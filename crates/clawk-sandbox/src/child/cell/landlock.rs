@@ -11,7 +11,7 @@ use landlock::{
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use super::view::Built;
+use super::view::BuiltView;
 
 /// Oldest interface that lets a tool work: before, nothing could be moved to another folder (Linux 5.19). Cutting files short is
 /// part of the next one (Linux 6.2); with this one read-only mounts alone hold that, and the mechanism's name tells.
@@ -54,7 +54,7 @@ fn abi_of(number: i32) -> ABI {
 
 /// Restricts this process and what it starts. `own` is a program that may be executed though the view doesn't hold it.
 /// Gives the mechanism's name for the trace.
-pub(super) fn restrict(view: &Built, own: Option<impl AsFd>) -> io::Result<String> {
+pub(super) fn restrict(view: &BuiltView, own: Option<impl AsFd>) -> io::Result<String> {
     let number = offered();
     if number < OLDEST {
         return Err(io::Error::other(

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::order::Enclosure;
+use super::order::SandboxEnclosure;
 use super::pieces::named;
-use super::view::{View, attach, attach_at_root, copy_of, real_path, tmpfs};
+use super::view::{SandboxView, attach, attach_at_root, copy_of, real_path, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
@@ -21,12 +21,12 @@ const MAX_ENTRIES: usize = 50_000;
 
 /// What covers a place: an empty file and an empty folder that nobody may open, on a file system of their own. One of each for
 /// all places of a box: a file system for every place is most of what a view costs.
-pub(super) struct Covers {
+pub(super) struct MaskCovers {
     file: OwnedFd,
     folder: OwnedFd,
 }
 
-impl Covers {
+impl MaskCovers {
     /// Linux before 6.15 copies only what is mounted, so the file system is mounted where no path will lead: in mode `full` below the
     /// view's root, which is not there yet and will hide it; else in a folder of that root, which what is mounted there next hides.
     pub(super) fn make(hidden: Option<&OwnedFd>) -> io::Result<Self> {
@@ -57,7 +57,7 @@ impl Covers {
 }
 
 /// Covers what the plan denies and what exists of it.
-pub(super) fn put(view: &mut View, order: &Enclosure) -> io::Result<()> {
+pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Result<()> {
     let denied = &order.filesystem.denied;
     if denied.is_empty() {
         return Ok(());
@@ -99,7 +99,7 @@ pub(super) fn put(view: &mut View, order: &Enclosure) -> io::Result<()> {
 
 /// Adds the rule under the name that its folder really has in the view, where a link on the way leads elsewhere: the guard
 /// knows real names only.
-fn rename(view: &mut View, entry: &Denied, place: &Path) -> io::Result<()> {
+fn rename(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()> {
     let (folder, name) = match entry.is_pattern() {
         true => (place, None),
         false => (place.parent().unwrap_or(Path::new("/")), place.file_name()),
@@ -158,7 +158,7 @@ fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> 
 }
 
 /// Makes a folder and those above it, up to the writable mount that holds it, mount points: they can't be renamed then.
-pub(super) fn pin(view: &mut View, folder: &Path) -> io::Result<()> {
+pub(super) fn pin(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
     let root = if view.is_full() {
         PathBuf::from("/")
     } else {
@@ -181,8 +181,8 @@ pub(super) fn pin(view: &mut View, folder: &Path) -> io::Result<()> {
 
 /// Existing files and folders below `root` that fit a pattern.
 fn fitting(
-    view: &View,
-    order: &Enclosure,
+    view: &SandboxView,
+    order: &SandboxEnclosure,
     root: &Path,
     left: &mut usize,
     found: &mut Vec<PathBuf>,

@@ -25,7 +25,7 @@ mod view;
 mod watch;
 pub(crate) mod world;
 
-pub(super) use blank::Blank;
+pub(super) use blank::PrewarmedSandbox;
 pub(crate) use cgroup::{GroupName, remove_left, remove_stale};
 pub(crate) use guard::Guard;
 pub(super) use hand::read_whole;
@@ -38,26 +38,26 @@ use std::os::unix::net::UnixStream;
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
-use self::cgroup::{Groups, Hierarchies};
-use self::identity::Identity;
-use self::init::{BUILD, Init, RUN};
-use self::order::Enclosure;
-use super::{Streams, sys};
-use crate::launch::wire::Order;
+use self::cgroup::{CgroupHierarchies, RunCgroups};
+use self::identity::ToolIdentity;
+use self::init::{BUILD, RUN, SandboxInit};
+use self::order::SandboxEnclosure;
+use super::{OrderStreams, sys};
+use crate::launch::wire::SandboxOrder;
 use crate::passing;
 
 /// What every box needs and no call changes, made once by the process that supervisors are forked from.
-pub(super) struct Ready {
-    hierarchies: Hierarchies,
+pub(super) struct CellPrerequisites {
+    hierarchies: CgroupHierarchies,
     /// For the next box: to make one is the longest step of all.
     network: Option<OwnedFd>,
 }
 
-impl Ready {
+impl CellPrerequisites {
     /// The least, so that the first box starts soon: it makes what else it needs itself.
     pub(super) fn make() -> Self {
         Self {
-            hierarchies: Hierarchies::read(),
+            hierarchies: CgroupHierarchies::read(),
             network: None,
         }
     }
@@ -90,7 +90,7 @@ impl Ready {
     }
 
     /// Where it can be used. Its box alone has it: the process that this one was forked from has let go of it.
-    fn network_for(&self, identity: Identity) -> io::Result<Option<OwnedFd>> {
+    fn network_for(&self, identity: ToolIdentity) -> io::Result<Option<OwnedFd>> {
         let network = self.network.as_ref().filter(|_| identity.dropped);
         network.map(OwnedFd::try_clone).transpose()
     }
@@ -111,11 +111,11 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEW
 /// Runs an order in a box to its end; returns when no process of it is left.
 pub(super) fn run(
     socket: &UnixStream,
-    order: &Order,
-    enclosure: &Enclosure,
-    streams: Streams,
-    ready: &Ready,
-    blank: Option<Blank>,
+    order: &SandboxOrder,
+    enclosure: &SandboxEnclosure,
+    streams: OrderStreams,
+    ready: &CellPrerequisites,
+    blank: Option<PrewarmedSandbox>,
 ) -> io::Result<()> {
     let left = match blank {
         Some(blank) => blank.serve(socket, order, enclosure, streams)?,
@@ -124,7 +124,7 @@ pub(super) fn run(
     let Some(streams) = left else {
         return Ok(());
     };
-    let identity = Identity::choose()?;
+    let identity = ToolIdentity::choose()?;
     let mut idmaps = HashMap::new();
     if identity.dropped {
         for owner in mounts::owners(enclosure) {
@@ -135,13 +135,13 @@ pub(super) fn run(
         }
     }
     let network = ready.network_for(identity)?;
-    let mut groups = Groups::make(&ready.hierarchies, GroupName::random()?);
+    let mut groups = RunCgroups::make(&ready.hierarchies, GroupName::random()?);
     groups.limit(order);
     let ended = enclose(
         socket,
         order,
         enclosure,
-        Parts {
+        CellParts {
             identity,
             idmaps,
             streams,
@@ -153,20 +153,20 @@ pub(super) fn run(
     ended
 }
 
-struct Parts {
-    identity: Identity,
+struct CellParts {
+    identity: ToolIdentity,
     idmaps: HashMap<(u32, u32), OwnedFd>,
-    streams: Streams,
+    streams: OrderStreams,
     /// Made ahead.
     network: Option<OwnedFd>,
 }
 
 fn enclose(
     socket: &UnixStream,
-    order: &Order,
-    enclosure: &Enclosure,
-    parts: Parts,
-    groups: &mut Groups,
+    order: &SandboxOrder,
+    enclosure: &SandboxEnclosure,
+    parts: CellParts,
+    groups: &mut RunCgroups,
 ) -> io::Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
     let identity = parts.identity;
@@ -190,13 +190,13 @@ fn enclose(
     })?;
     let Some(first) = started else {
         drop(ours);
-        let Parts {
+        let CellParts {
             identity,
             idmaps,
             streams,
             network,
         } = parts;
-        let init = Init {
+        let init = SandboxInit {
             order,
             enclosure,
             identity,
@@ -233,13 +233,13 @@ fn enclose(
 /// Watches over a box to its end. `told`: somebody else says when its tool starts. `host`: what is to be closed when nobody waits.
 fn attend(
     (socket, control): (&UnixStream, &UnixStream),
-    order: &Order,
+    order: &SandboxOrder,
     first: Pid,
     told: bool,
-    groups: &Groups,
+    groups: &RunCgroups,
     (built, host): (io::Result<()>, Option<OwnedFd>),
 ) -> io::Result<()> {
-    let mut watch = watch::Watch::new(socket, control, order, first, told, groups);
+    let mut watch = watch::SandboxWatch::new(socket, control, order, first, told, groups);
     watch.later = host;
     // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
@@ -256,7 +256,7 @@ fn attend(
 }
 
 /// What the first process can't do itself.
-fn prepare(identity: Identity, first: Pid, groups: &mut Groups) -> io::Result<()> {
+fn prepare(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::Result<()> {
     if !identity.dropped {
         identity
             .map(first)
@@ -267,7 +267,7 @@ fn prepare(identity: Identity, first: Pid, groups: &mut Groups) -> io::Result<()
 }
 
 /// Tells the first process to build the walls, and whether to go on by itself then.
-fn say(groups: &Groups, control: &UnixStream, by_itself: bool) -> io::Result<bool> {
+fn say(groups: &RunCgroups, control: &UnixStream, by_itself: bool) -> io::Result<bool> {
     // Without a group for it, the weight is set between the two.
     let at_once = by_itself && groups.holds_cpu();
     let words: &[u8] = if at_once { &[BUILD, RUN] } else { &[BUILD] };

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::order::Enclosure;
+use super::order::SandboxEnclosure;
 use super::pieces::{open_host, open_mount};
 use clawk_plan::plan::FsMode;
 
@@ -57,7 +57,7 @@ fn unescape(text: &str) -> PathBuf {
 
 /// Owners of everything that will be bound, so that their id maps can be made while there is the power to.
 /// What can't be looked at here is refused when it is bound: it has no map then.
-pub(super) fn owners(order: &Enclosure) -> Vec<(u32, u32)> {
+pub(super) fn owners(order: &SandboxEnclosure) -> Vec<(u32, u32)> {
     let writable = clawk_plan::place::writable(&order.filesystem, &order.base);
     let mut owners: Vec<(u32, u32)> = order
         .binds()

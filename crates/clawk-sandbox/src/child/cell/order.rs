@@ -9,7 +9,7 @@ use clawk_plan::preflight::path::lexical;
 
 /// The enclosing part of an order. Its files may hold secrets: no `Debug`.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Enclosure {
+pub(crate) struct SandboxEnclosure {
     /// What of the host's files is visible.
     pub(crate) filesystem: Filesystem,
     /// The agent's working directory, absolute: relative paths of the plan start here.
@@ -32,40 +32,40 @@ pub(crate) struct Enclosure {
 
 /// One piece of the host in the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bind {
+pub(super) struct HostBind {
     pub(super) path: PathBuf,
     pub(super) writable: bool,
 }
 
-impl Enclosure {
+impl SandboxEnclosure {
     /// Which calls the guard answers: all that name a file, where something is denied that a mount could show; where the agent's
     /// own files could be written, those that change something.
-    pub(super) fn judged(&self) -> Judged {
+    pub(super) fn judged(&self) -> GuardedCalls {
         let files = &self.filesystem;
         let shows = files.mode == FsMode::Full || !self.binds().is_empty();
         match (shows && !self.own, files.denied.is_empty(), files.own.is_empty()) {
-            (true, false, _) => Judged::All,
-            (true, true, false) => Judged::Changes,
-            (false, _, _) | (true, true, true) => Judged::Nothing,
+            (true, false, _) => GuardedCalls::All,
+            (true, true, false) => GuardedCalls::Changes,
+            (false, _, _) | (true, true, true) => GuardedCalls::Nothing,
         }
     }
 
     /// What is bound beyond the system view, shallow ones first. A path that a mount covers already is not repeated.
-    pub(super) fn binds(&self) -> Vec<Bind> {
-        let mut binds: Vec<Bind> = Vec::new();
+    pub(super) fn binds(&self) -> Vec<HostBind> {
+        let mut binds: Vec<HostBind> = Vec::new();
         let mounts = self.filesystem.shown_mounts();
         for (path, writable) in mounts {
             let path = lexical(&self.base, &path);
             match binds.iter_mut().find(|bind| bind.path == path) {
                 // Said twice: the narrower word counts.
                 Some(bind) => bind.writable &= writable,
-                None => binds.push(Bind { path, writable }),
+                None => binds.push(HostBind { path, writable }),
             }
         }
         for path in &self.read_paths {
             let path = lexical(&self.base, path);
             if !binds.iter().any(|bind| path.starts_with(&bind.path)) && !is_system(&path) {
-                binds.push(Bind {
+                binds.push(HostBind {
                     path,
                     writable: false,
                 });
@@ -78,13 +78,13 @@ impl Enclosure {
 
 /// The calls that the guard answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum GuardedCalls {
     Nothing,
     Changes,
     All,
 }
 
-impl Judged {
+impl GuardedCalls {
     /// For the trace; `keeps`: there are own files.
     pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = String> {
         let denied = (self == Self::All).then_some("guard:denied_paths");

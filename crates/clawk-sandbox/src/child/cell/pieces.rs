@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
-use super::identity::Identity;
+use super::identity::ToolIdentity;
 use super::mounts::owner;
-use super::order::{Bind, Enclosure};
-use super::world::Notes;
+use super::order::{HostBind, SandboxEnclosure};
+use super::world::ObservationLog;
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -64,19 +64,19 @@ pub(in crate::child) fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::E
 }
 
 /// All that an order takes of the host.
-pub(super) struct Pieces {
-    pub(super) binds: Vec<Piece>,
+pub(super) struct HostPieces {
+    pub(super) binds: Vec<HostMountPiece>,
     /// A folder of the host.
     pub(super) workdir: Option<PathBuf>,
     /// The agent's own files.
-    pub(super) kept: Kept,
+    pub(super) kept: RuntimeFileGuard,
     /// For the trace.
     pub(super) held: Vec<String>,
 }
 
 /// One of the plan's mounts, or where the program is installed.
-pub(super) struct Piece {
-    pub(super) bind: Bind,
+pub(super) struct HostMountPiece {
+    pub(super) bind: HostBind,
     /// What the host really calls it.
     pub(super) real: PathBuf,
     /// In no place yet; protected as asked for, its owner's files shown as the tool's.
@@ -84,20 +84,20 @@ pub(super) struct Piece {
     pub(super) folder: bool,
 }
 
-impl Pieces {
+impl HostPieces {
     /// To be called where names are the host's. `idmaps`: user namespaces for idmapped mounts, by the owner that they show as the
     /// tool.
     pub(super) fn gather(
-        order: &Enclosure,
-        identity: Identity,
+        order: &SandboxEnclosure,
+        identity: ToolIdentity,
         idmaps: &HashMap<(u32, u32), OwnedFd>,
         workdir: Option<&Path>,
-        notes: &mut Notes,
+        notes: &mut ObservationLog,
     ) -> io::Result<Self> {
         let mut pieces = Self {
             binds: Vec::new(),
             workdir: None,
-            kept: Kept::of(&order.filesystem.own),
+            kept: RuntimeFileGuard::of(&order.filesystem.own),
             held: Vec::new(),
         };
         let owned = clawk_plan::place::writable(&order.filesystem, &order.base);
@@ -121,10 +121,10 @@ impl Pieces {
 
     fn add(
         &mut self,
-        bind: Bind,
+        bind: HostBind,
         owned: &[PathBuf],
         idmaps: Option<&HashMap<(u32, u32), OwnedFd>>,
-        notes: &mut Notes,
+        notes: &mut ObservationLog,
     ) -> io::Result<()> {
         let shown = bind.path.display();
         let fd = open_mount(&bind.path, owned)
@@ -162,7 +162,7 @@ impl Pieces {
         let protect = if bind.writable { 0 } else { ATTR_RDONLY };
         sys::set_attributes(&mount, true, protect | ATTR_NOSUID | ATTR_NODEV, 0)?;
         let folder = is_folder(&fd)?;
-        self.binds.push(Piece {
+        self.binds.push(HostMountPiece {
             bind,
             real,
             mount,

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::launch::wire::Order;
+use crate::launch::wire::SandboxOrder;
 
 /// Largest file a tool may write, bytes.
 const MAX_FILE_BYTES: u64 = 2 << 30;
@@ -15,7 +15,7 @@ const PROCESS_ROOM: u64 = 256;
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
 
 /// Sets them; what is held, for the trace.
-pub(super) fn apply(order: &Order) -> io::Result<Vec<String>> {
+pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
     let data = order
         .memory_mb
         .saturating_mul(2 << 20)

@@ -11,15 +11,15 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
-use super::identity::Identity;
+use super::identity::ToolIdentity;
 use super::mounts::{mount_points, owner};
-use super::order::Enclosure;
-use super::pieces::{Piece, Pieces, is_folder, named};
+use super::order::SandboxEnclosure;
+use super::pieces::{HostMountPiece, HostPieces, is_folder, named};
 pub(super) use super::pieces::{attach, attach_at_root, copy_of, open_host, real_path};
-use super::world::{Notes, Seen};
+use super::world::{HostObservation, ObservationLog};
 use super::{etc, keep, kvm, masks};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
-use clawk_plan::own::Kept;
+use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Denied;
 
 /// The nodes of `/dev`.
@@ -50,10 +50,10 @@ const MAX_TERMINALS: &str = "32";
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A view under construction: begun without an order ([`View::system`]) or with all of the host ([`View::of_host`]), and
-/// finished by what an order asks for ([`View::finish`]).
-pub(super) struct View {
-    pub(super) identity: Identity,
+/// A view under construction: begun without an order ([`SandboxView::system`]) or with all of the host ([`SandboxView::of_host`]), and
+/// finished by what an order asks for ([`SandboxView::finish`]).
+pub(super) struct SandboxView {
+    pub(super) identity: ToolIdentity,
     /// The box's root.
     pub(super) root: OwnedFd,
     /// The root's own device: what may be made there without touching the host. `None` in mode `full`.
@@ -70,28 +70,28 @@ pub(super) struct View {
     /// The denied paths, and what they are called where links on their way have led.
     pub(super) denied: Vec<Denied>,
     /// What covers denied places.
-    pub(super) covers: masks::Covers,
+    pub(super) covers: masks::MaskCovers,
     /// What of the host it was made from.
-    pub(super) notes: Notes,
+    pub(super) notes: ObservationLog,
     /// Folders that can't be moved any more.
     pub(super) pinned: HashSet<PathBuf>,
     /// The agent's own files.
-    pub(super) kept: Kept,
+    pub(super) kept: RuntimeFileGuard,
 }
 
 /// What the later walls need to know of the view.
-pub(super) struct Built {
+pub(super) struct BuiltView {
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
     pub(super) held: Vec<String>,
     pub(super) aliases: HashSet<(u64, u64)>,
     pub(super) denied: Vec<Denied>,
-    pub(super) kept: Kept,
-    pub(super) seen: Vec<Seen>,
+    pub(super) kept: RuntimeFileGuard,
+    pub(super) seen: Vec<HostObservation>,
 }
 
 /// A file system in memory.
-pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<Identity>) -> io::Result<OwnedFd> {
+pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("tmpfs"))?;
     let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
     set("size", &bytes.to_string())?;
@@ -111,8 +111,8 @@ pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<Identity>) -> io::Resu
     )?)
 }
 
-/// The host's root for mode `full`; what is mounted below it follows in [`View::host`].
-fn host_root(identity: Identity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<OwnedFd> {
+/// The host's root for mode `full`; what is mounted below it follows in [`SandboxView::host`].
+fn host_root(identity: ToolIdentity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<OwnedFd> {
     let root = open_host(Path::new("/"))?;
     let copy = copy_of(&root, !identity.dropped).map_err(named("the host's root"))?;
     sys::set_attributes(&copy, true, ATTR_NOSUID | ATTR_NODEV, 0)?;
@@ -125,10 +125,10 @@ fn host_root(identity: Identity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::R
     Ok(copy)
 }
 
-impl View {
+impl SandboxView {
     /// What every box shows but one of mode `full`: programs and libraries, a made-up `/etc`, `/dev`, `/proc`. `kvm`: with the node
     /// for a machine.
-    pub(super) fn system(identity: Identity, noting: bool, kvm: bool) -> io::Result<Self> {
+    pub(super) fn system(identity: ToolIdentity, noting: bool, kvm: bool) -> io::Result<Self> {
         sys::make_all_private()?;
         let root = tmpfs(4 << 20, "755", None)?;
         let skeleton = rustix::fs::fstat(&root)?.st_dev;
@@ -140,7 +140,7 @@ impl View {
 
     /// Mode `full`: everything of the host but what shows kernel and devices.
     pub(super) fn of_host(
-        identity: Identity,
+        identity: ToolIdentity,
         idmaps: &HashMap<(u32, u32), OwnedFd>,
         noting: bool,
         kvm: bool,
@@ -153,10 +153,10 @@ impl View {
         Ok(view)
     }
 
-    fn on(root: OwnedFd, skeleton: Option<u64>, identity: Identity, noting: bool) -> io::Result<Self> {
+    fn on(root: OwnedFd, skeleton: Option<u64>, identity: ToolIdentity, noting: bool) -> io::Result<Self> {
         let covers = match skeleton {
             None => {
-                let covers = masks::Covers::make(None)?;
+                let covers = masks::MaskCovers::make(None)?;
                 attach_at_root(&root).map_err(named("the root"))?;
                 covers
             }
@@ -165,7 +165,7 @@ impl View {
                 rustix::fs::mkdirat(&root, "tmp", Mode::from_raw_mode(0o755))?;
                 let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
                 // Until `/tmp` comes.
-                masks::Covers::make(Some(&rustix::fs::openat(&root, "tmp", flags, Mode::empty())?))?
+                masks::MaskCovers::make(Some(&rustix::fs::openat(&root, "tmp", flags, Mode::empty())?))?
             }
         };
         Ok(Self {
@@ -180,13 +180,13 @@ impl View {
             aliases: HashSet::new(),
             denied: Vec::new(),
             covers,
-            notes: Notes {
+            notes: ObservationLog {
                 taken: noting,
                 owned: identity.dropped,
                 seen: Vec::new(),
             },
             pinned: HashSet::new(),
-            kept: Kept::default(),
+            kept: RuntimeFileGuard::default(),
         })
     }
 
@@ -204,7 +204,12 @@ impl View {
     }
 
     /// What the order asks for beyond that. `memory_mb` bounds what files in memory may take.
-    pub(super) fn finish(&mut self, order: &Enclosure, pieces: Pieces, memory_mb: u64) -> io::Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        order: &SandboxEnclosure,
+        pieces: HostPieces,
+        memory_mb: u64,
+    ) -> io::Result<()> {
         self.memory(memory_mb)?;
         self.files(order)?;
         self.held.extend(pieces.held);
@@ -329,8 +334,8 @@ impl View {
     }
 
     /// One of the plan's mounts, or where the program is installed.
-    fn bind(&mut self, piece: Piece) -> io::Result<()> {
-        let Piece {
+    fn bind(&mut self, piece: HostMountPiece) -> io::Result<()> {
+        let HostMountPiece {
             bind,
             real,
             mount,
@@ -454,7 +459,7 @@ impl View {
     }
 
     /// Files in memory that only this run sees (R37).
-    fn files(&mut self, order: &Enclosure) -> io::Result<()> {
+    fn files(&mut self, order: &SandboxEnclosure) -> io::Result<()> {
         if order.files.is_empty() {
             return Ok(());
         }
@@ -479,7 +484,7 @@ impl View {
             }
         }
         sys::set_attributes(&store, false, ATTR_RDONLY | ATTR_NOEXEC, 0)?;
-        let folder = Path::new(crate::launch::Placed::FOLDER);
+        let folder = Path::new(crate::launch::InMemoryFile::FOLDER);
         if self.skeleton.is_none() {
             return Err(io::Error::other(
                 "files in memory can't be given in the filesystem mode `full`",
@@ -588,8 +593,8 @@ impl View {
         Ok(())
     }
 
-    pub(super) fn built(self) -> Built {
-        Built {
+    pub(super) fn built(self) -> BuiltView {
+        BuiltView {
             readable: self.readable,
             writable: self.writable,
             held: self.held,

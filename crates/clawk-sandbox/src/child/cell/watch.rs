@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
-use super::cgroup::Groups;
+use super::cgroup::RunCgroups;
 use super::init::{END, RUN};
 use crate::child::{limits, tell, tree};
 use crate::launch::wire::{
-    DEADLINE_GRACE_MS, GRACE_MS, Hit, OPENED, Order, Report, SupervisorId, TAKEN, TERMINATE,
+    DEADLINE_GRACE_MS, GRACE_MS, OPENED, ReportedLimit, SandboxOrder, SupervisorId, SupervisorReport, TAKEN,
+    TERMINATE,
 };
 
 /// Shortest and longest pause between two looks at the limits.
@@ -31,14 +32,14 @@ fn after(timeout_ms: Option<u64>) -> Option<Instant> {
 /// Longest report of the first process, bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-pub(super) struct Watch<'a> {
+pub(super) struct SandboxWatch<'a> {
     socket: &'a UnixStream,
     control: &'a UnixStream,
-    order: &'a Order,
+    order: &'a SandboxOrder,
     first: Pid,
     /// Somebody else says when the tool starts.
     told_to_run: bool,
-    groups: &'a Groups,
+    groups: &'a RunCgroups,
     deadline: Option<Instant>,
     kill_at: Option<Instant>,
     look_at: Instant,
@@ -47,11 +48,11 @@ pub(super) struct Watch<'a> {
     /// Threads in the system at the last look.
     threads_then: u64,
     heard: Vec<u8>,
-    hit: Option<Hit>,
+    hit: Option<ReportedLimit>,
     started: bool,
     /// Nothing ran, and the launcher has been told why.
     refused: bool,
-    end: Option<Report>,
+    end: Option<SupervisorReport>,
     /// The last report is told.
     told: bool,
     /// Closed when nobody waits for an answer: the kernel may take its time.
@@ -60,14 +61,14 @@ pub(super) struct Watch<'a> {
     waits: bool,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> SandboxWatch<'a> {
     pub(super) fn new(
         socket: &'a UnixStream,
         control: &'a UnixStream,
-        order: &'a Order,
+        order: &'a SandboxOrder,
         first: Pid,
         told_to_run: bool,
-        groups: &'a Groups,
+        groups: &'a RunCgroups,
     ) -> Self {
         let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096).max(1);
         Self {
@@ -103,7 +104,7 @@ impl<'a> Watch<'a> {
             }
             if self.deadline.is_some_and(|at| at <= now) {
                 self.deadline = None;
-                self.hit = Some(Hit::Time);
+                self.hit = Some(ReportedLimit::Time);
                 self.terminate(now, DEADLINE_GRACE_MS);
             }
             if !self.waits && (self.look_at <= now || self.glance(now)) && self.look(now) {
@@ -184,16 +185,16 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn report(&mut self, report: Report) -> io::Result<()> {
+    fn report(&mut self, report: SupervisorReport) -> io::Result<()> {
         match report {
-            Report::Enclosed {
+            SupervisorReport::Enclosed {
                 mut mechanisms,
                 mut missing,
                 ..
             } => {
                 self.limits(&mut mechanisms, &mut missing);
                 let supervisor = self.supervisor();
-                let report = Report::Enclosed {
+                let report = SupervisorReport::Enclosed {
                     mechanisms,
                     missing,
                     supervisor,
@@ -203,24 +204,24 @@ impl<'a> Watch<'a> {
                     super::word(self.control, &[RUN])?;
                 }
             }
-            Report::Waiting { seen, .. } => {
+            SupervisorReport::Waiting { seen, .. } => {
                 let supervisor = self.supervisor();
-                tell(self.socket, &Report::Waiting { supervisor, seen })?;
+                tell(self.socket, &SupervisorReport::Waiting { supervisor, seen })?;
                 self.later = None;
             }
-            Report::Started => {
+            SupervisorReport::Started => {
                 self.started = true;
-                tell(self.socket, &Report::Started)?;
+                tell(self.socket, &SupervisorReport::Started)?;
             }
-            Report::Refused { reason } if self.started => {
+            SupervisorReport::Refused { reason } if self.started => {
                 // The tool ran; how it ended is not known.
                 let _ = reason; // silent-ok: an end without a status says so
             }
-            Report::Refused { reason } => {
+            SupervisorReport::Refused { reason } => {
                 self.refused = true;
-                tell(self.socket, &Report::Refused { reason })?;
+                tell(self.socket, &SupervisorReport::Refused { reason })?;
             }
-            end @ Report::Ended { .. } => self.end = Some(end),
+            end @ SupervisorReport::Ended { .. } => self.end = Some(end),
         }
         Ok(())
     }
@@ -313,19 +314,19 @@ impl<'a> Watch<'a> {
     }
 
     /// Counts where no group does.
-    fn count(&self) -> Option<Hit> {
+    fn count(&self) -> Option<ReportedLimit> {
         if self.groups.holds_memory() && self.groups.holds_processes() {
             return None;
         }
         let (pids, usage) = tree::scan();
         // The box's first process is ours.
         if !self.groups.holds_processes() && usage.threads > self.order.max_processes + 1 {
-            return Some(Hit::Processes);
+            return Some(ReportedLimit::Processes);
         }
         let over = !self.groups.holds_memory()
             && usage.pages > self.max_pages
             && tree::distinct_pages(&pids) > self.max_pages;
-        over.then_some(Hit::Memory)
+        over.then_some(ReportedLimit::Memory)
     }
 
     /// The last report as soon as it is known: what is left is the first process, which only has to go.
@@ -351,7 +352,7 @@ impl<'a> Watch<'a> {
             ));
         }
         let (exit_code, signal, swept) = match self.end {
-            Some(Report::Ended {
+            Some(SupervisorReport::Ended {
                 exit_code,
                 signal,
                 swept,
@@ -363,7 +364,7 @@ impl<'a> Watch<'a> {
         self.told = true;
         tell(
             self.socket,
-            &Report::Ended {
+            &SupervisorReport::Ended {
                 exit_code,
                 signal,
                 hit,

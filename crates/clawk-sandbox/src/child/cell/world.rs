@@ -13,8 +13,8 @@ use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::order::Enclosure;
-use clawk_plan::place::{Way, trail};
+use super::order::SandboxEnclosure;
+use clawk_plan::place::{PathTrail, trail};
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
 
@@ -23,11 +23,11 @@ const MAX_ENTRIES: usize = 50_000;
 
 /// One thing that was found on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Seen {
+pub(crate) enum HostObservation {
     /// What stands there, links followed; `None`: nothing that could be opened.
     Place {
         path: PathBuf,
-        at: Option<At>,
+        at: Option<HostFileIdentity>,
         /// Where it really is, if the box shows it by that name.
         real: Option<PathBuf>,
     },
@@ -43,7 +43,7 @@ pub(crate) enum Seen {
 
 /// Which file it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct At {
+pub(crate) struct HostFileIdentity {
     dev: u64,
     ino: u64,
     kind: u32,
@@ -51,7 +51,7 @@ pub(crate) struct At {
     owner: Option<(u32, u32)>,
 }
 
-impl At {
+impl HostFileIdentity {
     fn of(stat: &rustix::fs::Stat, owned: bool) -> Self {
         Self {
             dev: stat.st_dev,
@@ -64,19 +64,19 @@ impl At {
 
 /// What a box notes while it is made; nothing, if it does not wait.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct ObservationLog {
     pub(super) taken: bool,
     /// Owners count.
     pub(super) owned: bool,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<HostObservation>,
 }
 
-impl Notes {
+impl ObservationLog {
     /// What was opened.
     pub(super) fn place(&mut self, path: &Path, fd: impl AsFd, real: Option<&Path>) -> io::Result<()> {
         if self.taken {
-            let at = At::of(&rustix::fs::fstat(fd)?, self.owned && real.is_some());
-            self.seen.push(Seen::Place {
+            let at = HostFileIdentity::of(&rustix::fs::fstat(fd)?, self.owned && real.is_some());
+            self.seen.push(HostObservation::Place {
                 path: path.to_path_buf(),
                 at: Some(at),
                 real: real.map(Path::to_path_buf),
@@ -88,7 +88,7 @@ impl Notes {
     /// What was not there.
     pub(super) fn absent(&mut self, path: &Path) {
         if self.taken {
-            self.seen.push(Seen::Place {
+            self.seen.push(HostObservation::Place {
                 path: path.to_path_buf(),
                 at: None,
                 real: None,
@@ -99,7 +99,7 @@ impl Notes {
     /// A link, or that there was none.
     pub(super) fn link(&mut self, path: &Path, target: Option<&Path>) {
         if self.taken {
-            self.seen.push(Seen::Link {
+            self.seen.push(HostObservation::Link {
                 path: path.to_path_buf(),
                 target: target.map(Path::to_path_buf),
             });
@@ -107,14 +107,14 @@ impl Notes {
     }
 
     /// Which files the agent's own are now.
-    pub(super) fn own(&mut self, order: &Enclosure) {
+    pub(super) fn own(&mut self, order: &SandboxEnclosure) {
         if self.taken && !order.filesystem.own.is_empty() {
             self.seen.push(own(order));
         }
     }
 
     /// What the rules lead to now.
-    pub(super) fn denied(&mut self, order: &Enclosure) {
+    pub(super) fn denied(&mut self, order: &SandboxEnclosure) {
         if self.taken {
             self.seen.push(denied(order));
         }
@@ -122,47 +122,49 @@ impl Notes {
 }
 
 /// Whether the host still is what a box found.
-pub(crate) fn still(seen: &[Seen], order: &Enclosure) -> bool {
+pub(crate) fn still(seen: &[HostObservation], order: &SandboxEnclosure) -> bool {
     !seen.is_empty() && seen.iter().all(|one| holds(one, order))
 }
 
-fn holds(seen: &Seen, order: &Enclosure) -> bool {
+fn holds(seen: &HostObservation, order: &SandboxEnclosure) -> bool {
     match seen {
-        Seen::Place { path, at, real } => {
+        HostObservation::Place { path, at, real } => {
             let owned = at.is_some_and(|at| at.owner.is_some());
-            let now = rustix::fs::stat(path).map(|stat| At::of(&stat, owned)).ok(); // silent-ok: not there
+            let now = rustix::fs::stat(path)
+                .map(|stat| HostFileIdentity::of(&stat, owned))
+                .ok(); // silent-ok: not there
             now == *at
                 && real
                     .as_ref()
                     .is_none_or(|real| std::fs::canonicalize(path).is_ok_and(|now| now == *real))
         }
-        Seen::Link { path, target } => std::fs::read_link(path).ok() == *target, // silent-ok: no link
-        Seen::Denied(_) => denied(order) == *seen,
-        Seen::Own(_) => own(order) == *seen,
-        Seen::TooMuch => false,
+        HostObservation::Link { path, target } => std::fs::read_link(path).ok() == *target, // silent-ok: no link
+        HostObservation::Denied(_) => denied(order) == *seen,
+        HostObservation::Own(_) => own(order) == *seen,
+        HostObservation::TooMuch => false,
     }
 }
 
 /// What all rules lead to: covers, pinned folders, further names of denied files, real names behind links.
-fn denied(order: &Enclosure) -> Seen {
-    let mut sum = Sum {
+fn denied(order: &SandboxEnclosure) -> HostObservation {
+    let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
         left: MAX_ENTRIES,
     };
     match sum.all(order) {
-        Some(()) => Seen::Denied(hex::encode(sum.hash.finalize())),
-        None => Seen::TooMuch,
+        Some(()) => HostObservation::Denied(hex::encode(sum.hash.finalize())),
+        None => HostObservation::TooMuch,
     }
 }
 
 /// Which files the agent's own are: those that a box covers, and those whose further names it knows.
-fn own(order: &Enclosure) -> Seen {
-    let mut sum = Sum {
+fn own(order: &SandboxEnclosure) -> HostObservation {
+    let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
         left: MAX_ENTRIES,
     };
     let all = order.filesystem.own.iter().map(|path| {
-        let Way {
+        let PathTrail {
             links,
             names,
             place,
@@ -177,19 +179,19 @@ fn own(order: &Enclosure) -> Seen {
         sum.what(&place)
     });
     match all.collect::<Option<()>>() {
-        Some(()) => Seen::Own(hex::encode(sum.hash.finalize())),
-        None => Seen::TooMuch,
+        Some(()) => HostObservation::Own(hex::encode(sum.hash.finalize())),
+        None => HostObservation::TooMuch,
     }
 }
 
-struct Sum {
+struct DeniedPathsDigest {
     hash: Sha256,
     left: usize,
 }
 
-impl Sum {
+impl DeniedPathsDigest {
     /// `None`: too much to look at.
-    fn all(&mut self, order: &Enclosure) -> Option<()> {
+    fn all(&mut self, order: &SandboxEnclosure) -> Option<()> {
         let rules = &order.filesystem.denied;
         for rule in rules {
             let place = lexical(&order.base, Path::new(rule.fixed_part()));
@@ -272,7 +274,12 @@ impl Sum {
     }
 
     /// Existing files and folders below `root` that fit a pattern.
-    fn fitting(&mut self, root: PathBuf, order: &Enclosure, found: &mut BTreeSet<PathBuf>) -> Option<()> {
+    fn fitting(
+        &mut self,
+        root: PathBuf,
+        order: &SandboxEnclosure,
+        found: &mut BTreeSet<PathBuf>,
+    ) -> Option<()> {
         let mut open = vec![root];
         while let Some(folder) = open.pop() {
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {

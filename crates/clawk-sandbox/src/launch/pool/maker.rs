@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::{Shelf, Supervisor, Waiting, Wish};
-use crate::launch::nursery::Nursery;
+use super::{PoolState, PooledSandbox, PrewarmRequest, SupervisorHandle};
+use crate::launch::nursery::ForkServerClient;
 use crate::launch::run::{receive, send_with};
-use crate::launch::wire::{MAX_REPORT_BYTES, Order, Report, SupervisorId};
+use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorId, SupervisorReport};
 
 /// How long a box may take to be made, milliseconds.
 const MAKING_MS: u64 = 5_000;
@@ -20,15 +20,15 @@ const MAKING_MS: u64 = 5_000;
 /// they can't.
 const AFTER_FAILURE_MS: u64 = 10_000;
 
-pub(super) struct Maker {
-    shelf: Arc<Shelf>,
-    nursery: Arc<Nursery>,
+pub(super) struct SandboxMaker {
+    shelf: Arc<PoolState>,
+    nursery: Arc<ForkServerClient>,
     /// No box of these for a while.
     failed: HashMap<Vec<u8>, Instant>,
 }
 
-impl Maker {
-    pub(super) fn new(shelf: Arc<Shelf>, nursery: Arc<Nursery>) -> Self {
+impl SandboxMaker {
+    pub(super) fn new(shelf: Arc<PoolState>, nursery: Arc<ForkServerClient>) -> Self {
         Self {
             shelf,
             nursery,
@@ -37,8 +37,8 @@ impl Maker {
     }
 
     /// Until the pool is dropped.
-    pub(super) fn serve(mut self, wanted: &Receiver<Wish>) {
-        let mut open: VecDeque<Wish> = VecDeque::new();
+    pub(super) fn serve(mut self, wanted: &Receiver<PrewarmRequest>) {
+        let mut open: VecDeque<PrewarmRequest> = VecDeque::new();
         loop {
             let now = Instant::now();
             let expiry = self.shelf.expire(now);
@@ -70,7 +70,7 @@ impl Maker {
         }
     }
 
-    fn fill(&mut self, wish: &Wish) {
+    fn fill(&mut self, wish: &PrewarmRequest) {
         while !self.failed.contains_key(&wish.key) && self.shelf.lacks(&wish.key) {
             match self.make(wish) {
                 Ok(made) => {
@@ -87,7 +87,7 @@ impl Maker {
         }
     }
 
-    fn make(&self, wish: &Wish) -> io::Result<Waiting> {
+    fn make(&self, wish: &PrewarmRequest) -> io::Result<PooledSandbox> {
         let epoch = self.shelf.epoch();
         let (control, theirs) = UnixStream::pair()?;
         let (calls, called) = UnixStream::pair()?;
@@ -113,14 +113,14 @@ impl Maker {
         };
         control.set_nonblocking(true)?;
         calls.set_nonblocking(true)?;
-        Ok(Waiting {
+        Ok(PooledSandbox {
             key: text.clone(),
             control,
             calls,
             door,
             mechanisms,
             missing,
-            supervisor: Supervisor::of(supervisor)?,
+            supervisor: SupervisorHandle::of(supervisor)?,
             order: Arc::clone(&wish.order),
             seen,
             epoch,
@@ -129,10 +129,14 @@ impl Maker {
     }
 }
 
-type Told = ((Vec<String>, Vec<String>), SupervisorId, Vec<super::Seen>);
+type PrewarmReport = (
+    (Vec<String>, Vec<String>),
+    SupervisorId,
+    Vec<super::HostObservation>,
+);
 
 /// What a box says until it waits.
-fn told(control: &UnixStream) -> io::Result<Told> {
+fn told(control: &UnixStream) -> io::Result<PrewarmReport> {
     let mut reader = BufReader::new(control);
     let mut held = None;
     loop {
@@ -145,14 +149,19 @@ fn told(control: &UnixStream) -> io::Result<Told> {
         }
         match (serde_json::from_slice(&line)?, held.take()) {
             (
-                Report::Enclosed {
+                SupervisorReport::Enclosed {
                     mechanisms, missing, ..
                 },
                 _,
             ) => held = Some((mechanisms, missing)),
-            (Report::Waiting { supervisor, seen }, Some(held)) => return Ok((held, supervisor, seen)),
-            (Report::Refused { reason }, _) => return Err(io::Error::other(reason)),
-            (Report::Waiting { .. } | Report::Started | Report::Ended { .. }, _) => {
+            (SupervisorReport::Waiting { supervisor, seen }, Some(held)) => {
+                return Ok((held, supervisor, seen));
+            }
+            (SupervisorReport::Refused { reason }, _) => return Err(io::Error::other(reason)),
+            (
+                SupervisorReport::Waiting { .. } | SupervisorReport::Started | SupervisorReport::Ended { .. },
+                _,
+            ) => {
                 return Err(io::Error::other("the box speaks out of turn"));
             }
         }
@@ -160,13 +169,13 @@ fn told(control: &UnixStream) -> io::Result<Told> {
 }
 
 /// An order that a box may wait with: the same walls, and nothing of the call.
-pub(in crate::launch) fn without_call(order: &Order) -> Option<Order> {
+pub(in crate::launch) fn without_call(order: &SandboxOrder) -> Option<SandboxOrder> {
     let enclosure = order.enclosure.as_ref()?;
     // Files in memory are the call's own.
     if !order.timed || enclosure.probe || !enclosure.files.is_empty() {
         return None;
     }
-    Some(Order {
+    Some(SandboxOrder {
         call: None,
         timed: true,
         workdir: order.workdir.clone(),

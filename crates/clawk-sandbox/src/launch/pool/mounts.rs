@@ -6,14 +6,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::launch::nursery::groups;
 
-pub(super) struct Mounts {
+pub(super) struct MountWatcher {
     /// The kernel says on this file when the namespace's mounts have changed. Without it, every look is a change.
     table: Option<File>,
     groups: String,
     epoch: u64,
 }
 
-impl Mounts {
+impl MountWatcher {
     pub(super) fn new() -> Self {
         Self {
             table: File::open("/proc/self/mountinfo").ok(), // silent-ok: see `table`

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clawk_plan::Refusal;
+use clawk_plan::SandboxRefusal;
 use clawk_sandbox::{LaunchError, LevelSettings, Spec, container};
 use serde_json::json;
 
@@ -75,7 +75,7 @@ async fn refused_when_changed(settings: &LevelSettings, spec: &Spec, layout: &Pa
         ..settings.clone()
     };
     match with(&fresh).launch(spec).await {
-        Err(LaunchError::Refused(Refusal::Unavailable {
+        Err(LaunchError::Refused(SandboxRefusal::Unavailable {
             mechanism, missing, ..
         })) => {
             assert_eq!(mechanism, "image");
@@ -92,7 +92,7 @@ async fn refused_when_changed(settings: &LevelSettings, spec: &Spec, layout: &Pa
     pinned.container.digest = Some(format!("sha256:{}", "0".repeat(64)));
     assert!(matches!(
         with(&pinned).launch(spec).await,
-        Err(LaunchError::Refused(Refusal::Unavailable { .. }))
+        Err(LaunchError::Refused(SandboxRefusal::Unavailable { .. }))
     ));
 }
 
@@ -118,7 +118,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
     for (at, layer) in bad.into_iter().enumerate() {
         let layout = folder.path().join(format!("layout{at}"));
         super::super::image::write(&layout, &[layer]);
-        let wanted = container::image::Wanted {
+        let wanted = container::image::ImageRequest {
             layout,
             tag: None,
             digest: None,
@@ -131,7 +131,7 @@ fn a_layer_that_leads_out_of_its_root_is_refused() {
     assert!(!outside.join("x").exists());
     let layout = folder.path().join("large");
     super::super::image::write(&layout, &[Layer::default().file("a", &"x".repeat(100_000))]);
-    let wanted = container::image::Wanted {
+    let wanted = container::image::ImageRequest {
         layout,
         tag: None,
         digest: None,

@@ -1,6 +1,6 @@
 //! Runtimes and programs that are missing.
 
-use clawk_plan::{Level, Refusal};
+use clawk_plan::{Level, SandboxRefusal};
 use clawk_sandbox::{LaunchError, Launcher, LevelSettings, Spec, container};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ async fn a_runtime_that_is_not_the_one_asked_for_is_refused() {
     // gVisor is stronger than what is there: nothing else will do.
     let spec = script(&sandbox("container", json!({"runtime": "gvisor"})), "true");
     match launcher().launch(&spec).await {
-        Err(LaunchError::Refused(refusal @ Refusal::Unavailable { .. })) => {
+        Err(LaunchError::Refused(refusal @ SandboxRefusal::Unavailable { .. })) => {
             let data = refusal.data();
             assert_eq!(data["mechanism"], "gvisor", "{data}");
             assert!(data["hint"].as_str().expect("text").contains("runsc"), "{data}");
@@ -34,7 +34,7 @@ async fn without_a_runtime_it_is_refused_with_the_reason() {
     assert!(launcher.known(Level::Container).is_ok(), "nothing was tried yet");
     let spec = script(&sandbox("container", json!({})), "true");
     match launcher.launch(&spec).await {
-        Err(LaunchError::Refused(refusal @ Refusal::Unavailable { .. })) => {
+        Err(LaunchError::Refused(refusal @ SandboxRefusal::Unavailable { .. })) => {
             let data = refusal.data();
             assert_eq!(data["level"], "container");
             assert!(

@@ -8,7 +8,7 @@ mod walls;
 use std::time::{Duration, Instant};
 
 use clawk_plan::Limits;
-use clawk_sandbox::{Launcher, Outcome, Spec, Warm};
+use clawk_sandbox::{LaunchOutcome, Launcher, Spec, WarmPoolLimits};
 
 use super::fresh::{LOOK, facts, scoped};
 use super::{blank, bytes, family, launcher, lives, marked, plan, script, seconds, stat, text, until};
@@ -41,8 +41,8 @@ fn ended(pid: i32) -> bool {
 }
 
 /// As the suites' own, where a blank box waits.
-async fn run(spec: &Spec) -> Outcome {
-    let (launcher, word) = marked(Warm::default());
+async fn run(spec: &Spec) -> LaunchOutcome {
+    let (launcher, word) = marked(WarmPoolLimits::default());
     let supervisor = ready(&launcher, &word).await;
     let outcome = tokio::time::timeout(Duration::from_secs(20), launcher.launch(spec))
         .await
@@ -82,7 +82,7 @@ async fn a_program_sees_the_same_box_as_in_one_made_for_it() {
 async fn a_blank_box_serves_one_call_and_goes_with_its_launcher() {
     let mut taken = 0;
     for _ in 0..10 {
-        let (launcher, word) = marked(Warm::default());
+        let (launcher, word) = marked(WarmPoolLimits::default());
         let supervisor = ready(&launcher, &word).await;
         let spec = script("ls /tmp /dev/shm; echo x > /tmp/left; echo x > /dev/shm/left");
         let outcome = launcher.launch(&spec).await.expect("runs");
@@ -104,7 +104,7 @@ async fn a_blank_box_serves_one_call_and_goes_with_its_launcher() {
 
 #[tokio::test]
 async fn several_calls_at_once_have_a_box_each() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     ready(&launcher, &word).await;
     let spec = script("readlink /proc/self/ns/mnt /proc/self/ns/net; sleep 0.3");
     let runs = tokio::join!(
@@ -130,7 +130,7 @@ async fn what_is_mounted_on_the_host_ends_a_blank_box() {
     std::fs::write(folder.path().join("word"), "old").expect("written");
     let mut spec = scoped(folder.path(), folder.path(), "ro", serde_json::json!([]));
     spec.args = vec!["-c".to_owned(), "cat word".to_owned()];
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     let supervisor = ready(&launcher, &word).await;
     let place = folder.path().display().to_string();
     walls::outside("mount", &["-t", "tmpfs", "none", &place]);
@@ -145,7 +145,7 @@ async fn what_is_mounted_on_the_host_ends_a_blank_box() {
 
 #[tokio::test]
 async fn a_call_that_is_dropped_ends_in_a_blank_box() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     let supervisor = ready(&launcher, &word).await;
     let sleep = seconds();
     let spec = script(&format!("sleep {sleep}"));

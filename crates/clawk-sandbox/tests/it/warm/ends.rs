@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use clawk_plan::Limits;
-use clawk_sandbox::{Launcher, LimitHit, Spec, Warm};
+use clawk_sandbox::{Launcher, LimitHit, Spec, WarmPoolLimits};
 
 use super::{
     blank, family, groups_in_use, groups_left, kill, lives, marked, parent, plan, ready, script, seconds,
@@ -32,7 +32,7 @@ fn zombies() -> Vec<i32> {
 
 #[tokio::test]
 async fn a_box_that_crashed_while_it_waited_is_not_used() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     for which in 0..3 {
         warmed(&launcher, &script("true")).await;
         let (nurseries, supervisors, firsts) = one_waits(&word).await;
@@ -67,7 +67,7 @@ async fn a_box_that_crashed_while_it_waited_is_not_used() {
 
 #[tokio::test]
 async fn idle_boxes_end_and_the_number_is_bounded() {
-    let limits = Warm {
+    let limits = WarmPoolLimits {
         boxes: 2,
         boxes_total: 3,
         idle_ms: 1_500,
@@ -104,9 +104,9 @@ async fn at_once(launcher: &Launcher, spec: &Spec, calls: usize) {
 
 #[tokio::test]
 async fn as_many_wait_as_calls_come_together_and_fewer_when_they_no_longer_do() {
-    let (launcher, _) = marked(Warm {
+    let (launcher, _) = marked(WarmPoolLimits {
         idle_ms: 1_500,
-        ..Warm::default()
+        ..WarmPoolLimits::default()
     });
     at_once(&launcher, &script("true"), 1).await;
     ready(&launcher, 1).await;
@@ -134,7 +134,7 @@ async fn as_many_wait_as_calls_come_together_and_fewer_when_they_no_longer_do() 
 
 #[tokio::test]
 async fn boxes_end_with_their_launcher() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     warmed(&launcher, &script("true")).await;
     // That of the call that has been answered may still be on its way out.
     until("not one box and a blank one", || family(&word).1.len() == 2).await;
@@ -183,7 +183,7 @@ async fn boxes_end_with_a_clawk_that_is_killed() {
 
 #[tokio::test]
 async fn deadlines_limits_and_a_dropped_call_hold_in_a_box_that_waited() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     let sleep = seconds();
     let mut spec = script(&format!(
         "trap '' TERM; (setsid sleep {sleep} &); echo ready; sleep {sleep}"
@@ -237,7 +237,7 @@ fn left(word: &str) -> [usize; 5] {
 /// Ten thousand are `clawk-bench calls 10000`.
 #[tokio::test]
 async fn five_hundred_calls_leave_nothing() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     at_once(&launcher, &script("true"), 4).await;
     four_wait(&launcher, &word).await;
     let before = left(&word);
@@ -271,7 +271,7 @@ async fn five_hundred_calls_leave_nothing() {
 #[tokio::test]
 async fn a_waiting_box_is_small() {
     // Several: what of the program only boxes use is in memory once for all of them.
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     at_once(&launcher, &script("true"), 4).await;
     let all = four_wait(&launcher, &word).await;
     let kib: u64 = all.iter().map(|pid| private_kib(*pid)).sum();

@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_plan::{Defaults, Plan};
-use clawk_sandbox::{Launcher, Outcome, Placed, Spec};
+use clawk_plan::{Plan, PlanDefaults};
+use clawk_sandbox::{InMemoryFile, LaunchOutcome, Launcher, Spec};
 use serde_json::{Value, json};
 
 use super::{bytes, launcher, ready, run, script, text, warmed};
@@ -16,7 +16,7 @@ pub(super) fn scoped(folder: &Path, mount: &Path, permissions: &str, denied: Val
     let given = serde_json::from_value(sandbox).expect("a sandbox");
     let mut spec = Spec::new(
         "/bin/sh",
-        Arc::new(Plan::compile(Some(&given), &Defaults::default())),
+        Arc::new(Plan::compile(Some(&given), &PlanDefaults::default())),
     );
     spec.workdir = Some(folder.to_path_buf());
     spec
@@ -29,7 +29,7 @@ fn does(spec: &Spec, command: &str) -> Spec {
 }
 
 /// What cold and warm boxes must have in common. The id is the box's own.
-pub(super) fn facts(outcome: &Outcome) -> Value {
+pub(super) fn facts(outcome: &LaunchOutcome) -> Value {
     let held = outcome.obtained.mechanisms.iter();
     let held: Vec<&String> = held.filter(|held| !held.starts_with("uid:")).collect();
     json!({"code": outcome.exit_code, "signal": outcome.signal, "out": text(&outcome.stdout), "err": text(&outcome.stderr),
@@ -130,7 +130,7 @@ async fn nothing_of_a_call_is_in_the_next() {
     // A run with files in memory never takes a box that waits.
     ready(&launcher, 1).await;
     let mut third = script("cat /run/clawk/key");
-    third.files = vec![Placed {
+    third.files = vec![InMemoryFile {
         name: "key".to_owned(),
         bytes: b"of this run".to_vec(),
     }];

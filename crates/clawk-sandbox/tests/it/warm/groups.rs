@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use clawk_sandbox::Warm;
+use clawk_sandbox::WarmPoolLimits;
 
 use super::{family, groups_in_use, groups_left, marked, ready, script, seconds, warmed};
 
@@ -101,7 +101,7 @@ async fn only_old_groups_that_nobody_uses_are_removed() {
         make(&format!("somebody-{}", std::process::id()), 100),
         locked,
     ];
-    let (launcher, _) = marked(Warm::default());
+    let (launcher, _) = marked(WarmPoolLimits::default());
     assert!(launcher.remove_stale_groups() >= 2);
     let left = [
         stale.each_ref().map(|group| group.exists()).to_vec(),
@@ -115,7 +115,7 @@ async fn only_old_groups_that_nobody_uses_are_removed() {
 
 #[tokio::test]
 async fn the_groups_of_a_box_that_waits_long_are_kept() {
-    let (launcher, word) = marked(Warm::default());
+    let (launcher, word) = marked(WarmPoolLimits::default());
     warmed(&launcher, &script("true")).await;
     ready(&launcher, 1).await;
     let groups = groups_in_use(&family(&word).2);

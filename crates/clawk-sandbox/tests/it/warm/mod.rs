@@ -13,12 +13,12 @@ mod walls;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clawk_sandbox::{Gate, Input, Launcher, Outcome, Spec, Warm};
+use clawk_sandbox::{EgressGate, LaunchInput, LaunchOutcome, Launcher, Spec, WarmPoolLimits};
 
 use super::{bytes, lives, plan, script, seconds, text};
 
 /// A launcher whose processes can be told from others' by their command lines.
-fn marked(limits: Warm) -> (Launcher, String) {
+fn marked(limits: WarmPoolLimits) -> (Launcher, String) {
     let word = format!("box-{}", seconds());
     let program = env!("CARGO_BIN_EXE_clawk-sandbox-launcher");
     let launcher = Launcher::new(program, vec![word.clone().into()]).with_warm(limits);
@@ -26,7 +26,7 @@ fn marked(limits: Warm) -> (Launcher, String) {
 }
 
 fn launcher() -> Launcher {
-    marked(Warm::default()).0
+    marked(WarmPoolLimits::default()).0
 }
 
 /// Until so many boxes wait.
@@ -47,16 +47,16 @@ async fn warmed(launcher: &Launcher, spec: &Spec) {
     let mut first = spec.clone();
     first.program = "/bin/true".to_owned();
     first.args = Vec::new();
-    first.stdin = Input::Null;
+    first.stdin = LaunchInput::Null;
     first.tee = None;
-    first.gate = spec.gate.as_ref().map(|_| Gate::new(|_| Ok(Box::new(()))));
+    first.gate = spec.gate.as_ref().map(|_| EgressGate::new(|_| Ok(Box::new(()))));
     let outcome = launcher.launch(&first).await.expect("the first run");
     assert!(outcome.success(), "{outcome:?}");
     ready(launcher, 1).await;
 }
 
 /// As the suites' own, in a box that has waited.
-async fn run(spec: &Spec) -> Outcome {
+async fn run(spec: &Spec) -> LaunchOutcome {
     let launcher = launcher();
     // Files in memory are the call's own: such runs have their boxes made for them.
     let warm = spec.files.is_empty();

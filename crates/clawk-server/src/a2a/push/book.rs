@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_recall::seal::{SealError, Vault};
+use clawk_recall::seal::{SealError, SealKeyring};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,13 +48,13 @@ pub enum BookError {
 
 /// By what a receiver is known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct ReceiverKey {
     pub(super) owner: String,
     pub(super) task: String,
     pub(super) id: String,
 }
 
-impl Key {
+impl ReceiverKey {
     fn place(&self, what: &str) -> String {
         format!("push {what} {:?}", (&self.owner, &self.task, &self.id))
     }
@@ -62,7 +62,7 @@ impl Key {
 
 /// A receiver as it is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredReceiver {
     /// What its owner asked for, with its secrets.
     pub(super) config: Value,
     /// Its notifications have the shapes of A2A 0.3.
@@ -75,7 +75,7 @@ pub(super) struct Kept {
 
 /// A notification that is owed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Due {
+pub(super) struct DueNotification {
     pub(super) number: i64,
     /// The state that it is about.
     pub(super) state: String,
@@ -87,24 +87,24 @@ pub(super) struct Due {
 }
 
 /// A notification to be owed: a state's name and what is posted.
-pub(super) type Note = (&'static str, Value);
+pub(super) type NotificationDraft = (&'static str, Value);
 
 /// The file. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Book {
+pub(super) struct PushStore {
     connection: Arc<Mutex<Connection>>,
-    vault: Arc<Vault>,
+    vault: Arc<SealKeyring>,
 }
 
-impl std::fmt::Debug for Book {
+impl std::fmt::Debug for PushStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Book")
     }
 }
 
-impl Book {
+impl PushStore {
     /// Opens the file, and makes it if there is none.
-    pub(super) fn open(path: &Path, vault: Vault) -> Result<Self, BookError> {
+    pub(super) fn open(path: &Path, vault: SealKeyring) -> Result<Self, BookError> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
@@ -119,7 +119,7 @@ impl Book {
     /// Runs something in one transaction, on a thread that may wait for the disk.
     async fn with<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&Transaction<'_>, &Vault) -> Result<T, BookError> + Send + 'static,
+        act: impl FnOnce(&Transaction<'_>, &SealKeyring) -> Result<T, BookError> + Send + 'static,
     ) -> Result<T, BookError> {
         let (connection, vault) = (Arc::clone(&self.connection), Arc::clone(&self.vault));
         let acted = tokio::task::spawn_blocking(move || {
@@ -133,7 +133,7 @@ impl Book {
     }
 
     /// Keeps a receiver, in the place of the one of the same name. It is owed nothing yet.
-    pub(super) async fn put(&self, key: Key, kept: Kept) -> Result<(), BookError> {
+    pub(super) async fn put(&self, key: ReceiverKey, kept: StoredReceiver) -> Result<(), BookError> {
         self.with(move |on, vault| {
             forget(on, &key)?;
             let all: i64 = on.query_row("SELECT count(*) FROM receivers", [], |row| row.get(0))?;
@@ -150,12 +150,17 @@ impl Book {
     }
 
     /// Forgets a receiver and what it is owed.
-    pub(super) async fn remove(&self, key: Key) -> Result<(), BookError> {
+    pub(super) async fn remove(&self, key: ReceiverKey) -> Result<(), BookError> {
         self.with(move |on, _| forget(on, &key)).await
     }
 
     /// From here on, a receiver is owed these notifications; the last one is about the task's end where `ended`.
-    pub(super) async fn note(&self, key: Key, notes: Vec<Note>, ended: bool) -> Result<(), BookError> {
+    pub(super) async fn note(
+        &self,
+        key: ReceiverKey,
+        notes: Vec<NotificationDraft>,
+        ended: bool,
+    ) -> Result<(), BookError> {
         self.with(move |on, vault| {
             let Some((last, _)) = notes.last() else {
                 return Ok(());
@@ -179,7 +184,7 @@ impl Book {
     }
 
     /// What a receiver is owed first. Where it is owed nothing and its task has ended, it is forgotten.
-    pub(super) async fn next(&self, key: Key) -> Result<Option<Due>, BookError> {
+    pub(super) async fn next(&self, key: ReceiverKey) -> Result<Option<DueNotification>, BookError> {
         self.with(move |on, vault| {
             let first = "SELECT number, state, sealed, attempts, next_us FROM owed WHERE owner = ?1 AND task = ?2 AND id = ?3 \
                          ORDER BY number LIMIT 1";
@@ -193,7 +198,7 @@ impl Book {
                 return Ok(None);
             };
             let event = vault.open(&key.place("owed"), &sealed)?.ok_or(SealError::Changed)?;
-            Ok(Some(Due { number, state, event: serde_json::from_slice(&event)?, attempts, next_us }))
+            Ok(Some(DueNotification { number, state, event: serde_json::from_slice(&event)?, attempts, next_us }))
         })
         .await
     }
@@ -216,11 +221,11 @@ impl Book {
     }
 
     /// All receivers that have not been told everything, with the state that each was last owed; empty: none.
-    pub(super) async fn all(&self) -> Result<Vec<(Key, Kept, String)>, BookError> {
+    pub(super) async fn all(&self) -> Result<Vec<(ReceiverKey, StoredReceiver, String)>, BookError> {
         self.with(|on, vault| {
             let mut all = on.prepare("SELECT owner, task, id, sealed, last FROM receivers ORDER BY rowid")?;
             let rows = all.query_map([], |row| {
-                let key = Key {
+                let key = ReceiverKey {
                     owner: row.get(0)?,
                     task: row.get(1)?,
                     id: row.get(2)?,
@@ -242,7 +247,7 @@ impl Book {
     }
 }
 
-fn forget(on: &Transaction<'_>, key: &Key) -> Result<(), BookError> {
+fn forget(on: &Transaction<'_>, key: &ReceiverKey) -> Result<(), BookError> {
     for table in ["receivers", "owed"] {
         let delete = format!("DELETE FROM {table} WHERE owner = ?1 AND task = ?2 AND id = ?3");
         on.execute(&delete, params![key.owner, key.task, key.id])?;

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::book::{BookError, Due, Kept, Key, Note};
-use super::{Push, Receiver};
-use crate::a2a::tasks::{Named, State, Task};
+use super::book::{BookError, DueNotification, NotificationDraft, ReceiverKey, StoredReceiver};
+use super::{PushNotifier, PushReceiver};
+use crate::a2a::tasks::{AgentTask, AgentTaskIdentity, State};
 use crate::a2a::{old, wire};
-use crate::host::Host;
+use crate::host::AgentHost;
 
 /// Waits before a notification is posted again; after the last it is given up.
 const WAITS: [Duration; 8] = [
@@ -33,7 +33,7 @@ const WAITS: [Duration; 8] = [
 const BREATH: Duration = Duration::from_secs(1);
 
 /// What came of posting.
-enum Posted {
+enum PushOutcome {
     Taken,
     /// It may be taken the next time.
     Again(String),
@@ -41,29 +41,29 @@ enum Posted {
 }
 
 /// A receiver that is being told.
-struct Line {
-    push: Push,
-    host: Host,
-    task: Arc<Task>,
-    receiver: Receiver,
-    key: Key,
+struct ReceiverDelivery {
+    push: PushNotifier,
+    host: AgentHost,
+    task: Arc<AgentTask>,
+    receiver: PushReceiver,
+    key: ReceiverKey,
     /// Something is owed.
     more: Notify,
     /// Nothing more is noted.
     noted: AtomicBool,
 }
 
-impl Push {
+impl PushNotifier {
     /// Keeps a receiver, which is told of the task from its present state on, or `from_first`, from its first one.
     pub(in crate::a2a) async fn begin(
         &self,
-        host: &Host,
-        (task, config): (&Arc<Task>, &Value),
-        receiver: Receiver,
+        host: &AgentHost,
+        (task, config): (&Arc<AgentTask>, &Value),
+        receiver: PushReceiver,
         from_first: bool,
     ) -> Result<(), BookError> {
         let key = key(task, &receiver.id);
-        let kept = Kept {
+        let kept = StoredReceiver {
             config: config.clone(),
             old: receiver.old,
             context: task.context.clone(),
@@ -77,12 +77,12 @@ impl Push {
     }
 
     /// Forgets a receiver, and what it is owed.
-    pub(in crate::a2a) async fn forget(&self, task: &Task, id: &str) -> Result<(), BookError> {
+    pub(in crate::a2a) async fn forget(&self, task: &AgentTask, id: &str) -> Result<(), BookError> {
         self.0.book.remove(key(task, id)).await
     }
 
     /// Goes on with what earlier runs left, whenever a run of the agent begins, until `cancel`.
-    pub(crate) async fn carry_on(self, host: Host, cancel: CancellationToken) {
+    pub(crate) async fn carry_on(self, host: AgentHost, cancel: CancellationToken) {
         let mut runs = host.current().follow();
         loop {
             let run = runs.borrow_and_update().clone();
@@ -98,9 +98,9 @@ impl Push {
         }
     }
 
-    async fn resume(&self, host: &Host, kernel: &Kernel) -> Result<(), BookError> {
+    async fn resume(&self, host: &AgentHost, kernel: &Kernel) -> Result<(), BookError> {
         for (key, kept, last) in self.0.book.all().await? {
-            let named = Named {
+            let named = AgentTaskIdentity {
                 id: key.task.clone(),
                 owner: key.owner.as_str().into(),
                 context: kept.context,
@@ -136,7 +136,7 @@ impl Push {
     }
 
     /// A receiver that may not be told any more.
-    async fn refused(&self, kernel: &Kernel, key: Key, reason: &str) -> Result<(), BookError> {
+    async fn refused(&self, kernel: &Kernel, key: ReceiverKey, reason: &str) -> Result<(), BookError> {
         let dead = PushGivenUp {
             task: key.task.clone(),
             owner: key.owner.clone(),
@@ -154,8 +154,8 @@ impl Push {
     }
 
     /// Notes and posts the task's states from this place on, to its end.
-    fn follow(&self, host: &Host, (task, at): (&Arc<Task>, u64), receiver: Receiver) {
-        let line = Line {
+    fn follow(&self, host: &AgentHost, (task, at): (&Arc<AgentTask>, u64), receiver: PushReceiver) {
+        let line = ReceiverDelivery {
             push: self.clone(),
             host: host.clone(),
             key: key(task, &receiver.id),
@@ -174,7 +174,7 @@ impl Push {
         });
     }
 
-    fn lane(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+    fn lane(&self, key: &ReceiverKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|_, lane| lane.strong_count() > 0);
         if let Some(lane) = lanes.get(key).and_then(Weak::upgrade) {
@@ -186,15 +186,15 @@ impl Push {
     }
 }
 
-fn key(task: &Task, id: &str) -> Key {
-    Key {
+fn key(task: &AgentTask, id: &str) -> ReceiverKey {
+    ReceiverKey {
         owner: task.owner.to_string(),
         task: task.id.clone(),
         id: id.to_owned(),
     }
 }
 
-impl Line {
+impl ReceiverDelivery {
     /// Writes down each state before it is posted, until the task or the run ends.
     async fn note(&self, mut at: u64) {
         let mut phases = self.task.follow();
@@ -206,7 +206,7 @@ impl Line {
             let (mut fresh, next) = self.task.since(at);
             fresh.retain(|phase| !phase.interrupted);
             let ended = fresh.last().is_some_and(|phase| phase.state.is_final());
-            let notes: Vec<Note> = fresh
+            let notes: Vec<NotificationDraft> = fresh
                 .into_iter()
                 .map(|phase| (phase.state.name(), self.event(phase)))
                 .collect();
@@ -229,7 +229,7 @@ impl Line {
         }
     }
 
-    fn event(&self, phase: crate::a2a::tasks::Phase) -> Value {
+    fn event(&self, phase: crate::a2a::tasks::AgentTaskPhase) -> Value {
         let is_final = phase.state.is_final();
         let view = self.task.view_in(phase);
         match (self.receiver.old, is_final) {
@@ -272,7 +272,7 @@ impl Line {
     }
 
     /// Posts one notification once, or gives it up. `false`: the host ends.
-    async fn settle(&self, due: Due) -> bool {
+    async fn settle(&self, due: DueNotification) -> bool {
         let clock = &self.host.options().clock;
         let made = usize::try_from(due.attempts).unwrap_or(usize::MAX);
         // Its last post failed, or was cut off by the end of a run. A wall clock that jumped does not make the wait longer.
@@ -290,9 +290,9 @@ impl Line {
         let settled = match book.begin(due.number, next_us).await {
             Err(error) => Err(error),
             Ok(()) => match self.post(&due.event).await {
-                Posted::Taken => book.settle(due.number).await,
-                Posted::Again(_) if next_wait.is_some() => Ok(()),
-                Posted::Again(reason) | Posted::Never(reason) => self.give_up(due, reason).await,
+                PushOutcome::Taken => book.settle(due.number).await,
+                PushOutcome::Again(_) if next_wait.is_some() => Ok(()),
+                PushOutcome::Again(reason) | PushOutcome::Never(reason) => self.give_up(due, reason).await,
             },
         };
         if let Err(error) = settled {
@@ -302,7 +302,7 @@ impl Line {
         true
     }
 
-    async fn give_up(&self, due: Due, reason: String) -> Result<(), BookError> {
+    async fn give_up(&self, due: DueNotification, reason: String) -> Result<(), BookError> {
         let dead = PushGivenUp {
             task: self.key.task.clone(),
             owner: self.key.owner.clone(),
@@ -325,9 +325,9 @@ impl Line {
         self.push.0.book.settle(due.number).await
     }
 
-    async fn post(&self, event: &Value) -> Posted {
+    async fn post(&self, event: &Value) -> PushOutcome {
         let Ok(_place) = self.push.0.posts.acquire().await else {
-            return Posted::Again("the host ends".to_owned());
+            return PushOutcome::Again("the host ends".to_owned());
         };
         let request = Request {
             method: Method::POST,
@@ -337,22 +337,22 @@ impl Line {
         };
         let (task, host) = (&self.key.task, self.receiver.url.host_str().unwrap_or_default());
         match self.push.0.client.send(request).await {
-            Ok(answer) if answer.status().is_success() => Posted::Taken,
+            Ok(answer) if answer.status().is_success() => PushOutcome::Taken,
             Ok(answer) => {
                 let status = answer.status();
                 tracing::warn!(%task, host, %status, "a push notification was not taken");
                 let reason = format!("the receiver answered with status {}", status.as_u16());
                 if status.is_server_error() || matches!(status.as_u16(), 408 | 429) {
-                    Posted::Again(reason)
+                    PushOutcome::Again(reason)
                 } else {
-                    Posted::Never(reason)
+                    PushOutcome::Never(reason)
                 }
             }
             Err(error) => {
                 tracing::warn!(%task, host, %error, "a push notification could not be sent");
                 match error {
-                    EgressError::Refused(_) => Posted::Never(error.to_string()),
-                    other => Posted::Again(other.to_string()),
+                    EgressError::Refused(_) => PushOutcome::Never(error.to_string()),
+                    other => PushOutcome::Again(other.to_string()),
                 }
             }
         }

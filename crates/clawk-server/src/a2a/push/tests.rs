@@ -1,24 +1,24 @@
 //! What is kept for receivers. A real kill of the host: `tests/real/pushes.rs` of the binary.
 
-use clawk_recall::seal::{Key as SealKey, Vault};
+use clawk_recall::seal::{SealKey, SealKeyring};
 use serde_json::json;
 
-use super::book::{Book, BookError, Kept, Key};
+use super::book::{BookError, PushStore, ReceiverKey, StoredReceiver};
 
-fn vault(digit: &str) -> Vault {
-    Vault::new(SealKey::from_hex(&digit.repeat(64)).unwrap())
+fn vault(digit: &str) -> SealKeyring {
+    SealKeyring::new(SealKey::from_hex(&digit.repeat(64)).unwrap())
 }
 
-fn key(task: &str, id: &str) -> Key {
-    Key {
+fn key(task: &str, id: &str) -> ReceiverKey {
+    ReceiverKey {
         owner: "tok".into(),
         task: task.into(),
         id: id.into(),
     }
 }
 
-fn kept() -> Kept {
-    Kept {
+fn kept() -> StoredReceiver {
+    StoredReceiver {
         config: json!({"url": "https://x.example", "token": "canary-of-a-token"}),
         old: false,
         context: "c".into(),
@@ -30,7 +30,7 @@ fn kept() -> Kept {
 async fn what_is_owed_is_there_in_order_after_the_file_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("push.db");
-    let book = Book::open(&file, vault("1")).unwrap();
+    let book = PushStore::open(&file, vault("1")).unwrap();
     let (one, other) = (key("t", "a"), key("t", "b"));
     book.put(one.clone(), kept()).await.unwrap();
     book.put(other.clone(), kept()).await.unwrap();
@@ -47,10 +47,10 @@ async fn what_is_owed_is_there_in_order_after_the_file_is_opened_again() {
     drop(book);
 
     assert!(matches!(
-        Book::open(&file, vault("2")).unwrap().all().await,
+        PushStore::open(&file, vault("2")).unwrap().all().await,
         Err(BookError::Seal(_))
     ));
-    let book = Book::open(&file, vault("1")).unwrap();
+    let book = PushStore::open(&file, vault("1")).unwrap();
     let all = book.all().await.unwrap();
     assert_eq!(
         all.iter().map(|(_, _, last)| last.as_str()).collect::<Vec<_>>(),

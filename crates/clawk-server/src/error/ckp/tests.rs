@@ -2,7 +2,7 @@
 
 use clawk_kernel::ports::{JournalError, MemoryError};
 use clawk_kernel::{ArgumentFault, CallError, DeniedBy, KernelError};
-use clawk_plan::{Level, Refusal};
+use clawk_plan::{Level, SandboxRefusal};
 use clawk_proto::RequestId;
 use clawk_proto::method::LifecycleState;
 use serde_json::{Value, json};
@@ -195,7 +195,7 @@ fn errors_of_a_call_have_the_codes_of_the_table() {
 
 #[test]
 fn r32_a_sandbox_refusal_says_what_is_missing_and_the_cure() {
-    let refusal = Refusal::Unavailable {
+    let refusal = SandboxRefusal::Unavailable {
         level: Level::Vm,
         mechanism: "kvm".into(),
         missing: "/dev/kvm".into(),

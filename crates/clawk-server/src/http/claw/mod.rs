@@ -17,7 +17,7 @@ use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use clawk_proto::method::Method;
-use clawk_proto::rpc::{Id, Inbound, Message, parse, write_error};
+use clawk_proto::rpc::{InboundRpc, RpcId, RpcMessage, parse, write_error};
 use clawk_proto::{ErrorCode, RpcError};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -26,13 +26,13 @@ use serde_json::json;
 use std::sync::Arc;
 use tokio::time::timeout;
 
-use super::auth::{Access, Principal};
-use super::{ApiError, App, body};
-use crate::clients::Letter;
-use crate::transport::outbox::{Outbox, Queue};
-use session::Session;
-pub(crate) use session::Sessions;
-use stream::Place;
+use super::auth::{ActiveTokens, HttpPrincipal};
+use super::{ApiError, HttpApp, body};
+use crate::clients::AddressedMessage;
+use crate::transport::outbox::{Outbox, OutgoingMessages};
+use session::CkpHttpSession;
+pub(crate) use session::CkpHttpSessions;
+use stream::StreamEventId;
 
 /// The session's name, in the answer to `claw.initialize` and in every request after it.
 const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
@@ -42,7 +42,7 @@ const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const SOON: Duration = Duration::from_secs(1);
 
 /// The routes of the door `claw`.
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<HttpApp> {
     Router::new()
         .route("/claw", post(take).get(listen).delete(end))
         .route("/claw/ws", get(socket::open))
@@ -50,7 +50,7 @@ pub(super) fn routes() -> Router<App> {
 
 /// `GET /claw?session=…`: a browser's EventSource can't send headers.
 #[derive(Debug, Default, Deserialize)]
-struct Named {
+struct CkpSessionQuery {
     session: Option<String>,
 }
 
@@ -67,9 +67,9 @@ enum Kind {
 
 /// `POST /claw`.
 async fn take(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Arc<Access>>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
+    Extension(access): Extension<Arc<ActiveTokens>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -90,7 +90,7 @@ async fn take(
         Ok(kind) => kind,
         Err(answer) => return Ok(json_answer(StatusCode::BAD_REQUEST, answer.into())),
     };
-    let wants = Wants::of(&headers)?;
+    let wants = AnswerForm::of(&headers)?;
     let named = match session_id(&headers) {
         Ok(named) => named,
         Err(refusal) => return Ok(*refusal),
@@ -118,7 +118,12 @@ async fn take(
 }
 
 /// Begins a session. It is one only if `claw.initialize` succeeds.
-async fn hello(app: &App, session: Arc<Session>, message: Bytes, wants: Wants) -> Result<Response, ApiError> {
+async fn hello(
+    app: &HttpApp,
+    session: Arc<CkpHttpSession>,
+    message: Bytes,
+    wants: AnswerForm,
+) -> Result<Response, ApiError> {
     let outlet = send(&session, message).await?;
     let Some(answer) = last_line(&outlet).await else {
         return Err(ApiError::internal("`claw.initialize` got no answer"));
@@ -126,8 +131,8 @@ async fn hello(app: &App, session: Arc<Session>, message: Bytes, wants: Wants) -
     let begun = serde_json::from_slice::<serde_json::Value>(&answer)
         .is_ok_and(|answer| answer.get("result").is_some()); // silent-ok: our own answers always read
     let mut response = match wants {
-        Wants::Json | Wants::Either => json_answer(StatusCode::OK, answer),
-        Wants::Events => stream::whole(&answer),
+        AnswerForm::Json | AnswerForm::Either => json_answer(StatusCode::OK, answer),
+        AnswerForm::Events => stream::whole(&answer),
     };
     if begun {
         if let Ok(id) = HeaderValue::from_str(session.id()) {
@@ -141,7 +146,12 @@ async fn hello(app: &App, session: Arc<Session>, message: Bytes, wants: Wants) -
 }
 
 /// A message within a session.
-async fn ask(session: &Arc<Session>, message: Bytes, kind: Kind, wants: Wants) -> Result<Response, ApiError> {
+async fn ask(
+    session: &Arc<CkpHttpSession>,
+    message: Bytes,
+    kind: Kind,
+    wants: AnswerForm,
+) -> Result<Response, ApiError> {
     let outlet = match send(session, message).await {
         Ok(outlet) => outlet,
         Err(_) => return Ok(unknown_session()), // silent-ok: it ended in this very moment
@@ -150,9 +160,9 @@ async fn ask(session: &Arc<Session>, message: Bytes, kind: Kind, wants: Wants) -
         return Ok(StatusCode::ACCEPTED.into_response());
     }
     let first = match wants {
-        Wants::Json => return Ok(answered(last_line(&outlet).await)),
-        Wants::Events => Vec::new(),
-        Wants::Either => match timeout(SOON, outlet.next()).await {
+        AnswerForm::Json => return Ok(answered(last_line(&outlet).await)),
+        AnswerForm::Events => Vec::new(),
+        AnswerForm::Either => match timeout(SOON, outlet.next()).await {
             Ok(None) => return Ok(answered(None)),
             Ok(Some(batch)) if is_answer(&batch) => return Ok(answered(Some(batch.into()))),
             Ok(Some(batch)) => batch,
@@ -163,10 +173,10 @@ async fn ask(session: &Arc<Session>, message: Bytes, kind: Kind, wants: Wants) -
     Ok(session.follow(place))
 }
 
-async fn send(session: &Session, message: Bytes) -> Result<Arc<Queue>, ApiError> {
+async fn send(session: &CkpHttpSession, message: Bytes) -> Result<Arc<OutgoingMessages>, ApiError> {
     let reply = Arc::new(Outbox::default());
     let outlet = reply.outlet();
-    if session.client().send(Letter { message, reply }).await {
+    if session.client().send(AddressedMessage { message, reply }).await {
         Ok(outlet)
     } else {
         Err(ApiError::unavailable("the session has ended"))
@@ -175,12 +185,12 @@ async fn send(session: &Session, message: Bytes) -> Result<Arc<Queue>, ApiError>
 
 /// `GET /claw`: what answers no request; or, from `Last-Event-ID` on, the rest of any stream of this session.
 async fn listen(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
-    Query(query): Query<Named>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
+    Query(query): Query<CkpSessionQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    if Wants::of(&headers)? == Wants::Json {
+    if AnswerForm::of(&headers)? == AnswerForm::Json {
         let message = "this is a stream: accept `text/event-stream`";
         return Err(ApiError::new(
             StatusCode::NOT_ACCEPTABLE,
@@ -204,7 +214,7 @@ async fn listen(
     let place = match headers.get(LAST_EVENT).map(HeaderValue::to_str) {
         None => session.streams().notices(),
         Some(given) => {
-            let place = given.ok().and_then(Place::read); // silent-ok: such an id names nothing
+            let place = given.ok().and_then(StreamEventId::read); // silent-ok: such an id names nothing
             let place = place.and_then(|place| session.streams().resume(place));
             place.ok_or_else(|| {
                 let message =
@@ -218,8 +228,8 @@ async fn listen(
 
 /// `DELETE /claw`: the session ends; what is in flight may finish.
 async fn end(
-    State(app): State<App>,
-    Extension(principal): Extension<Principal>,
+    State(app): State<HttpApp>,
+    Extension(principal): Extension<HttpPrincipal>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let named = match session_id(&headers) {
@@ -244,13 +254,13 @@ async fn end(
 
 /// In which form the client takes an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wants {
+enum AnswerForm {
     Json,
     Events,
     Either,
 }
 
-impl Wants {
+impl AnswerForm {
     /// By the `Accept` headers; none: JSON.
     fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let (mut json, mut events, mut any) = (false, false, false);
@@ -281,24 +291,24 @@ impl Wants {
 
 /// What the message wants, or the answer that it gets at once: it is no message.
 fn kind(bytes: &[u8]) -> Result<Kind, Vec<u8>> {
-    let refusal = |id: &Id<'_>, error: &RpcError| {
+    let refusal = |id: &RpcId<'_>, error: &RpcError| {
         let mut answer = Vec::new();
         write_error(&mut answer, id, error);
         answer
     };
     match parse(bytes) {
-        Inbound::One(Message::Refused(refused)) => Err(refusal(&refused.id, &refused.error)),
-        Inbound::One(Message::Request(request)) => Ok(match request.id {
+        InboundRpc::One(RpcMessage::Refused(refused)) => Err(refusal(&refused.id, &refused.error)),
+        InboundRpc::One(RpcMessage::Request(request)) => Ok(match request.id {
             Some(_) if request.method == Method::Initialize.name() => Kind::Hello,
             Some(_) => Kind::Asks,
             None => Kind::Tells,
         }),
-        Inbound::One(Message::Ignored) => Ok(Kind::Tells),
-        Inbound::Batch(messages) => {
-            let is_answered = |message: &Message<'_>| match message {
-                Message::Request(request) => request.id.is_some(),
-                Message::Refused(_) => true,
-                Message::Ignored => false,
+        InboundRpc::One(RpcMessage::Ignored) => Ok(Kind::Tells),
+        InboundRpc::Batch(messages) => {
+            let is_answered = |message: &RpcMessage<'_>| match message {
+                RpcMessage::Request(request) => request.id.is_some(),
+                RpcMessage::Refused(_) => true,
+                RpcMessage::Ignored => false,
             };
             Ok(if messages.iter().any(is_answered) {
                 Kind::Asks
@@ -339,7 +349,7 @@ fn unknown_session() -> Response {
 /// A JSON-RPC error that answers no id.
 fn refused(status: StatusCode, error: &RpcError) -> Response {
     let mut answer = Vec::new();
-    write_error(&mut answer, &Id::NULL, error);
+    write_error(&mut answer, &RpcId::NULL, error);
     json_answer(status, answer.into())
 }
 
@@ -356,7 +366,7 @@ fn json_answer(status: StatusCode, answer: Bytes) -> Response {
 }
 
 /// The answer itself, which comes last; what is told on the way is dropped: the client takes no events.
-async fn last_line(outlet: &Queue) -> Option<Bytes> {
+async fn last_line(outlet: &OutgoingMessages) -> Option<Bytes> {
     let mut last = None;
     while let Some(batch) = outlet.next().await {
         let mut lines = batch.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

@@ -5,33 +5,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use axum::response::Response;
 
-use super::stream::{self, Reader, Streams};
-use crate::access::Rights;
-use crate::clients::{Client, Ends};
-use crate::http::auth::{Access, Principal};
+use super::stream::{self, ResumableStreamReader, SessionStreams};
+use crate::access::ClientRights;
+use crate::clients::{ClientConnection, ClientEndPolicy};
+use crate::http::auth::{ActiveTokens, HttpPrincipal};
 use crate::http::shares::{NoPlace, PlaceGuard, PlaceShares};
-use crate::http::{ApiError, App};
+use crate::http::{ApiError, HttpApp};
 
 /// All of them, and the places of sockets.
 #[derive(Debug, Clone)]
-pub(crate) struct Sessions {
-    open: Arc<Mutex<HashMap<Arc<str>, Arc<Session>>>>,
+pub(crate) struct CkpHttpSessions {
+    open: Arc<Mutex<HashMap<Arc<str>, Arc<CkpHttpSession>>>>,
     places: PlaceShares,
     most: usize,
 }
 
 /// One session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct CkpHttpSession {
     id: Arc<str>,
-    rights: Rights,
-    client: Client,
-    streams: Streams,
+    rights: ClientRights,
+    client: ClientConnection,
+    streams: SessionStreams,
     /// The tokens under which it began.
-    access: Arc<Access>,
+    access: Arc<ActiveTokens>,
 }
 
-impl Sessions {
+impl CkpHttpSessions {
     /// At most so many, sockets included.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Sessions {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Session>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<CkpHttpSession>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,7 +49,7 @@ impl Sessions {
     ///
     /// # Errors
     /// 503: all are taken, or the principal's share is.
-    pub(crate) fn place(&self, principal: Option<&Principal>) -> Result<PlaceGuard, ApiError> {
+    pub(crate) fn place(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, ApiError> {
         self.places.take(principal).map_err(|none| {
             let most = self.most;
             ApiError::unavailable(match none {
@@ -66,40 +66,40 @@ impl Sessions {
     /// A new session. Other requests can't find it yet.
     pub(super) fn begin(
         &self,
-        app: &App,
-        principal: &Principal,
-        access: Arc<Access>,
-    ) -> Result<Arc<Session>, ApiError> {
+        app: &HttpApp,
+        principal: &HttpPrincipal,
+        access: Arc<ActiveTokens>,
+    ) -> Result<Arc<CkpHttpSession>, ApiError> {
         let place = self.place(Some(principal))?;
         let id: Arc<str> = app.clock.uuid().to_string().into();
         let rights = principal.rights();
         let (open, gone) = (Arc::downgrade(&self.open), Arc::clone(&id));
-        let client = Client::open(
+        let client = ClientConnection::open(
             app.host.clone(),
             rights.clone(),
-            Ends::Silent,
+            ClientEndPolicy::Silent,
             (&app.work, &app.over),
             move |_| {
                 remove(&open, &gone);
                 drop(place);
             },
         );
-        Ok(Arc::new(Session {
+        Ok(Arc::new(CkpHttpSession {
             id,
             rights,
-            streams: Streams::new(Arc::clone(&client.notices)),
+            streams: SessionStreams::new(Arc::clone(&client.notices)),
             client,
             access,
         }))
     }
 
     /// From now on it is found by its id.
-    pub(super) fn keep(&self, session: &Arc<Session>) {
+    pub(super) fn keep(&self, session: &Arc<CkpHttpSession>) {
         self.open().insert(Arc::clone(&session.id), Arc::clone(session));
     }
 
     /// The session with this id, if it is the caller's. Whose token has other rights by now has none: it ends.
-    pub(super) fn find(&self, id: &str, principal: &Principal) -> Option<Arc<Session>> {
+    pub(super) fn find(&self, id: &str, principal: &HttpPrincipal) -> Option<Arc<CkpHttpSession>> {
         let session = self.open().get(id).cloned()?;
         if *session.rights.name() != *principal.name {
             return None;
@@ -117,22 +117,22 @@ impl Sessions {
     }
 }
 
-fn remove(open: &Weak<Mutex<HashMap<Arc<str>, Arc<Session>>>>, id: &str) {
+fn remove(open: &Weak<Mutex<HashMap<Arc<str>, Arc<CkpHttpSession>>>>, id: &str) {
     if let Some(open) = open.upgrade() {
         open.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 }
 
-impl Session {
+impl CkpHttpSession {
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    pub(super) const fn client(&self) -> &Client {
+    pub(super) const fn client(&self) -> &ClientConnection {
         &self.client
     }
 
-    pub(super) const fn streams(&self) -> &Streams {
+    pub(super) const fn streams(&self) -> &SessionStreams {
         &self.streams
     }
 
@@ -142,7 +142,7 @@ impl Session {
 
     /// The events from a place on, as they come; ends when the tokens are replaced, so that nobody reads on with one that is
     /// gone.
-    pub(super) fn follow(&self, reader: Reader) -> Response {
+    pub(super) fn follow(&self, reader: ResumableStreamReader) -> Response {
         stream::response(reader, Arc::clone(&self.access))
     }
 }

@@ -16,11 +16,11 @@ use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
 use tokio::time::timeout;
 
-use crate::http::auth::{self, Access, Principal};
-use crate::http::{ApiError, App};
-use crate::rpc::Connection;
-use crate::transport::converse::{End, IDLE, Source, converse};
-use crate::transport::outbox::Queue;
+use crate::http::auth::{self, ActiveTokens, HttpPrincipal};
+use crate::http::{ApiError, HttpApp};
+use crate::rpc::RpcConnection;
+use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
+use crate::transport::outbox::OutgoingMessages;
 
 /// The subprotocol.
 const PROTOCOL: &str = "claw";
@@ -42,9 +42,9 @@ const UNAUTHORIZED: u16 = 4002;
 
 /// Opens the socket. A client without a valid token is told by the close code, since a browser's page can't read a status.
 pub(super) async fn open(
-    State(app): State<App>,
-    principal: Option<Extension<Principal>>,
-    Extension(access): Extension<Arc<Access>>,
+    State(app): State<HttpApp>,
+    principal: Option<Extension<HttpPrincipal>>,
+    Extension(access): Extension<Arc<ActiveTokens>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| {
@@ -99,12 +99,12 @@ async fn refuse(mut socket: WebSocket) {
     let _said = timeout(FAREWELL, socket.send(frame)).await;
 }
 
-async fn serve(app: &App, access: Arc<Access>, socket: WebSocket, principal: &Principal) {
-    let connection = Connection::new(app.host.clone(), principal.rights());
+async fn serve(app: &HttpApp, access: Arc<ActiveTokens>, socket: WebSocket, principal: &HttpPrincipal) {
+    let connection = RpcConnection::new(app.host.clone(), principal.rights());
     let outlet = connection.0.outbox().outlet();
     let (sink, frames) = socket.split();
     let code = Arc::new(AtomicU16::new(NORMAL));
-    let source = Frames {
+    let source = WebSocketFrames {
         frames,
         until: auth::until(app, principal),
         access,
@@ -116,24 +116,24 @@ async fn serve(app: &App, access: Arc<Access>, socket: WebSocket, principal: &Pr
     tracing::debug!(by = ?ended.by, "a socket has closed");
 }
 
-struct Frames {
+struct WebSocketFrames {
     frames: SplitStream<WebSocket>,
-    access: Arc<Access>,
+    access: Arc<ActiveTokens>,
     /// When the client's token is over.
     until: Option<tokio::time::Instant>,
     code: Arc<AtomicU16>,
     most: usize,
 }
 
-impl Frames {
-    fn close(&self, code: u16) -> End {
+impl WebSocketFrames {
+    fn close(&self, code: u16) -> ConnectionEndCause {
         self.code.store(code, Ordering::Relaxed);
-        End::Input
+        ConnectionEndCause::Input
     }
 }
 
-impl Source for Frames {
-    async fn read(&mut self, connection: &mut Connection) -> End {
+impl MessageSource for WebSocketFrames {
+    async fn read(&mut self, connection: &mut RpcConnection) -> ConnectionEndCause {
         loop {
             connection.flush();
             connection.room().await;
@@ -150,14 +150,14 @@ impl Source for Frames {
                 Ok(Some(Ok(Message::Text(text)))) => connection.take(text.as_bytes()).await,
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
                 Ok(Some(Ok(Message::Binary(_)))) => return self.close(PROTOCOL_ERROR),
-                Ok(None | Some(Ok(Message::Close(_)))) => return End::PeerGone,
+                Ok(None | Some(Ok(Message::Close(_)))) => return ConnectionEndCause::PeerGone,
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "a socket broke");
                     return self.close(PROTOCOL_ERROR);
                 }
                 // silent-ok: its answers are under way
                 Err(_) if connection.is_busy() && !connection.may_idle() => {}
-                Err(_) if connection.may_idle() => return End::PeerGone,
+                Err(_) if connection.may_idle() => return ConnectionEndCause::PeerGone,
                 Err(_) => return self.close(PROTOCOL_ERROR), // silent-ok: it never said `claw.initialize`
             }
         }
@@ -166,7 +166,7 @@ impl Source for Frames {
 
 /// Writes until nothing more comes, then closes.
 async fn write(
-    outlet: Arc<Queue>,
+    outlet: Arc<OutgoingMessages>,
     mut sink: SplitSink<WebSocket, Message>,
     code: Arc<AtomicU16>,
 ) -> io::Result<()> {

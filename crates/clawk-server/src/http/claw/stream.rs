@@ -13,8 +13,8 @@ use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::auth::Access;
-use crate::transport::outbox::Queue;
+use crate::http::auth::ActiveTokens;
+use crate::transport::outbox::OutgoingMessages;
 
 /// Bytes of events that are kept of one stream, beside the latest one.
 const KEPT_BYTES: usize = 1 << 20;
@@ -30,12 +30,12 @@ const NOTICES: u64 = 0;
 
 /// An event's id, `STREAM-NUMBER`: both count from 0, events from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct StreamEventId {
     stream: u64,
     after: u64,
 }
 
-impl Place {
+impl StreamEventId {
     pub(super) fn read(text: &str) -> Option<Self> {
         let (stream, after) = text.split_once('-')?;
         Some(Self {
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StreamEventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.stream, self.after)
     }
@@ -53,22 +53,22 @@ impl fmt::Display for Place {
 
 /// The streams of one session.
 #[derive(Debug)]
-pub(super) struct Streams {
-    notices: Arc<Stream>,
-    requests: Mutex<Requests>,
+pub(super) struct SessionStreams {
+    notices: Arc<ResumableStream>,
+    requests: Mutex<RequestStreams>,
 }
 
 #[derive(Debug, Default)]
-struct Requests {
+struct RequestStreams {
     last: u64,
-    streams: BTreeMap<u64, Arc<Stream>>,
+    streams: BTreeMap<u64, Arc<ResumableStream>>,
 }
 
 /// One stream.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ResumableStream {
     number: u64,
-    outlet: Arc<Queue>,
+    outlet: Arc<OutgoingMessages>,
     log: Mutex<Log>,
     /// Who takes out of the outlet.
     taking: tokio::sync::Mutex<()>,
@@ -87,36 +87,36 @@ struct Log {
 
 /// Somebody who reads a stream from a place on. A new one takes the place of the one before.
 #[derive(Debug)]
-pub(super) struct Reader {
-    stream: Arc<Stream>,
+pub(super) struct ResumableStreamReader {
+    stream: Arc<ResumableStream>,
     after: u64,
     replaced: CancellationToken,
 }
 
-impl Streams {
-    pub(super) fn new(notices: Arc<Queue>) -> Self {
+impl SessionStreams {
+    pub(super) fn new(notices: Arc<OutgoingMessages>) -> Self {
         Self {
-            notices: Arc::new(Stream::new(NOTICES, notices)),
+            notices: Arc::new(ResumableStream::new(NOTICES, notices)),
             requests: Mutex::default(),
         }
     }
 
-    fn requests(&self) -> MutexGuard<'_, Requests> {
+    fn requests(&self) -> MutexGuard<'_, RequestStreams> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The events from now on, and the unread earlier ones.
-    pub(super) fn notices(&self) -> Reader {
+    pub(super) fn notices(&self) -> ResumableStreamReader {
         let after = self.notices.log().last();
-        Reader::of(&self.notices, after)
+        ResumableStreamReader::of(&self.notices, after)
     }
 
     /// The stream of a request; `first` was taken out already.
-    pub(super) fn begin(&self, outlet: Arc<Queue>, first: Vec<u8>) -> Reader {
+    pub(super) fn begin(&self, outlet: Arc<OutgoingMessages>, first: Vec<u8>) -> ResumableStreamReader {
         let mut requests = self.requests();
         requests.last += 1;
         let number = requests.last;
-        let stream = Arc::new(Stream::new(number, outlet));
+        let stream = Arc::new(ResumableStream::new(number, outlet));
         stream.log().append(first);
         requests.streams.insert(number, Arc::clone(&stream));
         // Those that have ended, the oldest first; whoever still waits for an answer keeps its stream.
@@ -129,11 +129,11 @@ impl Streams {
         for number in ended {
             requests.streams.remove(&number);
         }
-        Reader::of(&stream, 0)
+        ResumableStreamReader::of(&stream, 0)
     }
 
     /// A stream after an event; `None` when that event was dropped, or never was.
-    pub(super) fn resume(&self, place: Place) -> Option<Reader> {
+    pub(super) fn resume(&self, place: StreamEventId) -> Option<ResumableStreamReader> {
         let stream = match place.stream {
             NOTICES => Arc::clone(&self.notices),
             number => self.requests().streams.get(&number).cloned()?,
@@ -144,12 +144,12 @@ impl Streams {
                 return None;
             }
         }
-        Some(Reader::of(&stream, place.after))
+        Some(ResumableStreamReader::of(&stream, place.after))
     }
 }
 
-impl Stream {
-    fn new(number: u64, outlet: Arc<Queue>) -> Self {
+impl ResumableStream {
+    fn new(number: u64, outlet: Arc<OutgoingMessages>) -> Self {
         Self {
             number,
             outlet,
@@ -213,8 +213,8 @@ impl Log {
     }
 }
 
-impl Reader {
-    fn of(stream: &Arc<Stream>, after: u64) -> Self {
+impl ResumableStreamReader {
+    fn of(stream: &Arc<ResumableStream>, after: u64) -> Self {
         let replaced = CancellationToken::new();
         {
             let mut reader = stream.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,15 +228,15 @@ impl Reader {
         }
     }
 
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> StreamEventId {
+        StreamEventId {
             stream: self.stream.number,
             after: self.after,
         }
     }
 
     /// The next piece of the body: an event, or a sign of life; `None` at the end.
-    async fn piece(&mut self, access: &Access) -> Option<Bytes> {
+    async fn piece(&mut self, access: &ActiveTokens) -> Option<Bytes> {
         tokio::select! {
             biased;
             () = self.replaced.cancelled() => None,
@@ -251,7 +251,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ResumableStreamReader {
     fn drop(&mut self) {
         if !self.replaced.is_cancelled() {
             self.stream.outlet.set_heard(false);
@@ -271,7 +271,7 @@ fn framed(id: &str, message: &[u8]) -> Bytes {
 }
 
 /// The stream as a response.
-pub(super) fn response(reader: Reader, access: Arc<Access>) -> Response {
+pub(super) fn response(reader: ResumableStreamReader, access: Arc<ActiveTokens>) -> Response {
     // The place from the first byte on: a stream that breaks before its first event can go on, too.
     let place = reader.place();
     let hello = Bytes::from(format!("retry: {RETRY_MS}\nid: {place}\n\n"));

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use clawk_secrets::{Env, Secret};
+use clawk_secrets::{EnvironmentSource, Secret};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::oauth::{Algorithm, Introspection, OAuth, OAuthOptions};
+use crate::oauth::{IntrospectionEndpoint, JwtAlgorithm, OAuth, OAuthOptions};
 
 const ISSUER_NAME: &str = "https://issuer.example";
 const RESOURCE: &str = "https://agent.example";
@@ -90,7 +90,7 @@ impl Issuer {
             audiences: vec!["agent-api".to_owned()],
             jwks: Some(self.url.parse().unwrap()),
             introspection: None,
-            algorithms: vec![Algorithm::EdDsa, Algorithm::ES256],
+            algorithms: vec![JwtAlgorithm::EdDsa, JwtAlgorithm::ES256],
             scopes: BTreeMap::from([
                 ("agent.look".to_owned(), vec![Scope::Read]),
                 (
@@ -102,7 +102,7 @@ impl Issuer {
     }
 
     async fn server(&self) -> Server {
-        guarded_by(OAuth::new(self.options(), &Env::fixed::<&str, &str>([])).unwrap()).await
+        guarded_by(OAuth::new(self.options(), &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await
     }
 
     fn ed(&self, claims: &Value) -> String {
@@ -365,14 +365,14 @@ async fn an_issuer_that_is_asked_says_who_it_is() {
     .await;
     let issuer = Issuer::start().await;
     let options = OAuthOptions {
-        introspection: Some(Introspection {
+        introspection: Some(IntrospectionEndpoint {
             url: url.parse().unwrap(),
             client_id: "agent".to_owned(),
             secret: Secret::new("INTROSPECTION", "a secret"),
         }),
         ..issuer.options()
     };
-    let server = guarded_by(OAuth::new(options, &Env::fixed::<&str, &str>([])).unwrap()).await;
+    let server = guarded_by(OAuth::new(options, &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await;
     for _ in 0..3 {
         assert_eq!(server.as_bearer("good", "GET", "/v1/sessions", None).await.0, 200);
         assert_eq!(server.as_bearer("gone", "GET", "/v1/sessions", None).await.0, 401);
@@ -396,7 +396,7 @@ async fn an_issuer_that_does_not_answer_lets_nobody_in() {
         jwks: Some(format!("http://{gone}/keys").parse().unwrap()),
         ..issuer.options()
     };
-    let server = guarded_by(OAuth::new(options, &Env::fixed::<&str, &str>([])).unwrap()).await;
+    let server = guarded_by(OAuth::new(options, &EnvironmentSource::fixed::<&str, &str>([])).unwrap()).await;
     let (status, _, body) = server
         .as_bearer(&issuer.ed(&claims()), "GET", "/v1/sessions", None)
         .await;

@@ -114,7 +114,7 @@ async fn a_public_address_wants_leave_and_tokens() {
         let at = "0.0.0.0:0".parse().unwrap();
         let traces = Arc::new(Mem(Arc::default()));
         let clock = Arc::new(clawk_kernel::testing::TestClock::default());
-        Http::bind(at, options, nobody(), traces, clock).await
+        HttpListener::bind(at, options, nobody(), traces, clock).await
     };
     assert!(matches!(
         bind(HttpOptions::default()).await,
@@ -162,10 +162,10 @@ async fn health_needs_no_token_and_says_nothing_more() {
     let rig = Rig::new(manifest(json!({})));
     let traces = Arc::new(Mem(Arc::clone(&rig.journal)));
     let options = HttpOptions {
-        doors: vec![crate::http::Door::Health],
+        doors: vec![crate::http::HttpDoor::Health],
         ..HttpOptions::default()
     };
-    let http = Http::bind(at, options, nobody(), traces, rig.clock.clone())
+    let http = HttpListener::bind(at, options, nobody(), traces, rig.clock.clone())
         .await
         .unwrap();
     let (address, end, keys) = (http.address(), CancellationToken::new(), http.keys());
@@ -281,7 +281,7 @@ async fn a_folded_question_is_approved_by_who_read_it_whole() {
 async fn no_door_is_open_to_strangers_or_to_pages_from_elsewhere() {
     let server = start(HttpOptions {
         tokens: tokens(),
-        doors: crate::http::Door::ALL.to_vec(),
+        doors: crate::http::HttpDoor::ALL.to_vec(),
         ..HttpOptions::default()
     })
     .await;

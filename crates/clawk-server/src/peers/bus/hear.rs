@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clawk_kernel::KernelError;
-use clawk_kernel::ports::{Known, Reports};
+use clawk_kernel::ports::{ReportReceiver, ReportedTryState};
 use clawk_proto::method::ReportParams;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{BREATH, Bus};
-use crate::queue::{Broker, Parcel};
+use crate::queue::{Broker, InboxMessage};
 
 /// How often a report of a task that this host gave is looked at before its try is taken up again after a start. Between two looks
 /// lies [`super::VISIBLE_AGAIN`].
@@ -21,7 +21,7 @@ impl<B: Broker> Bus<B> {
     pub(super) async fn hear(
         self: Arc<Self>,
         identity: String,
-        desk: Arc<dyn Reports>,
+        desk: Arc<dyn ReportReceiver>,
         over: CancellationToken,
     ) {
         let Some(ends) = self.ends.get(&identity) else {
@@ -51,12 +51,12 @@ impl<B: Broker> Bus<B> {
 }
 
 /// Takes a report; `false`: it is looked at again.
-async fn heard<R>(desk: &dyn Reports, parcel: &Parcel<R>) -> bool {
+async fn heard<R>(desk: &dyn ReportReceiver, parcel: &InboxMessage<R>) -> bool {
     #[derive(Deserialize)]
-    struct Told {
+    struct ReportMessage {
         params: ReportParams,
     }
-    let told = match serde_json::from_slice::<Told>(&parcel.message) {
+    let told = match serde_json::from_slice::<ReportMessage>(&parcel.message) {
         Ok(told) => told.params,
         Err(error) => {
             tracing::warn!(%error, "a message on the bus is no report");
@@ -64,9 +64,9 @@ async fn heard<R>(desk: &dyn Reports, parcel: &Parcel<R>) -> bool {
         }
     };
     match desk.knows(&told.task_id, told.report_token.as_deref()) {
-        Known::Sent => {}
-        Known::Foreign => return true,
-        Known::Given => return parcel.tries >= LOOKS,
+        ReportedTryState::Sent => {}
+        ReportedTryState::Foreign => return true,
+        ReportedTryState::Given => return parcel.tries >= LOOKS,
     }
     match desk.report(None, told).await {
         Ok(_) => true,

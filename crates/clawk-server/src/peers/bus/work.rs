@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{BREATH, Bus, Ends, PUT};
-use crate::queue::{Broker, Parcel, QueueError};
+use super::{BREATH, Bus, IdentityQueues, PUT};
+use crate::queue::{Broker, InboxMessage, QueueError};
 use crate::rpc::reports;
 
 /// How often a host says that it is at it.
@@ -30,10 +30,10 @@ const PROVEN_DAYS: i64 = 6;
 const REUSED: &str = "task_id_reused";
 
 /// What is said of a task that can't be done: a stable word, and a sentence.
-type Why = (String, String);
+type BusTaskRefusal = (String, String);
 
 /// A report to be put into an outbox.
-struct Told {
+struct OutgoingReport {
     task: RequestId,
     token: Option<String>,
     line: String,
@@ -79,7 +79,7 @@ impl<B: Broker> Bus<B> {
     }
 
     /// Works on one task and puts its report away. What fails comes again, here or on another host.
-    async fn work_off(&self, identity: &str, parcel: &Parcel<B::Receipt>, on: (&Kernel, SessionId)) {
+    async fn work_off(&self, identity: &str, parcel: &InboxMessage<B::Receipt>, on: (&Kernel, SessionId)) {
         let Some(ends) = self.ends.get(identity) else {
             return;
         };
@@ -116,7 +116,7 @@ impl<B: Broker> Bus<B> {
     }
 
     /// Whether it is among the dead letters now.
-    async fn bury(&self, inbox: &B, parcel: &Parcel<B::Receipt>, reason: &str) -> bool {
+    async fn bury(&self, inbox: &B, parcel: &InboxMessage<B::Receipt>, reason: &str) -> bool {
         tracing::warn!(%reason, "a task of the bus is a dead letter");
         let buried = inbox.bury(parcel, reason).await;
         if let Err(error) = &buried {
@@ -128,7 +128,7 @@ impl<B: Broker> Bus<B> {
     /// Tells who gave a task that it can't be done, so that it need not wait until the try's time is over.
     async fn tell_lost(
         &self,
-        ends: &Ends<B>,
+        ends: &IdentityQueues<B>,
         kernel: &Kernel,
         params: Option<&DelegateParams>,
         why: (&str, &str),
@@ -144,13 +144,13 @@ impl<B: Broker> Bus<B> {
     }
 
     /// The task; an error: it is not one that this host works on.
-    fn read(&self, identity: &str, parcel: &Parcel<B::Receipt>) -> Result<DelegateParams, String> {
+    fn read(&self, identity: &str, parcel: &InboxMessage<B::Receipt>) -> Result<DelegateParams, String> {
         #[derive(Deserialize)]
-        struct Asked {
+        struct DelegateMessage {
             method: String,
             params: DelegateParams,
         }
-        let asked: Asked =
+        let asked: DelegateMessage =
             serde_json::from_slice(&parcel.message).map_err(|error| format!("not readable: {error}"))?;
         if asked.method != Method::SwarmDelegate.name() || asked.params.context.swarm != self.swarm {
             return Err("it is no task for this swarm".to_owned());
@@ -174,12 +174,12 @@ impl<B: Broker> Bus<B> {
     async fn worked(
         &self,
         (identity, inbox): (&str, &B),
-        parcel: &Parcel<B::Receipt>,
+        parcel: &InboxMessage<B::Receipt>,
         params: DelegateParams,
         (kernel, session): (&Kernel, SessionId),
-    ) -> Option<Result<Told, Why>> {
+    ) -> Option<Result<OutgoingReport, BusTaskRefusal>> {
         let (task, token) = (params.task_id.clone(), params.context.report_token.clone());
-        let told = |line: String| Told {
+        let told = |line: String| OutgoingReport {
             task: task.clone(),
             token: token.clone(),
             line,
@@ -231,7 +231,7 @@ impl<B: Broker> Bus<B> {
     async fn of_another(
         &self,
         inbox: &B,
-        parcel: &Parcel<B::Receipt>,
+        parcel: &InboxMessage<B::Receipt>,
         (kernel, task): (&Kernel, &RequestId),
         token: Option<&str>,
     ) -> Option<Option<String>> {
@@ -258,10 +258,10 @@ impl<B: Broker> Bus<B> {
     /// says that.
     async fn put_away(
         &self,
-        ends: &Ends<B>,
-        (inbox, parcel): (&B, &Parcel<B::Receipt>),
+        ends: &IdentityQueues<B>,
+        (inbox, parcel): (&B, &InboxMessage<B::Receipt>),
         kernel: &Kernel,
-        told: Told,
+        told: OutgoingReport,
     ) {
         let put = match self.put_report(ends, inbox, &told.task, &told.line).await {
             Ok(()) => Ok(()),
@@ -292,7 +292,7 @@ impl<B: Broker> Bus<B> {
     /// It is longer than the bus takes.
     async fn put_report(
         &self,
-        ends: &Ends<B>,
+        ends: &IdentityQueues<B>,
         inbox: &B,
         task: &RequestId,
         line: &str,

@@ -9,8 +9,8 @@ use tokio::time::{Instant, advance, timeout};
 
 use super::{Claims, PATIENCE, YOUNG};
 use crate::peers::bus::VISIBLE_AGAIN;
-use crate::queue::sqlite::File;
-use crate::queue::{Broker as _, Lane};
+use crate::queue::sqlite::CkpSqliteBroker;
+use crate::queue::{Broker as _, BrokerSubscription};
 
 fn task() -> RequestId {
     RequestId::parse("00000000-0000-4000-8000-000000000001").unwrap()
@@ -80,7 +80,7 @@ async fn of_two_hosts_that_begin_effects_of_one_task_the_bus_names_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let open = |host: &str| {
-        let lane = Lane {
+        let lane = BrokerSubscription {
             take: "claw.team.hand.inbox".to_owned(),
             shared: false,
             group: "clawk-swarm".to_owned(),
@@ -91,7 +91,7 @@ async fn of_two_hosts_that_begin_effects_of_one_task_the_bus_names_the_first() {
             dead: "claw.team.dead".to_owned(),
             owners: Some("claw.team.begun".to_owned()),
         };
-        File::open(&clock, &folder.path().join("bus.db"), lane).unwrap()
+        CkpSqliteBroker::open(&clock, &folder.path().join("bus.db"), lane).unwrap()
     };
     let (one, two) = (open("one"), open("two"));
     assert_eq!(two.owner("t").await.unwrap(), None);

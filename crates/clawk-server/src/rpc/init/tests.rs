@@ -1,6 +1,6 @@
 //! R1, R2, R3a: the judgement before anything starts.
 
-use clawk_proto::method::Group;
+use clawk_proto::method::MethodGroup;
 use serde_json::{Value, json};
 
 use super::{judge, negotiate};
@@ -110,20 +110,20 @@ fn r3a_every_member_is_required_and_has_its_shape() {
 
 #[test]
 fn r2_capabilities_are_all_or_the_intersection() {
-    let answer = |capabilities: Value, served: &[Group]| {
+    let answer = |capabilities: Value, served: &[MethodGroup]| {
         let asked = judge(&params(|p| p["capabilities"] = capabilities)).expect("well-formed");
         Value::Object(negotiate(&asked, |group| served.contains(&group)))
     };
-    let all = [Group::Tools, Group::Swarm, Group::Memory];
+    let all = [MethodGroup::Tools, MethodGroup::Swarm, MethodGroup::Memory];
     assert_eq!(
         answer(json!({}), &all),
         json!({"tools": {}, "swarm": {}, "memory": {}})
     );
-    assert_eq!(answer(json!({}), &[Group::Tools]), json!({"tools": {}}));
+    assert_eq!(answer(json!({}), &[MethodGroup::Tools]), json!({"tools": {}}));
     assert_eq!(answer(json!({}), &[]), json!({}), "Level 1 answers {{}}");
     assert_eq!(answer(json!({"memory": {}}), &all), json!({"memory": {}}));
     assert_eq!(
-        answer(json!({"tools": {}, "memory": {}}), &[Group::Tools]),
+        answer(json!({"tools": {}, "memory": {}}), &[MethodGroup::Tools]),
         json!({"tools": {}})
     );
     assert_eq!(answer(json!({"telepathy": {}}), &all), json!({}));

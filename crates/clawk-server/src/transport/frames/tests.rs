@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Frames, Line};
+use super::{InputLine, LineSplitter};
 
 /// Gives its chunks one read at a time.
 struct Chunks(std::collections::VecDeque<Vec<u8>>);
@@ -26,7 +26,7 @@ impl tokio::io::AsyncRead for Chunks {
 
 /// `None` stands for a line that was too long. Also the largest buffer seen.
 fn cut(chunks: Vec<Vec<u8>>, max: usize) -> (Vec<Option<Vec<u8>>>, usize) {
-    let mut frames = Frames::new(
+    let mut frames = LineSplitter::new(
         Chunks(chunks.into_iter().filter(|c| !c.is_empty()).collect()),
         max,
     );
@@ -38,8 +38,8 @@ fn cut(chunks: Vec<Vec<u8>>, max: usize) -> (Vec<Option<Vec<u8>>>, usize) {
     loop {
         while let Some(line) = frames.next_buffered() {
             lines.push(match line {
-                Line::Whole(line) => Some(line.to_vec()),
-                Line::TooLong => None,
+                InputLine::Whole(line) => Some(line.to_vec()),
+                InputLine::TooLong => None,
             });
         }
         if frames.is_spent() {

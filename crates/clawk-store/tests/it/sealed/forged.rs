@@ -91,7 +91,7 @@ async fn an_entry_that_anybody_can_read_is_an_error_in_an_encrypted_store() {
         memory.lacking(&notes, "m", 99).await.unwrap_err();
         if what.contains("new") {
             let place = Scope::default();
-            let removed = memory.remove(&notes, &place, Whose::All, "forged".to_owned());
+            let removed = memory.remove(&notes, &place, ConversationFilter::All, "forged".to_owned());
             removed.await.unwrap_err();
         }
         // The other store does not suffer from it.

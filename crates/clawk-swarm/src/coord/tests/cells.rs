@@ -3,10 +3,10 @@
 use clawk_proto::method::TaskStatus::{Completed, Failed};
 use serde_json::json;
 
-use super::{Do, Kind, RunResult, Sim, Start, answers, reason, say};
+use super::{Do, Kind, RunResult, Sim, TryStart, answers, reason, say};
 
 /// Two workers and a head; the workers' answers are in `words`, by member.
-fn script(start: &Start, got: &[String]) -> Vec<Do> {
+fn script(start: &TryStart, got: &[String]) -> Vec<Do> {
     match (start.kind, start.member.as_str()) {
         (Kind::Judge { .. }, _) if start.text.contains("Which of these") => say("2"),
         (Kind::Judge { .. }, member) => say(&format!("{member} decides")),
@@ -278,7 +278,7 @@ fn hierarchical() {
         ("sub", "sub", 1),
         ("x", "leaf", 1),
     ];
-    let script = |start: &Start, _: &[String]| match (start.kind, start.member.as_str()) {
+    let script = |start: &TryStart, _: &[String]| match (start.kind, start.member.as_str()) {
         (Kind::Judge { .. }, _) => say("1"),
         (_, "top") => vec![
             Do::Delegate(vec![("a", "p"), ("sub", "q")]),

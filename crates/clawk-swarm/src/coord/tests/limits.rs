@@ -3,7 +3,7 @@
 use clawk_proto::method::TaskStatus::{Completed, Failed, Partial};
 use serde_json::{Value, json};
 
-use super::{Do, Fact, Lost, Sim, answers, brief, id, reason, say};
+use super::{Do, RetryReason, Sim, SwarmFact, answers, brief, id, reason, say};
 
 const ONE: &[(&str, &str, u32)] = &[("a", "w", 1)];
 const TWO: &[(&str, &str, u32)] = &[("a", "w", 2)];
@@ -117,7 +117,7 @@ fn direct_lets_nothing_wait_but_the_fan_out_itself() {
 #[test]
 fn tries_are_counted_and_spaced() {
     let begins = |sim: &Sim| {
-        let began = |fact: &Fact| matches!(fact, Fact::Began { .. });
+        let began = |fact: &SwarmFact| matches!(fact, SwarmFact::Began { .. });
         sim.facts.iter().filter(|fact| began(fact)).count()
     };
     for (failure, tries, took, word, code) in [
@@ -145,7 +145,7 @@ fn tries_are_counted_and_spaced() {
         ),
     ] {
         let sim = Sim::new("broadcast", "merge", ONE, json!({"failure": failure}), |_, _| {
-            vec![Do::Lose(Lost::Crashed)]
+            vec![Do::Lose(RetryReason::Crashed)]
         });
         let (result, log, sim) = sim.run("task");
         let fault = result.answers[0].error.clone().unwrap();
@@ -159,7 +159,7 @@ fn tries_are_counted_and_spaced() {
         assert_eq!(result.answers[0].attempts as usize, tries);
     }
     let sim = Sim::new("broadcast", "merge", ONE, json!({}), |_, _| {
-        vec![Do::Lose(Lost::Unreached)]
+        vec![Do::Lose(RetryReason::Unreached)]
     });
     let (result, _, _) = sim.run("task");
     assert_eq!(
@@ -173,8 +173,8 @@ fn tries_are_counted_and_spaced() {
 fn dead_letters_go_round_the_seats_first() {
     let more = json!({"failure": {"retry_per_agent": 1, "dead_letter": {"max_retries": 4}}});
     let sim = Sim::new("broadcast", "merge", TWO, more, |start, _| match &*start.member {
-        "a-1" => vec![Do::Lose(Lost::NoProvider)],
-        _ if start.task == super::derived(&id(1), "0/0") => vec![Do::Lose(Lost::Crashed)],
+        "a-1" => vec![Do::Lose(RetryReason::NoProvider)],
+        _ if start.task == super::derived(&id(1), "0/0") => vec![Do::Lose(RetryReason::Crashed)],
         _ => say("fine"),
     });
     let (result, log, _) = sim.run("task");
@@ -210,7 +210,7 @@ fn a_circuit_opens_tries_once_and_closes() {
     let mut sim = Sim::new("broadcast", "merge", ONE, more, move |_, _| {
         tries += 1;
         if tries <= 3 {
-            vec![Do::Lose(Lost::Crashed)]
+            vec![Do::Lose(RetryReason::Crashed)]
         } else {
             say("back")
         }
@@ -270,7 +270,7 @@ fn direct_is_told_of_an_open_circuit() {
                 Do::Delegate(vec![("a", "two")]),
                 Do::Say("$got".to_owned()),
             ],
-            _ => vec![Do::Lose(Lost::Crashed)],
+            _ => vec![Do::Lose(RetryReason::Crashed)],
         },
     );
     let (result, _, _) = sim.run("task");

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{Do, Fact, Kind, Lost, Sim, Start};
+use super::{Do, Kind, RetryReason, Sim, SwarmFact, TryStart};
 
-fn script(seed: u64) -> impl FnMut(&Start, &[String]) -> Vec<Do> {
+fn script(seed: u64) -> impl FnMut(&TryStart, &[String]) -> Vec<Do> {
     let mut state = seed | 1;
     move |start, got| {
         let mut next = |n: u64| {
@@ -28,8 +28,8 @@ fn script(seed: u64) -> impl FnMut(&Start, &[String]) -> Vec<Do> {
             }
         }
         steps.push(match next(10) {
-            0 => Do::Lose(Lost::Crashed),
-            1 => Do::Lose(Lost::Unreached),
+            0 => Do::Lose(RetryReason::Crashed),
+            1 => Do::Lose(RetryReason::Unreached),
             2 => Do::Fail("effects_unknown"),
             3 if next(4) == 0 => Do::Spent,
             _ if matches!(start.kind, Kind::Judge { .. }) => Do::Say("1".to_owned()),
@@ -80,8 +80,8 @@ proptest! {
         let mut ends: BTreeMap<&super::TaskId, (u32, u32)> = BTreeMap::new();
         for fact in &sim.facts {
             match fact {
-                Fact::Delegated { new, .. } => ends.entry(&new.task).or_default().0 += 1,
-                Fact::Reported { task, .. } => ends.entry(task).or_default().1 += 1,
+                SwarmFact::Delegated { new, .. } => ends.entry(&new.task).or_default().0 += 1,
+                SwarmFact::Reported { task, .. } => ends.entry(task).or_default().1 += 1,
                 _ => {}
             }
         }

@@ -4,7 +4,8 @@ use clawk_proto::method::TaskStatus::{Completed, Failed, Partial};
 use serde_json::json;
 
 use super::{
-    Brief, Coord, Do, Effect, Fact, Kind, Lost, Reception, Sim, TaskId, Wish, answers, brief, id, reason, say,
+    Do, Effect, Kind, ReportReception, RetryReason, Sim, SwarmCoordinator, SwarmFact, TaskBrief,
+    TaskConstraints, TaskId, answers, brief, id, reason, say,
 };
 
 const PEERS: &[(&str, &str, u32)] = &[("a", "peer", 1), ("b", "peer", 1)];
@@ -139,13 +140,13 @@ fn a_report_counts_once_and_is_the_members_own() {
         "its word is not tried again"
     );
     assert_eq!(result.text, "## a\n\nhalf\n\n## c\n\nc");
-    let refused = |fact: &Fact| matches!(fact, Fact::Refused { .. });
+    let refused = |fact: &SwarmFact| matches!(fact, SwarmFact::Refused { .. });
     assert_eq!(sim.facts.iter().filter(|fact| refused(fact)).count(), 2);
     let ended = result.answers[0].task_id.clone();
     let (reception, _) = sim.coord.report(&ended, Some("a"), Completed, &json!("late"));
-    assert_eq!(reception, Reception::Late);
+    assert_eq!(reception, ReportReception::Late);
     let (reception, effects) = sim.coord.report(&id(99), Some("a"), Completed, &json!("x"));
-    assert_eq!((reception, effects), (Reception::Unknown, vec![]));
+    assert_eq!((reception, effects), (ReportReception::Unknown, vec![]));
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn another_members_report_does_not_count() {
         .clone();
     for by in [Some("b"), None] {
         let (reception, effects) = sim.coord.report(&task, by, Completed, &json!("forged"));
-        assert_eq!(reception, Reception::NotYours);
+        assert_eq!(reception, ReportReception::NotYours);
         sim.take(effects);
     }
     sim.go();
@@ -198,7 +199,7 @@ fn what_was_not_waited_for_is_told_afterwards() {
         .facts
         .iter()
         .filter_map(|fact| {
-            if let Fact::Told { of, .. } = fact {
+            if let SwarmFact::Told { of, .. } = fact {
                 Some(of.len())
             } else {
                 None
@@ -252,7 +253,9 @@ fn the_same_request_is_the_same_task() {
         .coord
         .accept(&id(2), brief("task"), Some("zed"), "test", sim.now);
     assert_eq!(nobody.unwrap_err().reason, "unknown_member");
-    let empty = sim.coord.accept(&id(2), Brief::default(), None, "test", sim.now);
+    let empty = sim
+        .coord
+        .accept(&id(2), TaskBrief::default(), None, "test", sim.now);
     assert_eq!(empty.unwrap_err().reason, "bad_task");
 }
 
@@ -277,13 +280,13 @@ fn one_member_can_be_meant() {
 #[test]
 fn a_restart_at_any_point_goes_on() {
     let agents: &[(&str, &str, u32)] = &[("head", "leader", 1), ("a", "worker", 2)];
-    let script = |start: &super::Start, _: &[String]| match (start.kind, &*start.member) {
+    let script = |start: &super::TryStart, _: &[String]| match (start.kind, &*start.member) {
         (Kind::Judge { .. }, _) => say("1"),
         (_, "head") => vec![
             Do::Delegate(vec![("", "one"), ("", "two")]),
             Do::Say("h".to_owned()),
         ],
-        (_, "a-1") if start.attempt == 1 => vec![Do::Lose(Lost::Crashed)],
+        (_, "a-1") if start.attempt == 1 => vec![Do::Lose(RetryReason::Crashed)],
         (_, member) => say(member),
     };
     let more = json!({"failure": {"retry_per_agent": 1}});
@@ -299,12 +302,12 @@ fn a_restart_at_any_point_goes_on() {
             sim.coord.apply(fact);
             sim.facts.push(fact.clone());
         }
-        let ended = |fact: &Fact| matches!(fact, Fact::Reported { .. });
+        let ended = |fact: &SwarmFact| matches!(fact, SwarmFact::Reported { .. });
         let before = whole.facts[..cut].iter().filter(|fact| ended(fact)).count();
         let effects = sim.coord.resume(sim.now);
         for effect in &effects {
             if let Effect::Start(start) = effect {
-                let begun = |fact: &Fact| matches!(fact, Fact::Began { task, attempt, .. } if *task == start.task && *attempt == start.attempt);
+                let begun = |fact: &SwarmFact| matches!(fact, SwarmFact::Began { task, attempt, .. } if *task == start.task && *attempt == start.attempt);
                 assert_eq!(
                     start.resumed,
                     whole.facts[..cut].iter().any(begun),
@@ -326,7 +329,7 @@ fn a_restart_at_any_point_goes_on() {
             .facts
             .iter()
             .filter_map(|fact| {
-                if let Fact::Reported { task, .. } = fact {
+                if let SwarmFact::Reported { task, .. } = fact {
                     Some(task)
                 } else {
                     None
@@ -348,7 +351,7 @@ fn a_swarm_that_changed_ends_its_runs() {
     });
     sim.accept(1, "task");
     let other = Sim::new("broadcast", "merge", &[("z", "w", 1)], json!({}), |_, _| say("z"));
-    let mut after: Coord = other.coord;
+    let mut after: SwarmCoordinator = other.coord;
     for fact in &sim.facts {
         after.apply(fact);
     }
@@ -374,9 +377,9 @@ fn wishes_only_narrow() {
         json!({}),
         |start, _| match &*start.member {
             "head" => {
-                let wish = Wish {
+                let wish = TaskConstraints {
                     timeout_ms: Some(50),
-                    ..Wish::default()
+                    ..TaskConstraints::default()
                 };
                 vec![Do::Wish("slow", wish), Do::Say("$got".to_owned())]
             }

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clawk_kernel::ports::{RunError, RunOutcome};
 use clawk_sandbox::launch::OWN_PROGRAM;
-use clawk_sandbox::{Input, Launcher, Outcome, Spec};
+use clawk_sandbox::{LaunchInput, LaunchOutcome, Launcher, Spec};
 
-use super::{CHECKS, Job, Reply};
+use super::{CHECKS, FileToolReply, Job};
 use crate::builtin::launch_error;
-use crate::call::{Call, cut, failed, in_time};
+use crate::call::{ExecutorCall, cut, failed, in_time};
 
 /// The first argument of the program that is such a process.
 pub const MODE: &str = "__builtin";
@@ -39,20 +39,20 @@ fn answer() -> std::io::Result<()> {
     let mut text = Vec::new();
     std::io::stdin().take(MAX_JOB_BYTES).read_to_end(&mut text)?;
     let job: Job = serde_json::from_slice(&text)?;
-    let reply = serde_json::to_vec(&Reply::from(job.work()))?;
+    let reply = serde_json::to_vec(&FileToolReply::from(job.work()))?;
     let mut out = std::io::stdout().lock();
     out.write_all(&reply)?;
     out.flush()
 }
 
 /// The process for this job.
-pub(super) fn spec(call: &Call<'_>, job: &Job) -> Result<Spec, RunError> {
+pub(super) fn spec(call: &ExecutorCall<'_>, job: &Job) -> Result<Spec, RunError> {
     let text = serde_json::to_vec(job).map_err(|error| RunError::Unavailable(error.to_string()))?;
     let mut spec = Spec::new(OWN_PROGRAM, call.plan.clone());
     spec.args = vec![MODE.to_owned()];
     spec.workdir = Some(PathBuf::from("/"));
     spec.base = Some(call.workdir.to_path_buf());
-    spec.stdin = Input::Bytes(text);
+    spec.stdin = LaunchInput::Bytes(text);
     spec.timeout_ms = Some(call.timeout_ms);
     Ok(spec)
 }
@@ -67,13 +67,13 @@ pub(super) async fn run(launcher: &Launcher, spec: &Spec) -> Result<RunOutcome, 
             ..failed(format!("[{limit}]"))
         });
     }
-    match serde_json::from_slice::<Reply>(&outcome.stdout) {
+    match serde_json::from_slice::<FileToolReply>(&outcome.stdout) {
         Ok(reply) if outcome.success() => reply.told(outcome.obtained),
         Ok(_) | Err(_) => Err(RunError::Unknown(broken(&outcome))), // silent-ok: told in our words
     }
 }
 
-fn broken(outcome: &Outcome) -> String {
+fn broken(outcome: &LaunchOutcome) -> String {
     let how = match (outcome.exit_code, outcome.signal) {
         (Some(0), _) => "gave no readable reply".to_owned(),
         (Some(code), _) => format!("ended with code {code}"),

@@ -4,7 +4,7 @@ use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop, read::whole_text, write::replace};
+use super::{FileToolStop, Job, read::whole_text, write::replace};
 use crate::call::done;
 
 /// How many places are named when the old text is not unique.
@@ -17,7 +17,7 @@ struct Args {
     new_text: String,
 }
 
-pub(super) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn edit(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     let place = job.place(&args.path, true)?;
     let (file, stat) = job.file(&place.root, &place.below, true)?;
@@ -32,20 +32,22 @@ pub(super) fn edit(job: &Job) -> Result<RunOutcome, Stop> {
     ))
 }
 
-fn replaced(text: &str, args: &Args) -> Result<(String, usize), Stop> {
+fn replaced(text: &str, args: &Args) -> Result<(String, usize), FileToolStop> {
     if args.old_text.is_empty() {
-        return Err(Stop::Failed(
+        return Err(FileToolStop::Failed(
             "`old_text` is empty; use file-write for a new file".to_owned(),
         ));
     }
     if args.old_text == args.new_text {
-        return Err(Stop::Failed("`old_text` and `new_text` are the same".to_owned()));
+        return Err(FileToolStop::Failed(
+            "`old_text` and `new_text` are the same".to_owned(),
+        ));
     }
     let line_of = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
     let places: Vec<usize> = text.match_indices(&args.old_text).map(|(at, _)| at).collect();
     match places.as_slice() {
         [at] => Ok((text.replacen(&args.old_text, &args.new_text, 1), line_of(*at))),
-        [] => Err(Stop::Failed(format!(
+        [] => Err(FileToolStop::Failed(format!(
             "`old_text` does not occur in `{}`; it must fit exactly, blanks and line ends included: read the file again",
             args.path
         ))),
@@ -55,7 +57,7 @@ fn replaced(text: &str, args: &Args) -> Result<(String, usize), Stop> {
                 .take(NAMED_PLACES)
                 .map(|at| line_of(*at).to_string())
                 .collect();
-            Err(Stop::Failed(format!(
+            Err(FileToolStop::Failed(format!(
                 "`old_text` occurs {} times in `{}` (lines {}); give more of its surroundings",
                 many.len(),
                 args.path,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawk_kernel::testing::{Rig, manifest};
-use clawk_kernel::{Answer, Breadth, Door, Kernel, Person, Reply};
+use clawk_kernel::{ApprovalAnswer, ApprovalReply, EntryPoint, GrantScope, Kernel, KnownPerson};
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::{CallContext, ToolCallParams};
 use clawk_proto::{RequestId, SessionId};
@@ -22,9 +22,9 @@ const CALLS: usize = 24;
 const NAMES: [&str; 6] = ["a", "b", "s", ".env", "k", "l"];
 
 /// A small generator with a seed (SplitMix64).
-struct Dice(u64);
+struct SeededDice(u64);
 
-impl Dice {
+impl SeededDice {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -54,7 +54,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn new(dice: &mut Dice) -> Self {
+    fn new(dice: &mut SeededDice) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let all = folder.path().canonicalize().unwrap();
         let work = all.join("deep/w");
@@ -82,7 +82,7 @@ impl Tree {
         }
     }
 
-    fn grow(&mut self, dice: &mut Dice, way: &str) {
+    fn grow(&mut self, dice: &mut SeededDice, way: &str) {
         let path = self.work.join(way);
         let parent = path.parent().unwrap();
         let _ = std::fs::create_dir_all(parent); // a file may be in the way
@@ -174,12 +174,12 @@ fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
     let kernel = kernel.clone();
     tokio::spawn(async move {
         while let Ok(question) = questions.recv().await {
-            let no = Reply {
-                answer: Answer::Deny,
-                breadth: Breadth::Exact,
-                person: Person::admin("terminal", "ann"),
+            let no = ApprovalReply {
+                answer: ApprovalAnswer::Deny,
+                breadth: GrantScope::Exact,
+                person: KnownPerson::admin("terminal", "ann"),
                 reason: None,
-                seen: clawk_kernel::sheet::Seen::Short,
+                seen: clawk_kernel::sheet::PreviewReceipt::Short,
             };
             kernel.reply(&question.request_id, no).await;
         }
@@ -203,7 +203,7 @@ async fn told(kernel: &Kernel, session: SessionId, n: usize, tool: &str, argumen
     Some(texts.join("\n"))
 }
 
-fn attack(dice: &mut Dice, work: &Path) -> (&'static str, Value) {
+fn attack(dice: &mut SeededDice, work: &Path) -> (&'static str, Value) {
     let ways = [NAMES.as_slice(), &["..", ".", "f", "o", "w"]].concat();
     let mut way = dice.way(&ways, 4);
     if dice.below(4) == 0 {
@@ -281,7 +281,7 @@ fn unchanged(tree: &Tree, closed: &[PathBuf]) {
 async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
     let (mut read, mut refused, mut closed) = (0, 0, 0);
     for seed in 0..TREES {
-        let mut dice = Dice(seed);
+        let mut dice = SeededDice(seed);
         let tree = Tree::new(&mut dice);
         let roots = ["s", ".env", "a/s", "b", "l", "a/l"];
         let (denied, asked) = (
@@ -296,7 +296,7 @@ async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
             .collect();
         closed += secret.len();
         let kernel = kernel(&tree, &denied, &asked).await;
-        let session = kernel.open(Door::Cli).await.unwrap();
+        let session = kernel.open(EntryPoint::Cli).await.unwrap();
         let person = refuse(&kernel);
         for n in 0..CALLS {
             let (tool, arguments) = attack(&mut dice, &tree.work);

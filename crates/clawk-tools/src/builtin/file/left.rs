@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::root::Root;
-use super::{Job, Stop, Tool};
+use super::{FileTool, FileToolStop, Job};
 
 /// Entries of closed places that are looked through for files of several names; beyond, every file of several names is closed.
 const MAX_ENTRIES: usize = 100_000;
 
 /// Files of several names that have one in a closed place. Found outside of the box, which covers those places.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Linked {
+pub(super) enum HardLinkedFiles {
     /// Device and inode of each.
     These(HashSet<(u64, u64)>),
     /// There are too many files to tell.
     Unknown,
 }
 
-impl Default for Linked {
+impl Default for HardLinkedFiles {
     fn default() -> Self {
         Self::These(HashSet::new())
     }
@@ -39,9 +39,9 @@ impl Job {
             self.workdir.join(path).metadata().ok() // silent-ok: what is not there is not read
         };
         let reads = match self.tool {
-            Tool::Search => true,
-            Tool::Read | Tool::Edit => named().is_some_and(|about| about.nlink() > 1),
-            Tool::Write | Tool::List => false,
+            FileTool::Search => true,
+            FileTool::Read | FileTool::Edit => named().is_some_and(|about| about.nlink() > 1),
+            FileTool::Write | FileTool::List => false,
         };
         if reads {
             let denied = self.filesystem.denied.iter();
@@ -58,10 +58,15 @@ impl Job {
     }
 
     /// A regular file for reading that is not closed by another of its names.
-    pub(super) fn file(&self, root: &Root<'_>, below: &Path, write: bool) -> Result<(File, Stat), Stop> {
+    pub(super) fn file(
+        &self,
+        root: &Root<'_>,
+        below: &Path,
+        write: bool,
+    ) -> Result<(File, Stat), FileToolStop> {
         let (file, stat) = root.file(below, write)?;
         if self.is_linked(&stat) {
-            return Err(Stop::Failed(format!(
+            return Err(FileToolStop::Failed(format!(
                 "`{}` is another name of a file that the policy or the sandbox closes",
                 root.shown(below)
             )));
@@ -73,18 +78,18 @@ impl Job {
         let several = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
         several
             && match &self.linked {
-                Linked::These(files) => files.contains(&(stat.st_dev, stat.st_ino)),
-                Linked::Unknown => true,
+                HardLinkedFiles::These(files) => files.contains(&(stat.st_dev, stat.st_ino)),
+                HardLinkedFiles::Unknown => true,
             }
     }
 }
 
-fn linked(mut open: Vec<PathBuf>) -> Linked {
+fn linked(mut open: Vec<PathBuf>) -> HardLinkedFiles {
     let mut files = HashSet::new();
     let mut left = MAX_ENTRIES;
     while let Some(path) = open.pop() {
         let Some(rest) = left.checked_sub(1) else {
-            return Linked::Unknown;
+            return HardLinkedFiles::Unknown;
         };
         left = rest;
         // silent-ok: what is not there, or can't be looked at, has no name that could be found
@@ -98,7 +103,7 @@ fn linked(mut open: Vec<PathBuf>) -> Linked {
             files.insert((about.dev(), about.ino()));
         }
     }
-    Linked::These(files)
+    HardLinkedFiles::These(files)
 }
 
 /// What is said of entries that were left out.

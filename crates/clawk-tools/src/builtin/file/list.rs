@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::left::note;
 use super::root::{Root, real_path};
-use super::{Job, Stop};
+use super::{FileToolStop, Job};
 use crate::call::done;
 
 /// Most entries that one listing returns.
@@ -33,7 +33,7 @@ struct Args {
     glob: Option<String>,
 }
 
-pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn list(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     let path = args.path.as_deref().unwrap_or(".");
     let place = job.place(path, false)?;
@@ -62,7 +62,7 @@ pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
     } else {
         lines.join("\n")
     };
-    let Walked { complete, left_out } = walked;
+    let WalkSummary { complete, left_out } = walked;
     if !complete {
         text.push_str("\n[cut: there is more; narrow the path or give a glob]");
     }
@@ -73,8 +73,8 @@ pub(super) fn list(job: &Job) -> Result<RunOutcome, Stop> {
     ))
 }
 
-pub(super) fn glob(text: &str) -> Result<GlobMatcher, Stop> {
-    let bad = |error: globset::Error| Stop::Failed(format!("`glob` can't be read: {}", error.kind()));
+pub(super) fn glob(text: &str) -> Result<GlobMatcher, FileToolStop> {
+    let bad = |error: globset::Error| FileToolStop::Failed(format!("`glob` can't be read: {}", error.kind()));
     // `*.rs` means any depth, `src/*.rs` exactly there.
     let anywhere = if text.contains('/') {
         text.to_owned()
@@ -90,7 +90,7 @@ pub(super) fn glob(text: &str) -> Result<GlobMatcher, Stop> {
 }
 
 /// One thing that a walk comes by.
-pub(super) struct Entry<'a> {
+pub(super) struct WalkEntry<'a> {
     /// Below the mount.
     pub(super) below: &'a Path,
     /// Below where the walk began.
@@ -101,7 +101,7 @@ pub(super) struct Entry<'a> {
 
 /// How a walk ended.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(super) struct WalkSummary {
     /// It was not cut short: by a bound, or by `visit`.
     pub(super) complete: bool,
     /// Entries that it came by and that are closed to it; a folder counts as one.
@@ -114,11 +114,11 @@ pub(super) fn walk(
     root: &Root<'_>,
     start: &Path,
     recursive: bool,
-    visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
-) -> Result<Walked, Stop> {
+    visit: &mut dyn FnMut(&WalkEntry<'_>) -> ControlFlow<()>,
+) -> Result<WalkSummary, FileToolStop> {
     let mut open = vec![start.to_path_buf()];
     let mut visited = 0;
-    let mut walked = Walked::default();
+    let mut walked = WalkSummary::default();
     let mut complete = true;
     while let Some(folder) = open.pop() {
         let (real, entries) = match entries(root, &folder) {
@@ -139,7 +139,7 @@ pub(super) fn walk(
                 continue;
             }
             let inside = below.strip_prefix(start).unwrap_or(&below);
-            if visit(&Entry {
+            if visit(&WalkEntry {
                 below: &below,
                 inside,
                 stat: &stat,
@@ -164,15 +164,15 @@ pub(super) fn walk(
 }
 
 /// Where the folder really is, and what is in it.
-fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), Stop> {
+fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), FileToolStop> {
     use std::os::unix::ffi::OsStrExt as _;
     let shown = root.shown(folder);
     let fd = root.open(folder, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
-    let real = real_path(&fd).map_err(|error| Stop::on(&shown, error))?;
-    let listing = Dir::read_from(&fd).map_err(|error| Stop::on(&shown, error))?;
+    let real = real_path(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
+    let listing = Dir::read_from(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
     let mut all = Vec::new();
     for entry in listing.take(MAX_VISITED) {
-        let entry = entry.map_err(|error| Stop::on(&shown, error))?;
+        let entry = entry.map_err(|error| FileToolStop::on(&shown, error))?;
         let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
         if name == "." || name == ".." {
             continue;

@@ -16,10 +16,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clawk_kernel::call::Permit;
-use clawk_kernel::place::Apart;
-use clawk_kernel::ports::{Look, RunError, RunOutcome};
-use clawk_kernel::witness::{self, HASHED_BYTES, Mark, State};
-use clawk_plan::{Filesystem, Level, Obtained, Plan, Refusal, Request};
+use clawk_kernel::place::ExcludedPaths;
+use clawk_kernel::ports::{InspectedCall, RunError, RunOutcome};
+use clawk_kernel::witness::{self, FileMark, HASHED_BYTES, State};
+use clawk_plan::{Filesystem, Level, ObtainedEnforcement, Plan, Request, SandboxRefusal};
 use clawk_proto::content::ContentBlock;
 use clawk_sandbox::Launcher;
 use rustix::fs::OFlags;
@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use apart::{MODE, main};
 
-use crate::call::{Call, failed, plainly};
-use left::Linked;
+use crate::call::{ExecutorCall, failed, plainly};
+use left::HardLinkedFiles;
 
 /// What holds a path in its mount, wherever the tool runs.
 const CHECKS: &str = "checks:filesystem";
@@ -42,7 +42,7 @@ const MAX_PREVIEW_BYTES: u64 = 1 << 20;
 /// The file tools.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Tool {
+pub(super) enum FileTool {
     Read,
     Write,
     Edit,
@@ -51,16 +51,16 @@ pub(super) enum Tool {
 }
 
 /// Why a file tool stopped.
-pub(super) enum Stop {
+pub(super) enum FileToolStop {
     /// The sandbox refuses what was really reached.
-    Refused(Refusal),
+    Refused(SandboxRefusal),
     /// What is there is not what a person was shown.
     Changed(String),
     /// It failed; the text is for the model.
     Failed(String),
 }
 
-impl Stop {
+impl FileToolStop {
     /// An error of the system on `path`.
     fn on(path: &str, error: impl Into<std::io::Error>) -> Self {
         Self::Failed(format!("`{path}`: {}", plainly(&error.into())))
@@ -71,29 +71,29 @@ impl Stop {
 /// call for a moment.
 #[derive(Serialize, Deserialize)]
 struct Job {
-    tool: Tool,
+    tool: FileTool,
     arguments: Map<String, Value>,
     filesystem: Filesystem,
     workdir: PathBuf,
     /// What was there when a person was asked.
-    marks: Vec<Mark>,
+    marks: Vec<FileMark>,
     /// What the call leaves out.
-    apart: Apart,
+    apart: ExcludedPaths,
     #[serde(default)]
-    linked: Linked,
+    linked: HardLinkedFiles,
     #[serde(skip)]
     stop: CancellationToken,
 }
 
 impl Job {
-    fn parse<T: DeserializeOwned>(&self) -> Result<T, Stop> {
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, FileToolStop> {
         T::deserialize(Value::Object(self.arguments.clone()))
-            .map_err(|error| Stop::Failed(format!("bad arguments: {error}")))
+            .map_err(|error| FileToolStop::Failed(format!("bad arguments: {error}")))
     }
 
     /// The file that is about to be written must be the one that was shown, by what stands beneath the open folder now.
     /// Without a question, anything is right.
-    fn same(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), Stop> {
+    fn same(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), FileToolStop> {
         let whole = self.workdir.join(path);
         let Some(mark) = self.marks.iter().find(|mark| mark.path == whole) else {
             return Ok(());
@@ -114,65 +114,69 @@ impl Job {
         if same {
             Ok(())
         } else {
-            Err(Stop::Changed(format!("`{path}` is not the file that was shown")))
+            Err(FileToolStop::Changed(format!(
+                "`{path}` is not the file that was shown"
+            )))
         }
     }
 
     /// Admits a path and opens its mount.
-    fn place(&self, path: &str, write: bool) -> Result<root::Resolved<'_>, Stop> {
+    fn place(&self, path: &str, write: bool) -> Result<root::ResolvedPath<'_>, FileToolStop> {
         root::place(&self.filesystem, &self.apart, &self.workdir, path, write)
     }
 
-    fn bytes(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, Stop> {
+    fn bytes(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, FileToolStop> {
         let place = self.place(path, false)?;
         let (file, _) = self.file(&place.root, &place.below, false)?;
         let mut bytes = Vec::new();
         let read = file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes);
-        read.map_err(|error| Stop::on(path, error))?;
+        read.map_err(|error| FileToolStop::on(path, error))?;
         if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max_bytes {
-            return Err(Stop::Failed(format!("`{path}` has more than {max_bytes} bytes")));
+            return Err(FileToolStop::Failed(format!(
+                "`{path}` has more than {max_bytes} bytes"
+            )));
         }
         Ok(bytes)
     }
 
-    fn work(&self) -> Result<RunOutcome, Stop> {
+    fn work(&self) -> Result<RunOutcome, FileToolStop> {
         match self.tool {
-            Tool::Read => read::read(self),
-            Tool::Write => write::write(self),
-            Tool::Edit => edit::edit(self),
-            Tool::List => list::list(self),
-            Tool::Search => search::search(self),
+            FileTool::Read => read::read(self),
+            FileTool::Write => write::write(self),
+            FileTool::Edit => edit::edit(self),
+            FileTool::List => list::list(self),
+            FileTool::Search => search::search(self),
         }
     }
 }
 
 /// How a job ended, as it crosses between processes.
 #[derive(Serialize, Deserialize)]
-enum Reply {
+enum FileToolReply {
     Done {
         content: Vec<ContentBlock>,
         structured: Option<Value>,
     },
     Failed(String),
-    Refused(Refusal),
+    Refused(SandboxRefusal),
     Changed(String),
 }
 
-impl From<Result<RunOutcome, Stop>> for Reply {
-    fn from(result: Result<RunOutcome, Stop>) -> Self {
+impl From<Result<RunOutcome, FileToolStop>> for FileToolReply {
+    fn from(result: Result<RunOutcome, FileToolStop>) -> Self {
         match result {
             Ok(RunOutcome {
                 content, structured, ..
             }) => Self::Done { content, structured },
-            Err(Stop::Failed(text)) => Self::Failed(text),
-            Err(Stop::Refused(refusal)) => Self::Refused(refusal),
-            Err(Stop::Changed(text)) => Self::Changed(text),
+            Err(FileToolStop::Failed(text)) => Self::Failed(text),
+            Err(FileToolStop::Refused(refusal)) => Self::Refused(refusal),
+            Err(FileToolStop::Changed(text)) => Self::Changed(text),
         }
     }
 }
 
-impl Reply {
-    fn told(self, obtained: Obtained) -> Result<RunOutcome, RunError> {
+impl FileToolReply {
+    fn told(self, obtained: ObtainedEnforcement) -> Result<RunOutcome, RunError> {
         match self {
             Self::Done { content, structured } => Ok(RunOutcome {
                 content,
@@ -191,7 +195,7 @@ impl Reply {
 }
 
 /// What a write would replace.
-pub(super) enum Before {
+pub(super) enum PriorContent {
     /// Nothing is there.
     Absent,
     /// Text, small enough to be compared.
@@ -204,10 +208,10 @@ pub(super) enum Before {
 
 /// What a write would replace, for a preview: looked at as the tool would reach it, and never outside of what the plan
 /// admits.
-pub(super) fn before(look: &Look<'_>, path: &str) -> Before {
+pub(super) fn before(look: &InspectedCall<'_>, path: &str) -> PriorContent {
     let found = root::place(
         look.plan.filesystem(),
-        &Apart::default(),
+        &ExcludedPaths::default(),
         look.workdir,
         path,
         true,
@@ -215,37 +219,39 @@ pub(super) fn before(look: &Look<'_>, path: &str) -> Before {
     .and_then(|place| place.root.there(&place.below))
     .and_then(|file| file.map(|file| contents(file, path)).transpose());
     match found {
-        Ok(None) => Before::Absent,
+        Ok(None) => PriorContent::Absent,
         Ok(Some(before)) => before,
-        Err(Stop::Failed(why) | Stop::Changed(why)) => Before::Unclear(why),
-        Err(Stop::Refused(refusal)) => Before::Unclear(format!("the sandbox refuses it: {refusal}")),
+        Err(FileToolStop::Failed(why) | FileToolStop::Changed(why)) => PriorContent::Unclear(why),
+        Err(FileToolStop::Refused(refusal)) => {
+            PriorContent::Unclear(format!("the sandbox refuses it: {refusal}"))
+        }
     }
 }
 
-fn contents((file, size): (File, u64), path: &str) -> Result<Before, Stop> {
+fn contents((file, size): (File, u64), path: &str) -> Result<PriorContent, FileToolStop> {
     let mut bytes = Vec::new();
     file.take(HASHED_BYTES)
         .read_to_end(&mut bytes)
-        .map_err(|error| Stop::on(path, error))?;
+        .map_err(|error| FileToolStop::on(path, error))?;
     let digest = witness::digest_of(&bytes);
     let all = if size > HASHED_BYTES {
         format!("sha256 of its first {HASHED_BYTES} bytes")
     } else {
         "sha256".to_owned()
     };
-    let other = |what: &str| Before::Other(format!("{what} of {size} bytes, {all} {digest}"));
+    let other = |what: &str| PriorContent::Other(format!("{what} of {size} bytes, {all} {digest}"));
     if read::is_binary(&bytes) {
         return Ok(other("a binary file"));
     }
     if size > MAX_PREVIEW_BYTES {
         return Ok(other("a file"));
     }
-    Ok(String::from_utf8(bytes).map_or_else(|_| other("a binary file"), Before::Text))
+    Ok(String::from_utf8(bytes).map_or_else(|_| other("a binary file"), PriorContent::Text))
 }
 
 /// The place that a write to `path` would reach, without links on the way; none: the tool will not get there.
 pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf> {
-    let apart = Apart::default();
+    let apart = ExcludedPaths::default();
     let place = root::place(plan.filesystem(), &apart, workdir, path, true).ok()?; // silent-ok: the tool says why
     let mut rest = vec![place.below.file_name()?.to_owned()];
     let mut holder = place.below.parent().unwrap_or(Path::new(""));
@@ -278,28 +284,32 @@ pub async fn load(permit: &Permit, path: &str, max_bytes: u64) -> Result<Result<
     };
     permit.plan().preflight(&asked).map_err(RunError::Sandbox)?;
     let job = Job {
-        tool: Tool::Read,
+        tool: FileTool::Read,
         arguments: Map::from_iter([("path".to_owned(), Value::from(path))]),
         filesystem: permit.plan().filesystem().clone(),
         workdir: permit.workdir().to_path_buf(),
         marks: permit.marks().to_vec(),
         apart: permit.apart().clone(),
-        linked: Linked::default(),
+        linked: HardLinkedFiles::default(),
         stop: CancellationToken::new(),
     };
     let path = path.to_owned();
     let work = tokio::task::spawn_blocking(move || job.with_linked().bytes(&path, max_bytes)).await;
     match work {
         Ok(Ok(bytes)) => Ok(Ok(bytes)),
-        Ok(Err(Stop::Failed(why))) => Ok(Err(why)),
-        Ok(Err(Stop::Refused(refusal))) => Err(RunError::Sandbox(refusal)),
-        Ok(Err(Stop::Changed(why))) => Err(RunError::Changed(why)),
+        Ok(Err(FileToolStop::Failed(why))) => Ok(Err(why)),
+        Ok(Err(FileToolStop::Refused(refusal))) => Err(RunError::Sandbox(refusal)),
+        Ok(Err(FileToolStop::Changed(why))) => Err(RunError::Changed(why)),
         Err(error) => Err(RunError::Unavailable(format!("its file can't be read: {error}"))),
     }
 }
 
 /// Runs the tool where the plan's level wants it.
-pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Result<RunOutcome, RunError> {
+pub(super) async fn run(
+    call: &ExecutorCall<'_>,
+    launcher: &Launcher,
+    tool: FileTool,
+) -> Result<RunOutcome, RunError> {
     let job = Job {
         tool,
         arguments: call.arguments.clone(),
@@ -307,7 +317,7 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
         workdir: call.workdir.to_path_buf(),
         marks: call.marks.to_vec(),
         apart: call.apart.clone(),
-        linked: Linked::default(),
+        linked: HardLinkedFiles::default(),
         stop: call.stop.clone(),
     };
     let looked = tokio::task::spawn_blocking(move || job.with_linked()).await;
@@ -318,7 +328,7 @@ pub(super) async fn run(call: &Call<'_>, launcher: &Launcher, tool: Tool) -> Res
     }
     // Blocking work, away from the async threads.
     match tokio::task::spawn_blocking(move || job.work()).await {
-        Ok(result) => Reply::from(result).told(Obtained::open(CHECKS)),
+        Ok(result) => FileToolReply::from(result).told(ObtainedEnforcement::open(CHECKS)),
         Err(error) => Err(RunError::Unknown(format!("the file tool broke: {error}"))),
     }
 }

@@ -7,7 +7,7 @@ use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop};
+use super::{FileToolStop, Job};
 use crate::call::done;
 
 /// Most that one call returns, bytes.
@@ -31,7 +31,7 @@ struct Args {
     end_line: Option<u64>,
 }
 
-pub(super) fn read(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn read(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     let place = job.place(&args.path, false)?;
     let (file, stat) = job.file(&place.root, &place.below, false)?;
@@ -39,21 +39,23 @@ pub(super) fn read(job: &Job) -> Result<RunOutcome, Stop> {
     let first = args.start_line.unwrap_or(1).max(1);
     let last = args.end_line.unwrap_or(u64::MAX);
     if last < first {
-        return Err(Stop::Failed(format!(
+        return Err(FileToolStop::Failed(format!(
             "`end_line` {last} lies before `start_line` {first}"
         )));
     }
     let mut reader = BufReader::with_capacity(SNIFF_BYTES, file);
-    let beginning = reader.fill_buf().map_err(|error| Stop::on(&args.path, error))?;
+    let beginning = reader
+        .fill_buf()
+        .map_err(|error| FileToolStop::on(&args.path, error))?;
     if is_binary(beginning) {
-        return Err(Stop::Failed(format!(
+        return Err(FileToolStop::Failed(format!(
             "`{}` is a binary file of {bytes} bytes",
             args.path
         )));
     }
     let taken = take_lines(job, &args.path, reader.take(MAX_SCAN_BYTES), first, last)?;
     if taken.lines == 0 && first > 1 {
-        return Err(Stop::Failed(format!(
+        return Err(FileToolStop::Failed(format!(
             "`{}` has no line {first}; it has {}",
             args.path, taken.passed
         )));
@@ -70,7 +72,7 @@ pub(super) fn read(job: &Job) -> Result<RunOutcome, Stop> {
     Ok(done(text, facts))
 }
 
-struct Taken {
+struct LineExcerpt {
     text: Vec<u8>,
     lines: u64,
     /// Lines of the file that went by, those taken included.
@@ -78,8 +80,14 @@ struct Taken {
     truncated: bool,
 }
 
-fn take_lines(job: &Job, path: &str, mut reader: impl BufRead, first: u64, last: u64) -> Result<Taken, Stop> {
-    let mut taken = Taken {
+fn take_lines(
+    job: &Job,
+    path: &str,
+    mut reader: impl BufRead,
+    first: u64,
+    last: u64,
+) -> Result<LineExcerpt, FileToolStop> {
+    let mut taken = LineExcerpt {
         text: Vec::new(),
         lines: 0,
         passed: 0,
@@ -88,11 +96,12 @@ fn take_lines(job: &Job, path: &str, mut reader: impl BufRead, first: u64, last:
     let mut line = Vec::new();
     while taken.passed < last {
         if job.stop.is_cancelled() {
-            return Err(Stop::Failed("stopped".to_owned()));
+            return Err(FileToolStop::Failed("stopped".to_owned()));
         }
         line.clear();
         let room = MAX_RETURN_BYTES.saturating_sub(taken.text.len());
-        let (read, whole) = read_line(&mut reader, &mut line, room).map_err(|error| Stop::on(path, error))?;
+        let (read, whole) =
+            read_line(&mut reader, &mut line, room).map_err(|error| FileToolStop::on(path, error))?;
         if read == 0 {
             break;
         }
@@ -143,18 +152,18 @@ pub(super) fn is_binary(beginning: &[u8]) -> bool {
 }
 
 /// A whole text file, if it is small enough and text.
-pub(super) fn whole_text(file: File, path: &str) -> Result<String, Stop> {
+pub(super) fn whole_text(file: File, path: &str) -> Result<String, FileToolStop> {
     let mut bytes = Vec::new();
     file.take(MAX_WHOLE_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| Stop::on(path, error))?;
+        .map_err(|error| FileToolStop::on(path, error))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_WHOLE_BYTES {
-        return Err(Stop::Failed(format!(
+        return Err(FileToolStop::Failed(format!(
             "`{path}` is larger than {MAX_WHOLE_BYTES} bytes"
         )));
     }
     if is_binary(&bytes) {
-        return Err(Stop::Failed(format!("`{path}` is a binary file")));
+        return Err(FileToolStop::Failed(format!("`{path}` is a binary file")));
     }
-    String::from_utf8(bytes).map_err(|_invalid| Stop::Failed(format!("`{path}` is not UTF-8 text")))
+    String::from_utf8(bytes).map_err(|_invalid| FileToolStop::Failed(format!("`{path}` is not UTF-8 text")))
 }

@@ -5,18 +5,18 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use clawk_kernel::place::Apart;
+use clawk_kernel::place::ExcludedPaths;
 use clawk_plan::Filesystem;
-use clawk_plan::preflight::path::{Allowed, permit};
+use clawk_plan::preflight::path::{AllowedPath, permit};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::Stop;
+use super::FileToolStop;
 
 /// A mount, opened.
 pub(super) struct Root<'a> {
     filesystem: &'a Filesystem,
-    apart: &'a Apart,
+    apart: &'a ExcludedPaths,
     workdir: &'a Path,
     /// As the plan names it.
     named: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Root<'a> {
 }
 
 /// An admitted path and its mount.
-pub(super) struct Resolved<'a> {
+pub(super) struct ResolvedPath<'a> {
     pub(super) root: Root<'a>,
     /// Below the mount; empty for the mount itself.
     pub(super) below: PathBuf,
@@ -35,21 +35,21 @@ pub(super) struct Resolved<'a> {
 /// Admits `path` by the plan and opens its mount.
 pub(super) fn place<'a>(
     filesystem: &'a Filesystem,
-    apart: &'a Apart,
+    apart: &'a ExcludedPaths,
     workdir: &'a Path,
     path: &str,
     write: bool,
-) -> Result<Resolved<'a>, Stop> {
-    let Allowed {
+) -> Result<ResolvedPath<'a>, FileToolStop> {
+    let AllowedPath {
         root: named,
         below,
         absolute: _,
-    } = permit(filesystem, path, write, workdir).map_err(Stop::Refused)?;
+    } = permit(filesystem, path, write, workdir).map_err(FileToolStop::Refused)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let fd =
-        rustix::fs::open(&named, flags, Mode::empty()).map_err(|e| Stop::on(&named.to_string_lossy(), e))?;
-    let real = real_path(&fd).map_err(|error| Stop::on(path, error))?;
-    Ok(Resolved {
+    let fd = rustix::fs::open(&named, flags, Mode::empty())
+        .map_err(|e| FileToolStop::on(&named.to_string_lossy(), e))?;
+    let real = real_path(&fd).map_err(|error| FileToolStop::on(path, error))?;
+    Ok(ResolvedPath {
         root: Root {
             filesystem,
             apart,
@@ -65,30 +65,30 @@ pub(super) fn place<'a>(
 impl Root<'_> {
     /// Opens what is at `below`. Links are followed as long as they stay inside the mount; the place reached must be
     /// admitted, too.
-    pub(super) fn open(&self, below: &Path, flags: OFlags, write: bool) -> Result<OwnedFd, Stop> {
+    pub(super) fn open(&self, below: &Path, flags: OFlags, write: bool) -> Result<OwnedFd, FileToolStop> {
         let shown = self.shown(below);
         let fd = self
             .open_raw(below, flags)
-            .map_err(|error| Stop::on(&shown, explain(error)))?;
+            .map_err(|error| FileToolStop::on(&shown, explain(error)))?;
         self.judge(&fd, None, write, &shown)?;
         Ok(fd)
     }
 
     /// A regular file for reading. Never blocks on a pipe or a device.
-    pub(super) fn file(&self, below: &Path, write: bool) -> Result<(File, rustix::fs::Stat), Stop> {
+    pub(super) fn file(&self, below: &Path, write: bool) -> Result<(File, rustix::fs::Stat), FileToolStop> {
         let shown = self.shown(below);
         let fd = self.open(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|error| Stop::on(&shown, error))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((File::from(fd), stat)),
-            FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
-            _ => Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
+            FileType::Directory => Err(FileToolStop::Failed(format!("`{shown}` is a folder"))),
+            _ => Err(FileToolStop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
 
     /// The file that a write would replace, and its size; `None`: there is none. A link in its place is not followed, as
     /// writes do not follow it.
-    pub(super) fn there(&self, below: &Path) -> Result<Option<(File, u64)>, Stop> {
+    pub(super) fn there(&self, below: &Path) -> Result<Option<(File, u64)>, FileToolStop> {
         let shown = self.shown(below);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
         let fd = match self.open_raw(below, flags) {
@@ -96,32 +96,36 @@ impl Root<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => {
                 return Err(match rustix::fs::readlinkat(&self.fd, below, Vec::new()) {
-                    Ok(target) => Stop::Failed(format!(
+                    Ok(target) => FileToolStop::Failed(format!(
                         "`{shown}` is a link to `{}`, and nothing is written through it",
                         target.to_string_lossy()
                     )),
-                    Err(_) => Stop::on(&shown, explain(error)), // silent-ok: it is no link
+                    Err(_) => FileToolStop::on(&shown, explain(error)), // silent-ok: it is no link
                 });
             }
         };
         self.judge(&fd, None, true, &shown)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|error| Stop::on(&shown, error))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| FileToolStop::on(&shown, error))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 Ok(Some((File::from(fd), size)))
             }
-            FileType::Directory => Err(Stop::Failed(format!("`{shown}` is a folder"))),
-            _ => Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
+            FileType::Directory => Err(FileToolStop::Failed(format!("`{shown}` is a folder"))),
+            _ => Err(FileToolStop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
 
     /// The folder that holds `below`, and the name in it. Missing folders are made when `make` is set.
-    pub(super) fn parent<'p>(&self, below: &'p Path, make: bool) -> Result<(OwnedFd, &'p OsStr), Stop> {
+    pub(super) fn parent<'p>(
+        &self,
+        below: &'p Path,
+        make: bool,
+    ) -> Result<(OwnedFd, &'p OsStr), FileToolStop> {
         let shown = self.shown(below);
         let name = below
             .file_name()
-            .ok_or_else(|| Stop::Failed(format!("`{shown}` is a folder")))?;
+            .ok_or_else(|| FileToolStop::Failed(format!("`{shown}` is a folder")))?;
         let parent = below.parent().unwrap_or(Path::new(""));
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         if make {
@@ -134,13 +138,13 @@ impl Root<'_> {
                 so_far.push(part);
                 match rustix::fs::mkdirat(&holder, part, Mode::from_bits_truncate(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(Stop::on(&self.shown(&so_far), error)),
+                    Err(error) => return Err(FileToolStop::on(&self.shown(&so_far), error)),
                 }
             }
         }
         let fd = self
             .open_raw(parent, flags)
-            .map_err(|error| Stop::on(&shown, explain(error)))?;
+            .map_err(|error| FileToolStop::on(&shown, explain(error)))?;
         self.judge(&fd, Some(name), true, &shown)?;
         Ok((fd, name))
     }
@@ -188,11 +192,17 @@ impl Root<'_> {
         )
     }
 
-    fn judge(&self, fd: &OwnedFd, name: Option<&OsStr>, write: bool, shown: &str) -> Result<(), Stop> {
-        let mut real = real_path(fd).map_err(|error| Stop::on(shown, error))?;
+    fn judge(
+        &self,
+        fd: &OwnedFd,
+        name: Option<&OsStr>,
+        write: bool,
+        shown: &str,
+    ) -> Result<(), FileToolStop> {
+        let mut real = real_path(fd).map_err(|error| FileToolStop::on(shown, error))?;
         real.extend(name);
         if self.apart.leaves_out(&real) {
-            return Err(Stop::Failed(format!(
+            return Err(FileToolStop::Failed(format!(
                 "`{shown}` leads to a place for which the policy has a stricter word; name that place itself"
             )));
         }
@@ -203,10 +213,10 @@ impl Root<'_> {
             .unwrap_or(real);
         let place = place
             .to_str()
-            .ok_or_else(|| Stop::Failed(format!("`{shown}` has a name that is not UTF-8")))?;
+            .ok_or_else(|| FileToolStop::Failed(format!("`{shown}` has a name that is not UTF-8")))?;
         permit(self.filesystem, place, write, self.workdir)
             .map(drop)
-            .map_err(Stop::Refused)
+            .map_err(FileToolStop::Refused)
     }
 }
 

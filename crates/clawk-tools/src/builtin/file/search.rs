@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::left::note;
-use super::list::{Entry, Walked, glob, walk};
+use super::list::{WalkEntry, WalkSummary, glob, walk};
 use super::read::is_binary;
 use super::root::Root;
-use super::{Job, Stop};
+use super::{FileToolStop, Job};
 use crate::call::{cut, done};
 
 /// Results of one search when the caller names no number, and at most.
@@ -38,21 +38,21 @@ struct Args {
     max_results: Option<usize>,
 }
 
-fn pattern(args: &Args) -> Result<Regex, Stop> {
+fn pattern(args: &Args) -> Result<Regex, FileToolStop> {
     RegexBuilder::new(&args.pattern)
         .case_insensitive(args.ignore_case)
         .size_limit(4 << 20)
         .build()
-        .map_err(|error| Stop::Failed(format!("`pattern` can't be read: {error}")))
+        .map_err(|error| FileToolStop::Failed(format!("`pattern` can't be read: {error}")))
 }
 
-pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     let pattern = pattern(&args)?;
     let path = args.path.as_deref().unwrap_or(".");
     let place = job.place(path, false)?;
     let fits = args.glob.as_deref().map(glob).transpose()?;
-    let mut found = Found {
+    let mut found = SearchMatches {
         lines: Vec::new(),
         most: args.max_results.unwrap_or(RESULTS.0).clamp(1, RESULTS.1),
         skipped: 0,
@@ -60,12 +60,12 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
     };
     let start = rustix::fs::FileType::from_raw_mode(
         rustix::fs::fstat(place.root.open(&place.below, rustix::fs::OFlags::PATH, false)?)
-            .map_err(|error| Stop::on(path, error))?
+            .map_err(|error| FileToolStop::on(path, error))?
             .st_mode,
     );
-    let Walked { complete, left_out } = if start == FileType::RegularFile {
+    let WalkSummary { complete, left_out } = if start == FileType::RegularFile {
         let searched = found.search(job, &place.root, &place.below, &pattern)?;
-        Walked {
+        WalkSummary {
             complete: searched.is_continue(),
             left_out: 0,
         }
@@ -75,7 +75,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
             &place.root,
             &place.below,
             true,
-            &mut |Entry { below, inside, stat }| {
+            &mut |WalkEntry { below, inside, stat }| {
                 let wanted = fits.as_ref().is_none_or(|fits| fits.is_match(inside));
                 if !wanted || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return ControlFlow::Continue(());
@@ -87,8 +87,8 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
                 // A file that can't be read is left out.
                 match found.search(job, &place.root, below, &pattern) {
                     Ok(flow) => return flow,
-                    Err(Stop::Refused(_)) => found.refused += 1,
-                    Err(Stop::Changed(_) | Stop::Failed(_)) => {} // silent-ok: see above
+                    Err(FileToolStop::Refused(_)) => found.refused += 1,
+                    Err(FileToolStop::Changed(_) | FileToolStop::Failed(_)) => {} // silent-ok: see above
                 }
                 ControlFlow::Continue(())
             },
@@ -97,7 +97,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, Stop> {
     Ok(found.told(complete, left_out))
 }
 
-struct Found {
+struct SearchMatches {
     lines: Vec<String>,
     most: usize,
     /// Larger than what is searched.
@@ -106,7 +106,7 @@ struct Found {
     refused: u64,
 }
 
-impl Found {
+impl SearchMatches {
     /// The answer, with what is not in it.
     fn told(self, complete: bool, left_out: u64) -> RunOutcome {
         let count = self.lines.len();
@@ -138,18 +138,22 @@ impl Found {
         root: &Root<'_>,
         below: &std::path::Path,
         pattern: &regex::Regex,
-    ) -> Result<ControlFlow<()>, Stop> {
+    ) -> Result<ControlFlow<()>, FileToolStop> {
         let (file, _) = job.file(root, below, false)?;
         let shown = root.shown(below);
         let mut reader = BufReader::with_capacity(64 << 10, file);
-        if is_binary(reader.fill_buf().map_err(|error| Stop::on(&shown, error))?) {
+        if is_binary(
+            reader
+                .fill_buf()
+                .map_err(|error| FileToolStop::on(&shown, error))?,
+        ) {
             return Ok(ControlFlow::Continue(()));
         }
         for (at, line) in reader.split(b'\n').enumerate() {
             if job.stop.is_cancelled() {
                 return Ok(ControlFlow::Break(()));
             }
-            let line = line.map_err(|error| Stop::on(&shown, error))?;
+            let line = line.map_err(|error| FileToolStop::on(&shown, error))?;
             let line = String::from_utf8_lossy(&line);
             if !pattern.is_match(&line) {
                 continue;

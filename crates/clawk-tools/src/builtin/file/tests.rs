@@ -5,8 +5,8 @@ use clawk_kernel::ports::{RunError, RunOutcome};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Job, Tool, apart};
-use crate::call::Call;
+use super::{FileTool, Job, apart};
+use crate::call::ExecutorCall;
 use crate::testing::{Ran, builtins, launcher, open_plan, plan_at, text};
 
 /// The whole host, so that a file tool can look at its own process.
@@ -120,24 +120,24 @@ async fn broken(dir: &Path, mode: &str) -> RunError {
     let arguments: Map<String, Value> =
         serde_json::from_value(json!({"path": "f", "content": "new"})).expect("an object");
     let plan = open_plan();
-    let call = Call {
+    let call = ExecutorCall {
         request_id: "a-call",
         key: None,
         marks: &[],
-        apart: &clawk_kernel::place::Apart::default(),
+        apart: &clawk_kernel::place::ExcludedPaths::default(),
         arguments: &arguments,
         plan: &plan,
         workdir: dir,
         timeout_ms: 20_000,
         tool: "tool",
-        connections: clawk_kernel::ports::Connections::default(),
+        connections: clawk_kernel::ports::ConnectionCollector::default(),
         stop: CancellationToken::new(),
     };
     let job = Job {
         marks: Vec::new(),
-        apart: clawk_kernel::place::Apart::default(),
-        linked: super::left::Linked::default(),
-        tool: Tool::Write,
+        apart: clawk_kernel::place::ExcludedPaths::default(),
+        linked: super::left::HardLinkedFiles::default(),
+        tool: FileTool::Write,
         arguments: arguments.clone(),
         filesystem: plan.filesystem().clone(),
         workdir: dir.to_path_buf(),
@@ -217,7 +217,7 @@ async fn time_and_output_are_held() {
         "capabilities": {"filesystem": {"mode": "full"}}});
     let ran = Ran::new(std::sync::Arc::new(clawk_plan::Plan::compile(
         Some(&serde_json::from_value(small).expect("a sandbox")),
-        &clawk_plan::Defaults::default(),
+        &clawk_plan::PlanDefaults::default(),
     )));
     std::fs::write(dir.path().join("text"), "line\n".repeat(1000)).expect("written");
     let cut = ran

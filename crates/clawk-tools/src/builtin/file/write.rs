@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Job, Stop};
+use super::{FileToolStop, Job};
 use crate::call::done;
 
 /// Largest file that is written, bytes.
@@ -24,10 +24,10 @@ struct Args {
     content: String,
 }
 
-pub(super) fn write(job: &Job) -> Result<RunOutcome, Stop> {
+pub(super) fn write(job: &Job) -> Result<RunOutcome, FileToolStop> {
     let args: Args = job.parse()?;
     if args.content.len() > MAX_WRITE_BYTES {
-        return Err(Stop::Failed(format!(
+        return Err(FileToolStop::Failed(format!(
             "`content` is larger than {MAX_WRITE_BYTES} bytes"
         )));
     }
@@ -50,22 +50,22 @@ pub(super) fn replace(
     target: &OsStr,
     bytes: &[u8],
     shown: &str,
-) -> Result<bool, Stop> {
+) -> Result<bool, FileToolStop> {
     let before = match rustix::fs::statat(folder, target, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Some(stat),
         Err(Errno::NOENT) => None,
-        Err(error) => return Err(Stop::on(shown, error)),
+        Err(error) => return Err(FileToolStop::on(shown, error)),
     };
     if let Some(stat) = &before {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
-            FileType::Directory => return Err(Stop::Failed(format!("`{shown}` is a folder"))),
+            FileType::Directory => return Err(FileToolStop::Failed(format!("`{shown}` is a folder"))),
             FileType::Symlink => {
-                return Err(Stop::Failed(format!(
+                return Err(FileToolStop::Failed(format!(
                     "`{shown}` is a link; write to the file that it names"
                 )));
             }
-            _ => return Err(Stop::Failed(format!("`{shown}` is not a regular file"))),
+            _ => return Err(FileToolStop::Failed(format!("`{shown}` is not a regular file"))),
         }
     }
     job.same(shown, before.as_ref())?;
@@ -88,7 +88,7 @@ pub(super) fn replace(
         if let Some(name) = &temporary {
             let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty()); // silent-ok: the first error is told
         }
-        return Err(Stop::on(shown, error));
+        return Err(FileToolStop::on(shown, error));
     }
     Ok(before.is_none())
 }
@@ -113,11 +113,11 @@ fn name(file: &File, folder: &OwnedFd) -> std::io::Result<String> {
         .map(|(name, ())| name)
 }
 
-fn named(folder: &OwnedFd, shown: &str) -> Result<(String, File), Stop> {
+fn named(folder: &OwnedFd, shown: &str) -> Result<(String, File), FileToolStop> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     free_name(|name| rustix::fs::openat(folder, name, flags, Mode::from_bits_truncate(0o666)))
         .map(|(name, fd)| (name, File::from(fd)))
-        .map_err(|error| Stop::on(shown, error))
+        .map_err(|error| FileToolStop::on(shown, error))
 }
 
 /// Tries `make` with temporary names until one is free.

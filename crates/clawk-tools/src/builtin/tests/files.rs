@@ -1,7 +1,7 @@
 //! The built-in file tools, at every level.
 
 use clawk_kernel::ports::RunError;
-use clawk_plan::Refusal;
+use clawk_plan::SandboxRefusal;
 use serde_json::json;
 
 use super::Bench;
@@ -212,7 +212,7 @@ async fn denied_paths_hold_through_links_and_in_walks_at(level: &str) {
         ("file-write", json!({"path": "innocent/new", "content": ""})),
     ] {
         match bench.call(tool, arguments).await {
-            Err(RunError::Sandbox(Refusal::Blocked { rule, .. })) => {
+            Err(RunError::Sandbox(SandboxRefusal::Blocked { rule, .. })) => {
                 assert_eq!(rule, "filesystem.denied_paths")
             }
             Ok(outcome) if level == "process" => assert!(outcome.is_error, "{outcome:?}"),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Task, new_result, old_request, spoken, words};
+use super::{A2aTask, new_result, old_request, spoken, words};
 
 #[test]
 fn a_card_of_either_version_tells_where_json_rpc_is_spoken() {
@@ -40,7 +40,7 @@ fn a_request_of_0_3_and_its_result_have_the_shapes_of_0_3() {
     );
     let task = json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "input-required"},
         "artifacts": [{"artifactId": "a", "parts": [{"kind": "text", "text": "x"}]}]});
-    let task = Task::read(&new_result("SendMessage", &task)["task"]).unwrap();
+    let task = A2aTask::read(&new_result("SendMessage", &task)["task"]).unwrap();
     assert_eq!(
         (task.state().as_str(), task.text.as_str(), task.rests()),
         ("input_required", "x", true)
@@ -54,7 +54,7 @@ fn a_request_of_0_3_and_its_result_have_the_shapes_of_0_3() {
 fn a_task_is_read_with_its_words_and_its_state() {
     let task = json!({"id": "t", "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": {"parts": [{"text": "which?"}]}},
         "artifacts": [{"parts": [{"text": "one"}, {"data": {"n": 1}}, {"url": "https://x.example/a", "mediaType": "image/png"}]}]});
-    let task = Task::read(&task).unwrap();
+    let task = A2aTask::read(&task).unwrap();
     assert!(task.rests());
     let outcome = task.outcome();
     assert!(outcome.is_error);
@@ -62,6 +62,6 @@ fn a_task_is_read_with_its_words_and_its_state() {
     for part in ["one", "which?", "input_required", "not shown to you"] {
         assert!(said.contains(part), "{said}");
     }
-    assert!(Task::read(&json!({"status": {}})).is_none());
+    assert!(A2aTask::read(&json!({"status": {}})).is_none());
     assert_eq!(words(&json!({})), "");
 }

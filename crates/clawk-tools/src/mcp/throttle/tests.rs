@@ -1,12 +1,12 @@
 use tokio::io::AsyncReadExt as _;
 
-use super::{MAX_LINES, Throttle};
+use super::{MAX_LINES, ThrottledReader};
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_is_read_at_a_bounded_rate_and_whole() {
     let flood = vec![b'\n'; MAX_LINES * 8];
     let began = tokio::time::Instant::now();
-    let mut reader = Throttle::new(flood.as_slice());
+    let mut reader = ThrottledReader::new(flood.as_slice());
     let mut read = 0;
     let mut piece = vec![0; MAX_LINES];
     loop {

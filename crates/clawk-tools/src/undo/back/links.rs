@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use rustix::fs::AtFlags;
 
 use super::super::look::{self, State};
-use super::{Back, Step, parent, part};
+use super::{UndoPlan, UndoStep, parent, part};
 
 /// Puts back files that had several names: one name first, then the others as links to it.
-pub(super) fn put(kept: (&Path, Option<&Vault>), back: &Back, note: &mut impl FnMut(&Path, io::Result<()>)) {
-    let mut groups: BTreeMap<PathBuf, Vec<&Step>> = BTreeMap::new();
+pub(super) fn put(
+    kept: (&Path, Option<&SealKeyring>),
+    back: &UndoPlan,
+    note: &mut impl FnMut(&Path, io::Result<()>),
+) {
+    let mut groups: BTreeMap<PathBuf, Vec<&UndoStep>> = BTreeMap::new();
     for step in &back.steps {
         if let Some(linked) = step.then.linked() {
             groups.entry(linked.first.path()).or_default().push(step);
@@ -36,7 +40,7 @@ pub(super) fn put(kept: (&Path, Option<&Vault>), back: &Back, note: &mut impl Fn
 
 /// A name of the group that stands as it is to: the first if nothing is to be done to it, else one that still does, with all other
 /// names that it has, else one that is put back.
-fn source(kept: (&Path, Option<&Vault>), first: &Path, steps: &[&Step]) -> io::Result<PathBuf> {
+fn source(kept: (&Path, Option<&SealKeyring>), first: &Path, steps: &[&UndoStep]) -> io::Result<PathBuf> {
     let is_own = |path: &Path| path == first || steps.iter().any(|step| step.path == path);
     // A name that is a file with names of another group now must not join the two.
     let apart = |state: &State| state.linked().is_none_or(|linked| is_own(&linked.first.path()));

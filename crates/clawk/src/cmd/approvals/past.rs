@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{ListArgs, ask};
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 
 /// Questions of the past that are listed.
 const LISTED: usize = 100;
@@ -43,7 +43,7 @@ fn text(row: &Value, member: &str) -> String {
 }
 
 fn grant(row: &Value) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let covers = match row.get("folder").and_then(Value::as_str) {
         Some(folder) => format!("any path in {}", out::one_line(folder)),
         None => format!("exactly: {}", text(row, "shown")),
@@ -61,7 +61,7 @@ fn grant(row: &Value) -> Result<()> {
 }
 
 fn past(row: &Value) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let why = text(row, "reason");
     let why = if why.is_empty() { why } else { format!(": {why}") };
     out::line(&format!(

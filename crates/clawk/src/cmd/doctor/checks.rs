@@ -9,15 +9,15 @@ use crate::state::kept::read_only;
 use clawk_kernel::ports::ToolRunner as _;
 use clawk_kernel::time::{Clock, SystemClock, Timestamp};
 use clawk_manifest::model::{AuthType, ChannelType, Provider, ProviderProtocol};
-use clawk_plan::{Defaults, Level, Plan, Refusal};
+use clawk_plan::{Level, Plan, PlanDefaults, SandboxRefusal};
 use clawk_policy::Engine;
 use clawk_sandbox::{Launcher, Spec};
-use clawk_secrets::{Env, Resolver, Secret, env};
+use clawk_secrets::{EnvironmentSource, Secret, SecretResolver, env};
 
-use super::{Check, Status};
+use super::{DoctorCheck, DoctorStatus};
 use crate::cmd::trace::verify;
-use crate::compose::{self, Blueprint, lacks};
-use crate::config::{Config, Outside};
+use crate::compose::{self, ResolvedConfig, lacks};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::{state, trust};
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -29,8 +29,8 @@ pub(super) async fn all(
     manifest: Option<&Path>,
     config: Option<&Path>,
     state: Option<&Path>,
-    outside: Outside,
-) -> Vec<Check> {
+    outside: AllowOutsideArgs,
+) -> Vec<DoctorCheck> {
     let mut checks = vec![clock(), state_home()];
     let loaded = Config::load(config, manifest).map(|config| config.outside(outside));
     checks.extend(sandbox(loaded.as_ref().ok()).await);
@@ -38,7 +38,7 @@ pub(super) async fn all(
     let (Some(path), Ok(config)) = (manifest, loaded) else {
         return checks;
     };
-    match Blueprint::with_config(path, config).await {
+    match ResolvedConfig::with_config(path, config).await {
         Ok(blueprint) => {
             checks.extend(programs(path, &blueprint));
             let channels = channels(path, &blueprint).await;
@@ -49,7 +49,7 @@ pub(super) async fn all(
         }
         Err(error) => {
             let cure = format!("clawk validate {}", path.display());
-            checks.push(Check::fail("manifest", format!("{error:#}"), cure));
+            checks.push(DoctorCheck::fail("manifest", format!("{error:#}"), cure));
         }
     }
     checks
@@ -57,7 +57,7 @@ pub(super) async fn all(
 
 /// Whether each channel's platform takes its token, lets the bot read and send, has the same time, and reaches this listener. A folder
 /// that nobody agreed to decides neither which secret is sent nor where to.
-async fn channels(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
+async fn channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let (config, manifest) = (&blueprint.config, &blueprint.manifest);
     let usual = clawk_channels::ChannelConfig::default();
     let all: Vec<_> = manifest
@@ -74,7 +74,7 @@ async fn channels(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
         return Vec::new();
     }
     if !trust::trusted(config, Some(manifest)) {
-        return vec![Check::warn(
+        return vec![DoctorCheck::warn(
             "channel-token",
             "no platform was asked: this folder's files say where secrets go, and nobody agreed to that",
             format!(
@@ -87,7 +87,7 @@ async fn channels(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
     let nonce = format!("{:016x}{:016x}", clock.random(), clock.random());
     // As before a start: a program of the folder is not asked for secrets here.
     let resolver = match config.beside && config.settings.secrets_store.command.is_some() {
-        true => Resolver::without_store(Env::Process),
+        true => SecretResolver::without_store(EnvironmentSource::Process),
         false => blueprint.resolver.clone(),
     };
     let found = clawk_channels::check(&all, &resolver, clock.now(), &nonce).await;
@@ -97,17 +97,17 @@ async fn channels(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
         .collect()
 }
 
-fn of_channel(name: &str, finding: clawk_channels::Finding) -> Check {
+fn of_channel(name: &str, finding: clawk_channels::Finding) -> DoctorCheck {
     let result = format!("`{name}`: {}", finding.result);
     match finding.grade {
-        clawk_channels::Grade::Ok => Check::ok(finding.code, result),
-        clawk_channels::Grade::Warn => Check::warn(finding.code, result, finding.cure),
-        clawk_channels::Grade::Fail => Check::fail(finding.code, result, finding.cure),
+        clawk_channels::CheckGrade::Ok => DoctorCheck::ok(finding.code, result),
+        clawk_channels::CheckGrade::Warn => DoctorCheck::warn(finding.code, result, finding.cure),
+        clawk_channels::CheckGrade::Fail => DoctorCheck::fail(finding.code, result, finding.cure),
     }
 }
 
 /// Whether each MCP server starts and lists its tools. A folder that nobody agreed to starts nothing here.
-async fn servers(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
+async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let tools = blueprint.manifest.tools.iter();
     let served: Vec<&str> = tools
         .filter(|tool| tool.mcp_source.is_some())
@@ -117,7 +117,7 @@ async fn servers(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
         return Vec::new();
     }
     if !trust::trusted(&blueprint.config, Some(&blueprint.manifest)) {
-        return vec![Check::warn(
+        return vec![DoctorCheck::warn(
             "mcp",
             format!(
                 "not started, because nobody agreed to what this folder's files run: the MCP servers of {}",
@@ -135,8 +135,8 @@ async fn servers(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
     let mut checks = Vec::new();
     for name in served {
         checks.push(match runner.served_tools(name).await {
-            Ok(tools) => Check::ok("mcp", format!("`{name}`: {tools} tools")),
-            Err(error) => Check::fail("mcp", format!("`{name}`: {error}"), "docs/how-to/mcp.md"),
+            Ok(tools) => DoctorCheck::ok("mcp", format!("`{name}`: {tools} tools")),
+            Err(error) => DoctorCheck::fail("mcp", format!("`{name}`: {error}"), "docs/how-to/mcp.md"),
         });
     }
     runner.close().await;
@@ -144,35 +144,35 @@ async fn servers(path: &Path, blueprint: &Blueprint) -> Vec<Check> {
 }
 
 /// What a start would run because the folder's files say so: named here, and not run.
-fn programs(path: &Path, blueprint: &Blueprint) -> Option<Check> {
+fn programs(path: &Path, blueprint: &ResolvedConfig) -> Option<DoctorCheck> {
     let runs = trust::of(&blueprint.config, Some(&blueprint.manifest));
-    let lines: Vec<String> = runs.iter().map(trust::Runs::line).collect();
+    let lines: Vec<String> = runs.iter().map(trust::StartupProgram::line).collect();
     let (first, more) = (lines.first()?, lines.len() - 1);
     let more = match more {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Some(Check::warn(
+    Some(DoctorCheck::warn(
         "trust",
         format!("a start would run what `doctor` does not: {first}{more}"),
         format!("clawk trust --show {} lists them", path.display()),
     ))
 }
 
-fn clock() -> Check {
+fn clock() -> DoctorCheck {
     let now = SystemClock::default().now();
     if now < NOT_BEFORE {
-        return Check::fail(
+        return DoctorCheck::fail(
             "clock",
             format!("the clock says {now}"),
             "set the time, for example with NTP: the trace is stamped with it",
         );
     }
-    Check::ok("clock", now.to_string())
+    DoctorCheck::ok("clock", now.to_string())
 }
 
 /// Whether state can be kept at all: a directory is really made and removed.
-fn state_home() -> Check {
+fn state_home() -> DoctorCheck {
     let probe = || -> anyhow::Result<String> {
         let home = state::home()?;
         let probe = home.join(format!(".doctor-{}", std::process::id()));
@@ -181,8 +181,8 @@ fn state_home() -> Check {
         Ok(format!("{} can be written", home.display()))
     };
     match probe() {
-        Ok(result) => Check::ok("state-home", result),
-        Err(error) => Check::fail(
+        Ok(result) => DoctorCheck::ok("state-home", result),
+        Err(error) => DoctorCheck::fail(
             "state-home",
             format!("{error:#}"),
             "set XDG_STATE_HOME to a folder you may write, or say --state DIR",
@@ -190,16 +190,16 @@ fn state_home() -> Check {
     }
 }
 
-fn configuration(loaded: &anyhow::Result<Config>) -> Check {
+fn configuration(loaded: &anyhow::Result<Config>) -> DoctorCheck {
     match loaded {
         Ok(config) => {
             let file = config.file.as_deref().map_or_else(
                 || "no file: all defaults".to_owned(),
                 |file| file.display().to_string(),
             );
-            Check::ok("config", file)
+            DoctorCheck::ok("config", file)
         }
-        Err(error) => Check::fail(
+        Err(error) => DoctorCheck::fail(
             "config",
             format!("{error:#}"),
             "docs/reference/config.md lists every key",
@@ -208,13 +208,13 @@ fn configuration(loaded: &anyhow::Result<Config>) -> Check {
 }
 
 /// The levels that tools can get here: a sandbox is really started (R32).
-async fn sandbox(config: Option<&Config>) -> Vec<Check> {
+async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
     let own = config.map(|config| config.clone().running_nothing().levels(None));
     let launcher = Launcher::default().with_levels(own.unwrap_or_default());
     // With the programs that a file beside the manifest names: these are looked for, and not started.
     let named = config.map(|config| Launcher::default().with_levels(config.levels(None)));
     // With nothing declared and level `none` not allowed, the plan asks for level `process`.
-    let plan = Arc::new(Plan::undeclared(&Defaults::default()));
+    let plan = Arc::new(Plan::undeclared(&PlanDefaults::default()));
     let spec = Spec::new("/bin/true", plan);
     let process = match launcher.launch(&spec).await {
         Ok(outcome) if outcome.success() => {
@@ -222,17 +222,17 @@ async fn sandbox(config: Option<&Config>) -> Vec<Check> {
                 [] => String::new(),
                 missing => format!("; not held: {}", missing.join(", ")),
             };
-            Check::ok(
+            DoctorCheck::ok(
                 "sandbox-process",
                 format!("started; {}{missing}", outcome.obtained.mechanisms.join(", ")),
             )
         }
-        Ok(outcome) => Check::fail(
+        Ok(outcome) => DoctorCheck::fail(
             "sandbox-process",
             format!("started, but the command failed ({:?})", outcome.exit_code),
             "run clawk from a local file system that allows execution",
         ),
-        Err(error) => Check::fail(
+        Err(error) => DoctorCheck::fail(
             "sandbox-process",
             error.to_string(),
             "tools with a sandbox can't run here until this is mended",
@@ -251,27 +251,27 @@ async fn sandbox(config: Option<&Config>) -> Vec<Check> {
 }
 
 /// A manifest that asks for a level that is not to be had is refused: no fault of the machine's until one does.
-async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> Check {
+async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> DoctorCheck {
     match launcher.probe(level).await {
-        Ok(obtained) => Check::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
+        Ok(obtained) => DoctorCheck::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
         Err(refusal) => unavailable(id, refusal),
     }
 }
 
-fn unavailable(id: &'static str, refusal: Refusal) -> Check {
+fn unavailable(id: &'static str, refusal: SandboxRefusal) -> DoctorCheck {
     match refusal {
-        Refusal::Unavailable {
+        SandboxRefusal::Unavailable {
             mechanism,
             missing,
             hint,
             ..
-        } => Check::warn(id, format!("not available here: {mechanism}: {missing}"), hint),
-        error => Check::warn(id, error.to_string(), "see the reason"),
+        } => DoctorCheck::warn(id, format!("not available here: {mechanism}: {missing}"), hint),
+        error => DoctorCheck::warn(id, error.to_string(), "see the reason"),
     }
 }
 
 /// What this machine opens beyond the public internet is said loudly.
-fn egress(blueprint: &Blueprint) -> Check {
+fn egress(blueprint: &ResolvedConfig) -> DoctorCheck {
     let settings = &blueprint.config.settings;
     let private: Vec<String> = settings
         .egress
@@ -300,34 +300,39 @@ fn egress(blueprint: &Blueprint) -> Check {
     }
     if open.is_empty() {
         let bound = settings.secrets.len();
-        return Check::ok(
+        return DoctorCheck::ok(
             "egress",
             format!("public addresses only; {bound} secrets bound to hosts"),
         );
     }
-    Check::warn(
+    DoctorCheck::warn(
         "egress",
         open.join("; "),
         "remove `allow_private` or `plain_http` from clawk.toml where nobody needs it",
     )
 }
 
-async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<Check> {
+async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) -> Vec<DoctorCheck> {
     let manifest = &blueprint.manifest;
     let about = format!("`{}`, {}", manifest.metadata.name, manifest.conformance_level());
     let mut checks = vec![match &blueprint.warning {
-        None => Check::ok("manifest", about),
-        Some(warning) => Check::warn(
+        None => DoctorCheck::ok("manifest", about),
+        Some(warning) => DoctorCheck::warn(
             "manifest",
             format!("{about}; {warning}"),
             format!("clawk validate {}", path.display()),
         ),
     }];
     checks.push(policy(path, blueprint));
-    checks.extend(blueprint.models.iter().map(|model| Check::ok("model", model)));
+    checks.extend(
+        blueprint
+            .models
+            .iter()
+            .map(|model| DoctorCheck::ok("model", model)),
+    );
     let warnings = blueprint.model_warnings().into_iter();
     checks.extend(warnings.map(|warning| {
-        Check::warn(
+        DoctorCheck::warn(
             "model",
             warning,
             format!("name another `model` in {}", path.display()),
@@ -358,14 +363,14 @@ async fn agent(path: &Path, blueprint: &Blueprint, state: Option<&Path>) -> Vec<
 }
 
 /// Whether each telemetry exporter delivers, as it left word in the state.
-fn telemetry(blueprint: &Blueprint, state: Option<&Path>) -> Option<Check> {
+fn telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorCheck> {
     blueprint.manifest.telemetry.as_ref()?;
     // silent-ok: `own_state` says what is wrong with it
     let dir = blueprint.state(state).dir().ok()?;
     let troubles = crate::compose::telemetry::troubles(&dir);
     Some(match troubles.is_empty() {
-        true => Check::ok("telemetry", "no exporter lags"),
-        false => Check::warn(
+        true => DoctorCheck::ok("telemetry", "no exporter lags"),
+        false => DoctorCheck::warn(
             "telemetry",
             troubles.join("; "),
             "make the receiver reachable: what waits is delivered then (docs/how-to/telemetry.md)",
@@ -374,44 +379,46 @@ fn telemetry(blueprint: &Blueprint, state: Option<&Path>) -> Option<Check> {
 }
 
 /// Rules that can never decide, and conditions that nothing understands.
-fn policy(path: &Path, blueprint: &Blueprint) -> Check {
+fn policy(path: &Path, blueprint: &ResolvedConfig) -> DoctorCheck {
     let cure = format!("clawk validate {}", path.display());
     match Engine::compile(&blueprint.manifest.policies) {
-        Err(error) => Check::fail("policy", error.to_string(), cure),
+        Err(error) => DoctorCheck::fail("policy", error.to_string(), cure),
         Ok(engine) => match engine.warnings() {
-            [] => Check::ok(
+            [] => DoctorCheck::ok(
                 "policy",
                 format!("{} rules, each can decide", engine.rule_count()),
             ),
-            [only] => Check::warn("policy", only.to_string(), cure),
-            [first, rest @ ..] => Check::warn("policy", format!("{first}; and {} more", rest.len()), cure),
+            [only] => DoctorCheck::warn("policy", only.to_string(), cure),
+            [first, rest @ ..] => {
+                DoctorCheck::warn("policy", format!("{first}; and {} more", rest.len()), cure)
+            }
         },
     }
 }
 
-fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> Check {
+fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> DoctorCheck {
     match outcome {
-        Ok(0) => Check::ok(id, "none declared"),
-        Ok(count) => Check::ok(id, format!("{count} bound")),
-        Err(faults) => Check::fail(id, faults.join("; "), cure),
+        Ok(0) => DoctorCheck::ok(id, "none declared"),
+        Ok(count) => DoctorCheck::ok(id, format!("{count} bound")),
+        Err(faults) => DoctorCheck::fail(id, faults.join("; "), cure),
     }
 }
 
 /// The agent's own state: whole, and nobody has broken a chain.
-fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
+fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
     let dir = match blueprint.state(flag).dir() {
         Ok(dir) => dir,
-        Err(error) => return Check::fail("state", format!("{error:#}"), "say --state DIR"),
+        Err(error) => return DoctorCheck::fail("state", format!("{error:#}"), "say --state DIR"),
     };
     if !crate::state::kept::holds_state(&dir) {
-        return Check::ok("state", format!("{}: nothing yet", dir.display()));
+        return DoctorCheck::ok("state", format!("{}: nothing yet", dir.display()));
     }
     let look = || -> anyhow::Result<_> {
         let reader = read_only(&dir)?;
         Ok((reader.verify(None)?, verify::problems(&reader)?))
     };
     match look() {
-        Ok((report, problems)) if report.valid && problems.is_empty() => Check::ok(
+        Ok((report, problems)) if report.valid && problems.is_empty() => DoctorCheck::ok(
             "state",
             format!(
                 "{}: {} events, every chain valid",
@@ -422,17 +429,17 @@ fn own_state(blueprint: &Blueprint, flag: Option<&Path>) -> Check {
         Ok((report, problems)) => {
             let faults = report.fault.map(|fault| fault.detail).into_iter().chain(problems);
             let fault = faults.collect::<Vec<_>>().join("; ");
-            Check::fail(
+            DoctorCheck::fail(
                 "state",
                 format!("{}: {fault}", dir.display()),
                 format!("clawk trace verify --state {}", dir.display()),
             )
         }
-        Err(error) => Check::fail("state", format!("{error:#}"), "say --state DIR"),
+        Err(error) => DoctorCheck::fail("state", format!("{error:#}"), "say --state DIR"),
     }
 }
 
-fn secrets(blueprint: &Blueprint) -> Vec<Check> {
+fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let manifest = &blueprint.manifest;
     // The platforms of other channels are asked themselves, with the secret.
     let mailboxes = manifest.channels.iter().filter_map(|channel| {
@@ -454,26 +461,26 @@ fn secrets(blueprint: &Blueprint) -> Vec<Check> {
     let asked_at_a_start = store.is_some() && blueprint.config.beside;
     // As before a start that asks a program of the folder: what is known without it.
     let resolver = match asked_at_a_start {
-        true => Resolver::without_store(Env::Process),
+        true => SecretResolver::without_store(EnvironmentSource::Process),
         false => blueprint.resolver.clone(),
     };
     let resolve = |name| match resolver.resolve(name) {
         Ok(secret) => known(name, &secret),
-        Err(_) if asked_at_a_start => Check::warn(
+        Err(_) if asked_at_a_start => DoctorCheck::warn(
             "secret",
             format!("the command of `[secrets_store]` was not asked for {name}"),
             "`clawk run` asks it; so does `clawk doctor` with `--config` and that clawk.toml",
         ),
         Err(error) => {
             let cure = format!("set {name} in the environment, or configure [secrets_store] in clawk.toml");
-            Check::fail("secret", error.to_string(), cure)
+            DoctorCheck::fail("secret", error.to_string(), cure)
         }
     };
     names.into_iter().map(resolve).collect()
 }
 
 /// What is odd about a value, without a word of it.
-fn known(name: &str, secret: &Secret) -> Check {
+fn known(name: &str, secret: &Secret) -> DoctorCheck {
     let value = secret.expose();
     let quoted = |mark: char| value.len() > 1 && value.starts_with(mark) && value.ends_with(mark);
     let odd = if quoted('"') || quoted('\'') {
@@ -483,10 +490,10 @@ fn known(name: &str, secret: &Secret) -> Check {
     } else if value.starts_with("Bearer ") {
         "the value begins with `Bearer `, which clawk writes before it once more"
     } else {
-        return Check::ok("secret", format!("{name} is known"));
+        return DoctorCheck::ok("secret", format!("{name} is known"));
     };
     let cure = format!("set {name} to the bare value (`docker --env-file` and systemd keep quotes)");
-    Check::warn("secret", format!("{name} is known, but {odd}"), cure)
+    DoctorCheck::warn("secret", format!("{name} is known, but {odd}"), cure)
 }
 
 fn needed(provider: &Provider) -> Option<&str> {
@@ -498,23 +505,23 @@ fn needed(provider: &Provider) -> Option<&str> {
 }
 
 /// Whether something listens where the provider is; nothing is asked of it.
-async fn reach(provider: &Provider) -> Check {
+async fn reach(provider: &Provider) -> DoctorCheck {
     let name = format!(
         "`{}` ({}, model `{}`)",
         provider.name, provider.protocol, provider.model
     );
     if provider.protocol == ProviderProtocol::Custom {
-        return Check::ok("provider", format!("{name}: a scripted model"));
+        return DoctorCheck::ok("provider", format!("{name}: a scripted model"));
     }
     let Some((host, port)) = host_and_port(&provider.endpoint) else {
-        return Check::fail(
+        return DoctorCheck::fail(
             "provider",
             format!("{name}: `{}` is not a valid URL", provider.endpoint),
             "correct the endpoint",
         );
     };
     if proxied() {
-        return Check::warn(
+        return DoctorCheck::warn(
             "provider",
             format!("{name}: reached through a proxy, not tried"),
             "clawk run says more",
@@ -528,19 +535,19 @@ async fn reach(provider: &Provider) -> Check {
     match addresses {
         Ok(Ok(addresses)) => {
             match tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(addresses.as_slice())).await {
-                Ok(Ok(_)) => Check::ok("provider", format!("{name}: {target} answers")),
-                Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
-                Err(_) => Check::fail(
+                Ok(Ok(_)) => DoctorCheck::ok("provider", format!("{name}: {target} answers")),
+                Ok(Err(error)) => DoctorCheck::fail("provider", format!("{name}: {target}: {error}"), cure),
+                Err(_) => DoctorCheck::fail(
                     "provider",
                     format!("{name}: {target} does not answer within 3 s"),
                     cure,
                 ), // silent-ok: elapsed says no more
             }
         }
-        Ok(Err(error)) => Check::fail("provider", format!("{name}: {target}: {error}"), cure),
-        Err(error) => Check {
+        Ok(Err(error)) => DoctorCheck::fail("provider", format!("{name}: {target}: {error}"), cure),
+        Err(error) => DoctorCheck {
             id: "provider",
-            status: Status::Fail,
+            status: DoctorStatus::Fail,
             result: format!("{name}: {error}"),
             cure: None,
         },

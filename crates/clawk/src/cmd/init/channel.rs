@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use clawk_channels::{ChannelConfig, Grade, check};
+use clawk_channels::{ChannelConfig, CheckGrade, check};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::model::Channel;
-use clawk_secrets::{Env, Resolver};
+use clawk_secrets::{EnvironmentSource, SecretResolver};
 use serde_json::{Value, json};
 
-use super::needs::{Ask, Kind, LetIn, Needs, Place};
+use super::needs::{AnswerTarget, ChannelNeeds, ChannelQuestion, Kind, LetIn};
 use crate::compose;
 use crate::out;
 
@@ -54,7 +54,7 @@ const NO_SECRET: &str = "NONE";
 const SPEECH_KEY: &str = "SPEECH_KEY";
 
 /// A channel, ready to be written.
-pub(super) struct Written {
+pub(super) struct ChannelDraft {
     /// Lines of the manifest's `spec`.
     pub(super) manifest: String,
     /// Lines behind the manifest's first provider; empty where the channel needs no provider of its own.
@@ -68,10 +68,10 @@ pub(super) struct Written {
 }
 
 /// What the person said, by name.
-type Taken = Vec<(Ask, String)>;
+type ChannelAnswers = Vec<(ChannelQuestion, String)>;
 
 /// Asks, checks, and says what to write. Nothing is written here.
-pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
+pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
     let needs = kind.needs();
     if asks {
         out::line(&format!("{}: {}", kind.word(), needs.how))?;
@@ -121,7 +121,7 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
             how => format!("export {name}=…    # {how}"),
         })
         .collect();
-    Ok(Written {
+    Ok(ChannelDraft {
         manifest: yaml(&manifest),
         provider,
         config: toml(&config)?,
@@ -135,24 +135,29 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<Written> {
 }
 
 /// What the type needs, from flags or from the person; and the platform's address, where it is not the vendor's.
-fn taken(args: &Args, kind: Kind, needs: &Needs, asks: bool) -> Result<(Taken, Option<String>)> {
+fn taken(
+    args: &Args,
+    kind: Kind,
+    needs: &ChannelNeeds,
+    asks: bool,
+) -> Result<(ChannelAnswers, Option<String>)> {
     let mut given = pairs(&args.settings)?;
     if let Some(url) = &args.base_url {
         given.insert("base_url".to_owned(), url.clone());
     }
-    let mut taken = Taken::new();
+    let mut taken = ChannelAnswers::new();
     for ask in &needs.asks {
         let value = match given.remove(ask.name) {
             Some(value) => value,
-            None if asks && ask.place == Place::Optional => {
+            None if asks && ask.place == AnswerTarget::Optional => {
                 text(&format!("{}: {} (empty: later)?", ask.name, ask.what))?
             }
             None if asks => text(&format!("{}: {}?", ask.name, ask.what))?,
-            None if ask.place == Place::Optional => continue,
+            None if ask.place == AnswerTarget::Optional => continue,
             None => bail!("`--setting {}=…` is missing: {}", ask.name, ask.what),
         };
         let value = value.trim().to_owned();
-        if value.is_empty() && ask.place != Place::Optional {
+        if value.is_empty() && ask.place != AnswerTarget::Optional {
             bail!("`{}` is empty: {}", ask.name, ask.what);
         }
         if !value.is_empty() {
@@ -171,7 +176,7 @@ fn taken(args: &Args, kind: Kind, needs: &Needs, asks: bool) -> Result<(Taken, O
 }
 
 /// Why nobody's id is wanted.
-const fn alone(needs: &Needs) -> &'static str {
+const fn alone(needs: &ChannelNeeds) -> &'static str {
     match needs.lets_in {
         LetIn::User => "the person with its token is its admin",
         LetIn::Nobody | LetIn::Pairing | LetIn::Admin => "nobody writes there",
@@ -179,7 +184,7 @@ const fn alone(needs: &Needs) -> &'static str {
 }
 
 /// The variable of the first secret. An address without a user needs no password.
-fn first_secret(needs: &Needs, taken: &Taken) -> &'static str {
+fn first_secret(needs: &ChannelNeeds, taken: &ChannelAnswers) -> &'static str {
     let url = taken.iter().find(|(ask, _)| ask.name == "url");
     match (needs.lets_in, url) {
         (LetIn::Nobody, Some((_, url))) if !url.contains('@') => NO_SECRET,
@@ -235,30 +240,30 @@ fn variable(name: &str) -> Result<()> {
 }
 
 fn config(
-    needs: &Needs,
+    needs: &ChannelNeeds,
     base_url: Option<String>,
-    taken: &Taken,
+    taken: &ChannelAnswers,
     admin: Option<&str>,
 ) -> Result<ChannelConfig> {
     let mut keys = serde_json::Map::new();
     let mut settings = serde_json::Map::new();
     for (ask, value) in taken {
         match ask.place {
-            Place::Setting => {
+            AnswerTarget::Setting => {
                 settings.insert(ask.name.to_owned(), json!(value));
             }
-            Place::Key | Place::Optional => {
+            AnswerTarget::Key | AnswerTarget::Optional => {
                 keys.insert(ask.name.to_owned(), json!(value));
             }
-            Place::Command => {
+            AnswerTarget::Command => {
                 let words: Vec<&str> = value.split_whitespace().collect();
                 keys.insert(ask.name.to_owned(), json!(words));
             }
-            Place::Speech => {
+            AnswerTarget::Speech => {
                 settings.insert("transcribe".to_owned(), json!(SPEECH));
                 settings.insert("speak".to_owned(), json!(SPEECH));
             }
-            Place::Trigger => {}
+            AnswerTarget::Trigger => {}
         }
     }
     if let Some(url) = base_url {
@@ -278,7 +283,13 @@ fn config(
     Ok(config)
 }
 
-fn manifest(kind: Kind, needs: &Needs, reference: &str, taken: &Taken, admin: Option<&str>) -> Value {
+fn manifest(
+    kind: Kind,
+    needs: &ChannelNeeds,
+    reference: &str,
+    taken: &ChannelAnswers,
+    admin: Option<&str>,
+) -> Value {
     let mut channel = json!({"name": NAME, "type": kind.word(), "transport": needs.transport,
         "auth": {"secret_ref": reference}});
     let access = match needs.lets_in {
@@ -291,7 +302,7 @@ fn manifest(kind: Kind, needs: &Needs, reference: &str, taken: &Taken, admin: Op
         }
         LetIn::Nobody => Value::Null,
     };
-    let triggers = taken.iter().filter(|(ask, _)| ask.place == Place::Trigger);
+    let triggers = taken.iter().filter(|(ask, _)| ask.place == AnswerTarget::Trigger);
     let trigger: serde_json::Map<String, Value> = triggers
         .map(|(ask, value)| (ask.name.to_owned(), json!(value)))
         .collect();
@@ -307,7 +318,7 @@ fn manifest(kind: Kind, needs: &Needs, reference: &str, taken: &Taken, admin: Op
 }
 
 /// The provider for speech, as lines of the manifest's `providers`. Values are JSON, which is YAML.
-fn provider(taken: &Taken) -> String {
+fn provider(taken: &ChannelAnswers) -> String {
     let of = |name: &str| {
         let found = taken.iter().find(|(ask, _)| ask.name == name);
         found.map(|(_, value)| json!(value).to_string())
@@ -335,7 +346,7 @@ fn looked(
     variables: &[String],
 ) -> Result<()> {
     let resolver = match typed.is_empty() {
-        true => Resolver::without_store(Env::Process),
+        true => SecretResolver::without_store(EnvironmentSource::Process),
         false => {
             let proxies = [
                 "HTTPS_PROXY",
@@ -347,7 +358,7 @@ fn looked(
             .map(str::to_owned);
             let known = variables.iter().cloned().chain(proxies);
             let known = known.filter_map(|name| Some((name.clone(), clawk_secrets::env::non_empty(&name)?)));
-            Resolver::without_store(Env::fixed(known.chain(typed.clone())))
+            SecretResolver::without_store(EnvironmentSource::fixed(known.chain(typed.clone())))
         }
     };
     if let Some(missing) = variables.iter().find(|name| resolver.resolve(name).is_err()) {
@@ -360,11 +371,14 @@ fn looked(
     let found = compose::runtime()?.block_on(check(&[(channel, config)], &resolver, clock.now(), ""));
     for (_, finding) in &found {
         out::line(&format!("{}: {}", finding.code, out::one_line(&finding.result)))?;
-        if finding.grade == Grade::Warn {
+        if finding.grade == CheckGrade::Warn {
             out::line(&format!("  → {}", out::one_line(&finding.cure)))?;
         }
     }
-    if let Some((_, bad)) = found.iter().find(|(_, finding)| finding.grade == Grade::Fail) {
+    if let Some((_, bad)) = found
+        .iter()
+        .find(|(_, finding)| finding.grade == CheckGrade::Fail)
+    {
         bail!(
             "nothing was written: {} (cure: {}; or `--no-check`)",
             out::one_line(&bad.result),

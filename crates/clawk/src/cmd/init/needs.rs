@@ -47,7 +47,7 @@ pub(crate) enum Kind {
 
 /// Where an answer of the person is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum AnswerTarget {
     /// `settings` of `[channels.NAME]`.
     Setting,
     /// A key of `[channels.NAME]` itself.
@@ -64,9 +64,9 @@ pub(super) enum Place {
 
 /// One thing that a person is asked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct ChannelQuestion {
     pub(super) name: &'static str,
-    pub(super) place: Place,
+    pub(super) place: AnswerTarget,
     /// What it is, for people.
     pub(super) what: &'static str,
 }
@@ -86,7 +86,7 @@ pub(super) enum LetIn {
 
 /// What a type needs.
 #[derive(Debug)]
-pub(super) struct Needs {
+pub(super) struct ChannelNeeds {
     pub(super) transport: &'static str,
     /// The variable of the first secret; `NONE` where there is no secret.
     pub(super) secret: &'static str,
@@ -94,50 +94,50 @@ pub(super) struct Needs {
     pub(super) how: &'static str,
     /// Further secrets: the key in `clawk.toml`, and the variable.
     pub(super) secrets: &'static [(&'static str, &'static str)],
-    pub(super) asks: Vec<Ask>,
+    pub(super) asks: Vec<ChannelQuestion>,
     pub(super) lets_in: LetIn,
     /// The platform or a browser reaches it over HTTP: `clawk serve` needs `--listen`.
     pub(super) listens: bool,
 }
 
-const fn ask(name: &'static str, place: Place, what: &'static str) -> Ask {
-    Ask { name, place, what }
+const fn ask(name: &'static str, place: AnswerTarget, what: &'static str) -> ChannelQuestion {
+    ChannelQuestion { name, place, what }
 }
 
-const PUBLIC: Ask = ask(
+const PUBLIC: ChannelQuestion = ask(
     "public_url",
-    Place::Optional,
+    AnswerTarget::Optional,
     "the address under which the platform reaches this agent, for example https://agent.example.org",
 );
-const APP_ID: Ask = ask(
+const APP_ID: ChannelQuestion = ask(
     "app_id",
-    Place::Setting,
+    AnswerTarget::Setting,
     "the app id that the platform's console shows",
 );
-const PROMPT: Ask = ask(
+const PROMPT: ChannelQuestion = ask(
     "prompt",
-    Place::Optional,
+    AnswerTarget::Optional,
     "what the agent is to do then, for example `Look at this: {event}`",
 );
-const DELIVER: Ask = ask(
+const DELIVER: ChannelQuestion = ask(
     "deliver_to",
-    Place::Optional,
+    AnswerTarget::Optional,
     "where the answer goes, `CHANNEL:CONVERSATION`",
 );
-const IMAP_URL: Ask = ask(
+const IMAP_URL: ChannelQuestion = ask(
     "url",
-    Place::Key,
+    AnswerTarget::Key,
     "the IMAP server, for example imaps://USER@imap.example.org",
 );
-const AUTHSERV: Ask = ask(
+const AUTHSERV: ChannelQuestion = ask(
     "authserv_id",
-    Place::Setting,
+    AnswerTarget::Setting,
     "the first word of Authentication-Results in a mail that you received there",
 );
 
 /// A chat that needs nothing but a token, by WebSocket, with pairing.
-const fn chat() -> Needs {
-    Needs {
+const fn chat() -> ChannelNeeds {
+    ChannelNeeds {
         transport: "websocket",
         secret: "NONE",
         how: "",
@@ -149,8 +149,8 @@ const fn chat() -> Needs {
 }
 
 /// A chat whose platform sends requests.
-fn hook() -> Needs {
-    Needs {
+fn hook() -> ChannelNeeds {
+    ChannelNeeds {
         transport: "webhook",
         listens: true,
         ..chat()
@@ -158,8 +158,8 @@ fn hook() -> Needs {
 }
 
 /// A source of events.
-fn source() -> Needs {
-    Needs {
+fn source() -> ChannelNeeds {
+    ChannelNeeds {
         transport: "stdio",
         lets_in: LetIn::Nobody,
         ..chat()
@@ -193,7 +193,7 @@ impl Kind {
     }
 
     /// What it needs.
-    pub(super) fn needs(self) -> Needs {
+    pub(super) fn needs(self) -> ChannelNeeds {
         match self {
             Self::Telegram | Self::Slack | Self::Discord | Self::Matrix => self.by_token(),
             Self::Whatsapp | Self::Line | Self::Lark | Self::Dingtalk | Self::Wechat | Self::Qq => {
@@ -205,40 +205,40 @@ impl Kind {
     }
 
     /// Platforms that give a bot its token.
-    fn by_token(self) -> Needs {
+    fn by_token(self) -> ChannelNeeds {
         match self {
-            Self::Slack => Needs {
+            Self::Slack => ChannelNeeds {
                 secret: "SLACK_BOT_TOKEN",
                 how: "at api.slack.com/apps make an app with Socket Mode; OAuth & Permissions shows the bot token (xoxb-), Basic \
                       Information the app token (xapp-)",
                 secrets: &[("app_token", "SLACK_APP_TOKEN")],
                 ..chat()
             },
-            Self::Discord => Needs {
+            Self::Discord => ChannelNeeds {
                 secret: "DISCORD_TOKEN",
                 how: "at discord.com/developers/applications make an application; Bot shows the token, and MESSAGE CONTENT INTENT \
                       must be on",
                 ..chat()
             },
-            Self::Matrix => Needs {
+            Self::Matrix => ChannelNeeds {
                 transport: "polling",
                 secret: "MATRIX_TOKEN",
                 how: "make a user for the agent on your homeserver; in Element, All settings, Help & About shows its access token",
                 asks: vec![
                     ask(
                         "user_id",
-                        Place::Setting,
+                        AnswerTarget::Setting,
                         "the agent's user id, for example @bot:example.org",
                     ),
                     ask(
                         "base_url",
-                        Place::Key,
+                        AnswerTarget::Key,
                         "the homeserver's address, for example https://matrix.example.org",
                     ),
                 ],
                 ..chat()
             },
-            _ => Needs {
+            _ => ChannelNeeds {
                 transport: "polling",
                 secret: "TELEGRAM_TOKEN",
                 how: "in Telegram, write to @BotFather, send /newbot, and copy the token",
@@ -248,9 +248,9 @@ impl Kind {
     }
 
     /// Platforms on which the agent is an app with an id and a secret.
-    fn by_app(self) -> Needs {
+    fn by_app(self) -> ChannelNeeds {
         match self {
-            Self::Whatsapp => Needs {
+            Self::Whatsapp => ChannelNeeds {
                 secret: "WHATSAPP_TOKEN",
                 how: "at developers.facebook.com make a Business app with WhatsApp: a system user gives the token, App settings > Basic \
                       the app secret; the verify token is a word of your own",
@@ -261,14 +261,14 @@ impl Kind {
                 asks: vec![
                     ask(
                         "phone_number_id",
-                        Place::Setting,
+                        AnswerTarget::Setting,
                         "the phone number ID, not the number itself",
                     ),
                     PUBLIC,
                 ],
                 ..hook()
             },
-            Self::Line => Needs {
+            Self::Line => ChannelNeeds {
                 secret: "LINE_TOKEN",
                 how: "at developers.line.biz make a Messaging API channel: Messaging API issues the channel access token, Basic settings \
                       shows the channel secret",
@@ -276,24 +276,24 @@ impl Kind {
                 asks: vec![PUBLIC],
                 ..hook()
             },
-            Self::Lark => Needs {
+            Self::Lark => ChannelNeeds {
                 secret: "LARK_SECRET",
                 how: "at open.feishu.cn (or open.larksuite.com) make a custom app with a bot; Credentials shows its id and secret. \
                       Outside of China set --base-url https://open.larksuite.com",
                 asks: vec![APP_ID],
                 ..chat()
             },
-            Self::Dingtalk => Needs {
+            Self::Dingtalk => ChannelNeeds {
                 secret: "DINGTALK_SECRET",
                 how: "at open-dev.dingtalk.com make an internal app with a robot in Stream mode; Credentials shows its client id and secret",
                 asks: vec![ask(
                     "client_id",
-                    Place::Setting,
+                    AnswerTarget::Setting,
                     "the client id (app key) that the console shows",
                 )],
                 ..chat()
             },
-            Self::Wechat => Needs {
+            Self::Wechat => ChannelNeeds {
                 secret: "WECHAT_SECRET",
                 how: "at mp.weixin.qq.com, Basic configuration shows the app secret and makes the AES key of 43 characters; the token is a \
                       word of your own",
@@ -301,7 +301,7 @@ impl Kind {
                 asks: vec![APP_ID, PUBLIC],
                 ..hook()
             },
-            _ => Needs {
+            _ => ChannelNeeds {
                 secret: "QQ_SECRET",
                 how: "at q.qq.com make a bot; its development settings show the app id and the app secret",
                 asks: vec![APP_ID, PUBLIC],
@@ -311,44 +311,44 @@ impl Kind {
     }
 
     /// Doors that a person sets up alone.
-    fn by_yourself(self) -> Needs {
+    fn by_yourself(self) -> ChannelNeeds {
         match self {
-            Self::Email => Needs {
+            Self::Email => ChannelNeeds {
                 transport: "polling",
                 secret: "MAIL_PASSWORD",
                 how: "make a mailbox for the agent alone, with a password of its own",
                 asks: vec![
-                    ask("address", Place::Setting, "the mailbox's address"),
+                    ask("address", AnswerTarget::Setting, "the mailbox's address"),
                     AUTHSERV,
                     IMAP_URL,
                     ask(
                         "smtp_url",
-                        Place::Key,
+                        AnswerTarget::Key,
                         "the SMTP server, for example smtps://USER@smtp.example.org",
                     ),
                 ],
                 lets_in: LetIn::Admin,
                 ..chat()
             },
-            Self::Web => Needs {
+            Self::Web => ChannelNeeds {
                 secret: "WEB_TOKEN",
                 how: "make a long random text, for example with `openssl rand -hex 32`; it is what you sign in with",
                 lets_in: LetIn::User,
                 listens: true,
                 ..chat()
             },
-            Self::Voice => Needs {
+            Self::Voice => ChannelNeeds {
                 secret: "VOICE_TOKEN",
                 how: "make a long random text, for example with `openssl rand -hex 32`; it is what you connect with",
                 asks: vec![
                     ask(
                         "speech_url",
-                        Place::Speech,
+                        AnswerTarget::Speech,
                         "a server with OpenAI's speech API, for example https://speech.example.org/v1",
                     ),
                     ask(
                         "speech_model",
-                        Place::Speech,
+                        AnswerTarget::Speech,
                         "its model that understands speech, for example whisper-large-v3",
                     ),
                 ],
@@ -356,17 +356,17 @@ impl Kind {
                 listens: true,
                 ..chat()
             },
-            Self::Custom => Needs {
+            Self::Custom => ChannelNeeds {
                 transport: "stdio",
                 how: "write a program that speaks the line protocol: docs/how-to/channels.md",
                 asks: vec![ask(
                     "command",
-                    Place::Command,
+                    AnswerTarget::Command,
                     "the program and its arguments, for example `python3 adapter.py`",
                 )],
                 ..chat()
             },
-            _ => Needs {
+            _ => ChannelNeeds {
                 secret: "WEBHOOK_SECRET",
                 how: "make a long random text, for example with `openssl rand -hex 32`; both sides sign with it",
                 asks: vec![PUBLIC],
@@ -377,20 +377,20 @@ impl Kind {
     }
 
     /// Event sources.
-    fn by_event(self) -> Needs {
+    fn by_event(self) -> ChannelNeeds {
         match self {
-            Self::Queue => Needs {
+            Self::Queue => ChannelNeeds {
                 secret: "BROKER_PASSWORD",
                 how: "the password of the user in the broker's address",
                 asks: vec![
                     ask(
                         "queue_name",
-                        Place::Trigger,
+                        AnswerTarget::Trigger,
                         "the queue, stream or subject to take messages from",
                     ),
                     ask(
                         "url",
-                        Place::Key,
+                        AnswerTarget::Key,
                         "the broker, for example amqp://agent@mq.example.org, nats://… or redis://…",
                     ),
                     PROMPT,
@@ -398,11 +398,11 @@ impl Kind {
                 ],
                 ..source()
             },
-            Self::Imap => Needs {
+            Self::Imap => ChannelNeeds {
                 secret: "MAIL_PASSWORD",
                 how: "make a mailbox for the agent alone, with a password of its own",
                 asks: vec![
-                    ask("mailbox", Place::Trigger, "the mailbox, for example INBOX"),
+                    ask("mailbox", AnswerTarget::Trigger, "the mailbox, for example INBOX"),
                     IMAP_URL,
                     AUTHSERV,
                     PROMPT,
@@ -410,14 +410,18 @@ impl Kind {
                 ],
                 ..source()
             },
-            Self::DbTrigger => Needs {
+            Self::DbTrigger => ChannelNeeds {
                 secret: "DB_PASSWORD",
                 how: "the password of the user in the database's address",
                 asks: vec![
-                    ask("table", Place::Trigger, "the table whose changes start a run"),
+                    ask(
+                        "table",
+                        AnswerTarget::Trigger,
+                        "the table whose changes start a run",
+                    ),
                     ask(
                         "url",
-                        Place::Key,
+                        AnswerTarget::Key,
                         "the database, for example postgres://agent@db.example.org/shop or sqlite:shop.db",
                     ),
                     PROMPT,
@@ -425,18 +429,22 @@ impl Kind {
                 ],
                 ..source()
             },
-            _ => Needs {
+            _ => ChannelNeeds {
                 how: "five fields say when: minute, hour, day of the month, month, day of the week",
                 asks: vec![
-                    ask("schedule", Place::Trigger, "when, for example `0 7 * * 1-5`"),
+                    ask(
+                        "schedule",
+                        AnswerTarget::Trigger,
+                        "when, for example `0 7 * * 1-5`",
+                    ),
                     ask(
                         "timezone",
-                        Place::Optional,
+                        AnswerTarget::Optional,
                         "the time zone, for example Europe/Berlin; UTC without it",
                     ),
                     ask(
                         "prompt",
-                        Place::Optional,
+                        AnswerTarget::Optional,
                         "what the agent is to do then, for example `It is {time}. Sum up yesterday.`",
                     ),
                     DELIVER,

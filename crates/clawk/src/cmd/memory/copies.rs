@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_proto::{Digest, SessionId};
 use clawk_trace::chain::digest_of;
 use serde_json::Value;
 
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 
 /// Shorter texts are found only where they are the whole content: they stand in too much else.
 const MIN_BYTES: usize = 8;
@@ -22,12 +22,12 @@ const NOT: [&str; 3] = [kind::AGENT_DESCRIBED, kind::TOOL_DESCRIBED, kind::ATLAS
 
 /// A text as it may stand in a content.
 #[derive(Debug)]
-pub(super) struct Needle {
+pub(super) struct ContentNeedle {
     whole: Digest,
     forms: BTreeSet<Vec<u8>>,
 }
 
-impl Needle {
+impl ContentNeedle {
     fn of(text: &str) -> Self {
         let marked = text
             .replace('&', "&amp;")
@@ -82,23 +82,27 @@ fn strings(value: &Value, found: &mut Vec<String>) {
 }
 
 /// A content, and the session that names it first.
-type Copy = (SessionId, Digest);
+type ContentCopy = (SessionId, Digest);
 
 /// Every content of the journal that holds one of these texts, or a summary of a conversation that was made from it; by the first
 /// session that names it.
 ///
 /// Besides, all the texts that were sought.
-pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<(Vec<Copy>, Vec<String>)> {
+pub(super) fn find(reader: &StateDirReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
         .filter(|text| !text.trim().is_empty())
         .cloned()
         .collect();
-    let mut found: Vec<Copy> = Vec::new();
+    let mut found: Vec<ContentCopy> = Vec::new();
     let mut done = 0;
     // What a summary says is sought as well, and so on.
     while done < wanted.len() {
-        let needles: Vec<Needle> = wanted.iter().skip(done).map(|text| Needle::of(text)).collect();
+        let needles: Vec<ContentNeedle> = wanted
+            .iter()
+            .skip(done)
+            .map(|text| ContentNeedle::of(text))
+            .collect();
         done = wanted.len();
         each(reader, |event| {
             let Some(content) = &event.content else { return };
@@ -129,11 +133,13 @@ pub(super) fn find(reader: &Reader, texts: &[String]) -> Result<(Vec<Copy>, Vec<
 /// One of these texts is in these bytes; a short one is all of them.
 pub(super) fn are_in(texts: &[String], bytes: &[u8]) -> bool {
     let digest = digest_of(bytes);
-    texts.iter().any(|text| Needle::of(text).is_in(digest, bytes))
+    texts
+        .iter()
+        .any(|text| ContentNeedle::of(text).is_in(digest, bytes))
 }
 
 /// What a summary of a conversation replaced, and what it says.
-fn summary_of(event: &Recorded) -> Option<(Vec<Digest>, String)> {
+fn summary_of(event: &RecordedEvent) -> Option<(Vec<Digest>, String)> {
     if event.kind != kind::CONTEXT_COMPACTED {
         return None;
     }
@@ -143,11 +149,11 @@ fn summary_of(event: &Recorded) -> Option<(Vec<Digest>, String)> {
     Some((of.filter_map(Digest::from_hex).collect(), text))
 }
 
-fn each(reader: &Reader, mut take: impl FnMut(&Recorded)) -> Result<()> {
-    let mut scan = Scan {
+fn each(reader: &StateDirReader, mut take: impl FnMut(&RecordedEvent)) -> Result<()> {
+    let mut scan = JournalScan {
         limit: PAGE,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     loop {
         let page = reader.recorded_events(&scan)?;
@@ -167,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_text_is_found_however_a_content_holds_it() {
-        let needle = Needle::of("say \"yes\" <now>");
+        let needle = ContentNeedle::of("say \"yes\" <now>");
         let within = |bytes: &str| needle.is_in(digest_of(bytes.as_bytes()), bytes.as_bytes());
         assert!(within("say \"yes\" <now>"));
         assert!(within(
@@ -181,7 +187,7 @@ mod tests {
         ));
         assert!(!within("say yes now"));
         // A short one stands in too much else.
-        let short = Needle::of("tea");
+        let short = ContentNeedle::of("tea");
         assert!(short.is_in(digest_of(b"tea"), b"tea") && !short.is_in(digest_of(b"steam"), b"steam"));
     }
 

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::PartArgs;
 use super::copies::{are_in, find, texts};
-use super::held::{Found, Opened, Part, at};
+use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at};
 use crate::compose::{self, UNDO};
 use crate::out::{self, Format, one_line};
-use crate::state::kept::{self, Erase, MAX_FORGOTTEN, Reader, Remembered, StateDir};
+use crate::state::kept::{self, ErasureSelection, MAX_FORGOTTEN, RememberedEntry, StateDir, StateDirReader};
 
 /// Longest reason, bytes.
 const MAX_REASON_BYTES: usize = 1000;
@@ -27,12 +27,12 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
     // What is wrong with the names is said without the lock.
-    let Opened { reader, parts, .. } = which.open()?;
+    let OpenedMemory { reader, parts, .. } = which.open()?;
     meant(&reader, &parts, ids)?;
     drop((reader, parts));
     let (
         state,
-        Opened {
+        OpenedMemory {
             reader, mut parts, ..
         },
     ) = which.own("an agent that runs may be writing what is to be forgotten")?;
@@ -75,8 +75,8 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
 }
 
 /// Exactly one entry for each name, or nothing is forgotten.
-fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> {
-    let mut gone: Vec<Found> = Vec::new();
+fn meant(reader: &StateDirReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
+    let mut gone: Vec<LocatedEntry> = Vec::new();
     for id in ids {
         let mut found = Vec::new();
         for part in parts {
@@ -105,12 +105,16 @@ fn meant(reader: &Reader, parts: &[Part], ids: &[String]) -> Result<Vec<Found>> 
     Ok(gone)
 }
 
-fn is_same(a: &Found, b: &Found) -> bool {
+fn is_same(a: &LocatedEntry, b: &LocatedEntry) -> bool {
     (&a.store, &a.scope, &a.hit.entry.id) == (&b.store, &b.scope, &b.hit.entry.id)
 }
 
 /// What the entries say, and what summaries say that were made from them; besides, the digests by which embeddings of these texts are kept.
-fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<(Vec<String>, Vec<Digest>)> {
+fn said(
+    reader: &StateDirReader,
+    parts: &[ScopedStore],
+    gone: &[LocatedEntry],
+) -> Result<(Vec<String>, Vec<Digest>)> {
     let digest = |entry: &MemoryEntry| digest_of(text_of(&entry.content, entry.key.as_deref()).as_bytes());
     let mut embedded: Vec<Digest> = gone.iter().map(|one| digest(&one.hit.entry)).collect();
     let mut ids: Vec<String> = gone.iter().map(|one| one.hit.entry.id.clone()).collect();
@@ -120,7 +124,7 @@ fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<(Vec<String>,
         .collect();
     let mut summaries = Vec::new();
     for part in parts {
-        let summary = |found: Found| {
+        let summary = |found: LocatedEntry| {
             let of = found.hit.entry.metadata.as_ref();
             let of = of.and_then(|about| about.get("ids")).and_then(Value::as_array);
             let of: Option<Vec<String>> =
@@ -164,13 +168,13 @@ fn said(reader: &Reader, parts: &[Part], gone: &[Found]) -> Result<(Vec<String>,
 /// summaries that were made from them.
 async fn record(
     state: &StateDir,
-    gone: &[Found],
+    gone: &[LocatedEntry],
     embedded: Vec<Digest>,
     reason: &str,
     by: &str,
 ) -> Result<()> {
     let clock = SystemClock::default();
-    let rows: Vec<Remembered> = gone.iter().filter_map(|one| one.row.clone()).collect();
+    let rows: Vec<RememberedEntry> = gone.iter().filter_map(|one| one.row.clone()).collect();
     if !rows.is_empty() {
         state.forget(&rows, reason, by, &clock).await?;
     }
@@ -189,16 +193,16 @@ async fn record(
 }
 
 /// The same of folders and servers.
-fn erase(parts: &mut [Part], gone: &[Found]) -> Result<()> {
+fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
     for one in gone.iter().filter(|one| one.row.is_none()) {
         for part in &mut *parts {
             if part.store() != one.store || part.scope() != one.scope {
                 continue;
             }
             match part {
-                Part::Rows(_) => None,
-                Part::Folder(held) => held.forget(&one.hit.entry.id)?,
-                Part::Server(held) => held.forget(&one.hit.entry.id)?,
+                ScopedStore::Rows(_) => None,
+                ScopedStore::Folder(held) => held.forget(&one.hit.entry.id)?,
+                ScopedStore::Server(held) => held.forget(&one.hit.entry.id)?,
             };
         }
     }
@@ -209,7 +213,7 @@ fn erase(parts: &mut [Part], gone: &[Found]) -> Result<()> {
 async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str, by: &str) -> Result<u64> {
     let mut erased = 0;
     for (session, digest) in copies {
-        let what = Erase::Digest(*session, *digest);
+        let what = ErasureSelection::Digest(*session, *digest);
         erased += state
             .erase(what, reason, by, &SystemClock::default())
             .await?

@@ -4,43 +4,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clawk_memory::Held;
-use clawk_recall::entry::Hit;
+use clawk_memory::FolderScopeView;
+use clawk_recall::entry::EntryHit;
 use serde_json::{Value, json};
 
 use super::PartArgs;
 use super::server::{OnServer, dir_of, elsewhere, hint};
-use crate::compose::Blueprint;
+use crate::compose::ResolvedConfig;
 use crate::out::{self, one_line};
-use crate::state::kept::{self, MemoryPart, Options, Reader, Remembered, StateDir, StateError};
+use crate::state::kept::{self, MemoryPart, Options, RememberedEntry, StateDir, StateDirReader, StateError};
 
 /// Entries read at once.
 const PAGE: usize = 500;
 
 /// One scope of one store.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum ScopedStore {
     Rows(Box<MemoryPart>),
-    Folder(Box<Held>),
+    Folder(Box<FolderScopeView>),
     Server(Box<OnServer>),
 }
 
 /// An entry, and where it lies.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct LocatedEntry {
     pub(super) store: String,
     pub(super) scope: String,
-    pub(super) hit: Hit,
+    pub(super) hit: EntryHit,
     /// Where it lies in the database; none: in a folder or on a server.
-    pub(super) row: Option<Remembered>,
+    pub(super) row: Option<RememberedEntry>,
 }
 
-impl From<Remembered> for Found {
-    fn from(row: Remembered) -> Self {
+impl From<RememberedEntry> for LocatedEntry {
+    fn from(row: RememberedEntry) -> Self {
         Self {
             store: row.store.clone(),
             scope: row.scope.clone(),
-            hit: Hit {
+            hit: EntryHit {
                 entry: row.entry.clone(),
                 mark: row.mark.clone(),
             },
@@ -49,7 +49,7 @@ impl From<Remembered> for Found {
     }
 }
 
-impl Part {
+impl ScopedStore {
     pub(super) fn store(&self) -> &str {
         match self {
             Self::Rows(part) => &part.store,
@@ -74,8 +74,8 @@ impl Part {
         }
     }
 
-    fn found(&self, hits: Vec<Hit>) -> Vec<Found> {
-        let found = |hit| Found {
+    fn found(&self, hits: Vec<EntryHit>) -> Vec<LocatedEntry> {
+        let found = |hit| LocatedEntry {
             store: self.store().to_owned(),
             scope: self.scope().to_owned(),
             hit,
@@ -85,42 +85,56 @@ impl Part {
     }
 
     /// The newest first.
-    pub(super) fn newest(&self, reader: &Reader, aside: bool, limit: usize) -> Result<Vec<Found>> {
+    pub(super) fn newest(
+        &self,
+        reader: &StateDirReader,
+        aside: bool,
+        limit: usize,
+    ) -> Result<Vec<LocatedEntry>> {
         let rows = match self {
             Self::Folder(held) => return Ok(self.found(held.newest(aside, limit))),
             Self::Server(one) => return Ok(self.found(one.newest(aside, limit)?)),
             Self::Rows(part) if aside => reader.set_aside(part, limit)?,
             Self::Rows(part) => reader.remembered(part, None, limit)?,
         };
-        Ok(rows.into_iter().map(Found::from).collect())
+        Ok(rows.into_iter().map(LocatedEntry::from).collect())
     }
 
     /// By their words, the best first.
-    pub(super) fn search(&self, reader: &Reader, words: &str, limit: usize) -> Result<Vec<Found>> {
+    pub(super) fn search(
+        &self,
+        reader: &StateDirReader,
+        words: &str,
+        limit: usize,
+    ) -> Result<Vec<LocatedEntry>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.search(words, limit))),
             Self::Server(one) => Ok(self.found(one.search(words, limit)?)),
             Self::Rows(part) => {
                 let rows = reader.recalled(part, words, limit)?;
-                Ok(rows.into_iter().map(Found::from).collect())
+                Ok(rows.into_iter().map(LocatedEntry::from).collect())
             }
         }
     }
 
     /// Those with this id or key.
-    pub(super) fn named(&self, reader: &Reader, name: &str) -> Result<Vec<Found>> {
+    pub(super) fn named(&self, reader: &StateDirReader, name: &str) -> Result<Vec<LocatedEntry>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.named(name))),
             Self::Server(one) => Ok(self.found(one.named(name)?)),
             Self::Rows(part) => {
                 let rows = reader.remembered_as(std::slice::from_ref(part), name)?;
-                Ok(rows.into_iter().map(Found::from).collect())
+                Ok(rows.into_iter().map(LocatedEntry::from).collect())
             }
         }
     }
 
     /// Each entry, the newest first; those that compaction set aside are not among them.
-    pub(super) fn each(&self, reader: &Reader, mut take: impl FnMut(Found) -> Result<()>) -> Result<()> {
+    pub(super) fn each(
+        &self,
+        reader: &StateDirReader,
+        mut take: impl FnMut(LocatedEntry) -> Result<()>,
+    ) -> Result<()> {
         let part = match self {
             Self::Folder(held) => {
                 let all = self.found(held.newest(false, usize::MAX));
@@ -138,28 +152,28 @@ impl Part {
             let page = reader.remembered(part, before, PAGE)?;
             let Some(last) = page.last() else { return Ok(()) };
             before = Some(last.row);
-            page.into_iter().map(Found::from).try_for_each(&mut take)?;
+            page.into_iter().map(LocatedEntry::from).try_for_each(&mut take)?;
         }
     }
 }
 
 /// A state, and the parts that are meant.
-pub(super) struct Opened {
+pub(super) struct OpenedMemory {
     pub(super) dir: PathBuf,
-    pub(super) reader: Reader,
-    pub(super) parts: Vec<Part>,
+    pub(super) reader: StateDirReader,
+    pub(super) parts: Vec<ScopedStore>,
 }
 
 impl PartArgs {
     /// The state, and the parts that are meant: some, if a store or a scope is named.
-    pub(super) fn open(&self) -> Result<Opened> {
+    pub(super) fn open(&self) -> Result<OpenedMemory> {
         let blueprint = self.claw.blueprint()?;
         let dir = self.dir(blueprint.as_ref())?;
         self.look(dir, blueprint.as_ref(), None)
     }
 
     /// The same, and holds the state's lock, so that no other process writes meanwhile.
-    pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, Opened)> {
+    pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, OpenedMemory)> {
         let blueprint = self.claw.blueprint()?;
         let dir = self.dir(blueprint.as_ref())?;
         let state = match StateDir::open(&dir, Options::default()) {
@@ -170,16 +184,21 @@ impl PartArgs {
         Ok((state, opened))
     }
 
-    fn dir(&self, blueprint: Option<&Blueprint>) -> Result<PathBuf> {
+    fn dir(&self, blueprint: Option<&ResolvedConfig>) -> Result<PathBuf> {
         match blueprint {
             Some(blueprint) if self.which.state.is_none() && self.which.agent.is_none() => dir_of(blueprint),
             Some(_) | None => self.which.dir(),
         }
     }
 
-    fn look(&self, dir: PathBuf, blueprint: Option<&Blueprint>, state: Option<&StateDir>) -> Result<Opened> {
+    fn look(
+        &self,
+        dir: PathBuf,
+        blueprint: Option<&ResolvedConfig>,
+        state: Option<&StateDir>,
+    ) -> Result<OpenedMemory> {
         let reader = match state {
-            Some(_) => Reader::open(&dir)?,
+            Some(_) => StateDirReader::open(&dir)?,
             None => kept::read_only(&dir)?,
         };
         let mut all = all(&dir, &reader, state)?;
@@ -188,8 +207,9 @@ impl PartArgs {
             Some(blueprint) => {
                 let on_servers = blueprint.on_servers(&dir)?;
                 // A state on the same server lists them, too.
-                let named = |part: &Part| on_servers.iter().any(|(store, _)| store.name == part.store());
-                all.retain(|part| !(matches!(part, Part::Server(_)) && named(part)));
+                let named =
+                    |part: &ScopedStore| on_servers.iter().any(|(store, _)| store.name == part.store());
+                all.retain(|part| !(matches!(part, ScopedStore::Server(_)) && named(part)));
                 let asked = self.scope.clone();
                 let known = |store: &_| {
                     blueprint
@@ -199,16 +219,16 @@ impl PartArgs {
                         .collect()
                 };
                 let found = OnServer::all(on_servers, self.store.as_deref(), known)?;
-                all.extend(found.into_iter().map(|one| Part::Server(Box::new(one))));
+                all.extend(found.into_iter().map(|one| ScopedStore::Server(Box::new(one))));
             }
             None => unseen = elsewhere(&reader)?,
         }
         let known: Vec<String> = all.iter().map(place).collect();
-        let fits = |part: &Part| {
+        let fits = |part: &ScopedStore| {
             self.store.as_ref().is_none_or(|store| store == part.store())
                 && self.scope.as_ref().is_none_or(|scope| scope == part.scope())
         };
-        let parts: Vec<Part> = all.into_iter().filter(fits).collect();
+        let parts: Vec<ScopedStore> = all.into_iter().filter(fits).collect();
         unseen.retain(|(store, _)| self.store.as_ref().is_none_or(|meant| meant == store));
         if parts.is_empty() && (self.store.is_some() || self.scope.is_some()) {
             if !unseen.is_empty() {
@@ -226,32 +246,39 @@ impl PartArgs {
         if !unseen.is_empty() {
             out::note(&hint(&unseen));
         }
-        Ok(Opened { dir, reader, parts })
+        Ok(OpenedMemory { dir, reader, parts })
     }
 }
 
 /// Every part of the state, those in the database first. Parts on a server can be changed only if the open `state` is given.
-pub(super) fn all(dir: &Path, reader: &Reader, state: Option<&StateDir>) -> Result<Vec<Part>> {
-    let mut parts: Vec<Part> = match kept::on_server(reader, state)? {
+pub(super) fn all(dir: &Path, reader: &StateDirReader, state: Option<&StateDir>) -> Result<Vec<ScopedStore>> {
+    let mut parts: Vec<ScopedStore> = match kept::on_server(reader, state)? {
         Some(stores) => {
             let found = OnServer::all(stores, None, |_| Vec::new())?;
-            found.into_iter().map(|one| Part::Server(Box::new(one))).collect()
+            found
+                .into_iter()
+                .map(|one| ScopedStore::Server(Box::new(one)))
+                .collect()
         }
         None => {
             let rows = reader.memory_parts(None)?;
-            rows.into_iter().map(|part| Part::Rows(Box::new(part))).collect()
+            rows.into_iter()
+                .map(|part| ScopedStore::Rows(Box::new(part)))
+                .collect()
         }
     };
     let vault = reader.vault().cloned().map(Arc::new);
-    let held = Held::all(&dir.join("memory"), vault.as_ref()).with_context(|| match reader.lacks_key() {
-        Some(why) => format!("the stores in folders can't be read: something is encrypted, and {why}"),
-        None => "the stores in folders can't be read".to_owned(),
+    let held = FolderScopeView::all(&dir.join("memory"), vault.as_ref()).with_context(|| {
+        match reader.lacks_key() {
+            Some(why) => format!("the stores in folders can't be read: something is encrypted, and {why}"),
+            None => "the stores in folders can't be read".to_owned(),
+        }
     })?;
-    parts.extend(held.into_iter().map(|held| Part::Folder(Box::new(held))));
+    parts.extend(held.into_iter().map(|held| ScopedStore::Folder(Box::new(held))));
     Ok(parts)
 }
 
-fn place(part: &Part) -> String {
+fn place(part: &ScopedStore) -> String {
     at(part.store(), part.scope())
 }
 
@@ -261,8 +288,8 @@ pub(super) fn at(store: &str, scope: &str) -> String {
 }
 
 /// An entry as JSON.
-pub(super) fn one(found: &Found) -> Value {
-    let Hit { entry, mark } = &found.hit;
+pub(super) fn one(found: &LocatedEntry) -> Value {
+    let EntryHit { entry, mark } = &found.hit;
     let mut all = json!({
         "store": found.store, "scope": found.scope, "id": entry.id, "key": entry.key,
         "timestamp": entry.timestamp, "content": entry.content, "metadata": entry.metadata,

@@ -5,26 +5,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use clawk_memory::Held;
-use clawk_recall::seal::Vault;
+use clawk_memory::FolderScopeView;
+use clawk_recall::seal::SealKeyring;
 use clawk_tools::undo;
 use serde_json::json;
 
-use crate::compose::{self, Blueprint, UNDO};
+use crate::compose::{self, ResolvedConfig, UNDO};
 use crate::config::Config;
 use crate::out::{self, Format, one_line};
-use crate::state::Which;
-use crate::state::kept::{self, Keys, Options, Reader, StateDir, StateError};
+use crate::state::StateSelector;
+use crate::state::kept::{self, Keys, Options, StateDir, StateDirReader, StateError};
 
 pub(super) fn run(
-    which: &Which,
+    which: &StateSelector,
     from: Option<&str>,
     to: &str,
     (claw, config): (Option<&Path>, Option<&Path>),
     format: Format,
 ) -> Result<ExitCode> {
     let dir = which.dir()?;
-    let Some(references) = Reader::open(&dir)?.key_references()? else {
+    let Some(references) = StateDirReader::open(&dir)?.key_references()? else {
         bail!(
             "nothing in `{}` is encrypted, so there is no key to change",
             dir.display()
@@ -41,7 +41,7 @@ pub(super) fn run(
     if old == new {
         bail!("`{}` and `{}` name the same key", one_line(from), one_line(to));
     }
-    let vault = Vault::new(new).with_older(old);
+    let vault = SealKeyring::new(new).with_older(old);
     let keys = Keys {
         vault: vault.clone(),
         reference: to.to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn run(
     undo::seal_anew(&dir.join(UNDO), &vault).context("what calls overwrote can't be sealed anew")?;
     clawk_channels::seal_conversations_anew(&dir.join("channels"), &vault)
         .context("the conversations of web pages can't be sealed anew")?;
-    let mut folders = Held::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
+    let mut folders = FolderScopeView::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
         .context("the stores in folders can't be read")?;
     for held in &mut folders {
         held.seal_anew()?;
@@ -64,7 +64,7 @@ pub(super) fn run(
     let servers = compose::runtime()?.block_on(async {
         let servers = match claw {
             Some(claw) => {
-                let blueprint = Blueprint::with_config(claw, Config::load(config, Some(claw))?).await?;
+                let blueprint = ResolvedConfig::with_config(claw, Config::load(config, Some(claw))?).await?;
                 blueprint.seal_anew(Arc::new(vault.clone())).await?
             }
             None => Vec::new(),

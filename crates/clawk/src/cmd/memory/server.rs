@@ -7,23 +7,23 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Ask, Inspect, MemoryError, Page, Scan, Scope, StoreQuery};
+use clawk_kernel::ports::{JournalScan, MemoryError, MemoryInspector, MemorySearch, Page, Scope, StoreQuery};
 use clawk_manifest::model::{Store, StoreBackend};
-use clawk_recall::entry::{Hit, Whose};
+use clawk_recall::entry::{ConversationFilter, EntryHit};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::compose::{self, Blueprint};
+use crate::compose::{self, ResolvedConfig};
 use crate::config::Config;
 use crate::out::one_line;
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 use crate::trust;
 
 /// Entries read at once.
 const PAGE: usize = 500;
 
 /// A back end and the stores that it keeps.
-pub(super) type Kept = (Store, Arc<dyn Inspect>);
+pub(super) type InspectedStore = (Store, Arc<dyn MemoryInspector>);
 
 /// One scope of a store on a server.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(super) struct OnServer {
     /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
     pub(super) scope: String,
     pub(super) entries: u64,
-    kept: Arc<dyn Inspect>,
+    kept: Arc<dyn MemoryInspector>,
 }
 
 /// Runs work to its end on threads that stay until the process ends; each operation of a back end has its deadline.
@@ -55,7 +55,7 @@ impl OnServer {
     /// Every scope of these stores. `only`: of the store with this name. `known`: scopes that the manifest speaks of, and one that
     /// was asked for.
     pub(super) fn all(
-        stores: Vec<Kept>,
+        stores: Vec<InspectedStore>,
         only: Option<&str>,
         known: impl Fn(&Store) -> Vec<String>,
     ) -> Result<Vec<Self>> {
@@ -81,7 +81,7 @@ impl OnServer {
     }
 
     /// The newest first, at most `limit`; or those that compaction set aside.
-    pub(super) fn newest(&self, aside: bool, limit: usize) -> Result<Vec<Hit>> {
+    pub(super) fn newest(&self, aside: bool, limit: usize) -> Result<Vec<EntryHit>> {
         let mut hits = Vec::new();
         self.each_of(aside, limit, |hit| {
             hits.push(hit);
@@ -95,7 +95,7 @@ impl OnServer {
         &self,
         aside: bool,
         limit: usize,
-        mut take: impl FnMut(Hit) -> Result<()>,
+        mut take: impl FnMut(EntryHit) -> Result<()>,
     ) -> Result<()> {
         let (mut before, mut left) = (None, limit);
         while left > 0 {
@@ -115,12 +115,12 @@ impl OnServer {
     }
 
     /// By their words, as the agent itself would, the best first.
-    pub(super) fn search(&self, words: &str, limit: usize) -> Result<Vec<Hit>> {
+    pub(super) fn search(&self, words: &str, limit: usize) -> Result<Vec<EntryHit>> {
         let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
             return Ok(Vec::new());
         };
-        let ask = Ask {
-            whose: Whose::All,
+        let ask = MemorySearch {
+            whose: ConversationFilter::All,
             query: StoreQuery::Text(words.to_owned()),
             vector: None,
             limit,
@@ -131,18 +131,18 @@ impl OnServer {
     }
 
     /// Entries with this id or key; those set aside by their id, too.
-    pub(super) fn named(&self, name: &str) -> Result<Vec<Hit>> {
+    pub(super) fn named(&self, name: &str) -> Result<Vec<EntryHit>> {
         let (one, name) = (self.clone(), name.to_owned());
         wait(async move { one.kept.named(&one.store, &one.scope, &name).await })
     }
 
     /// Removes an entry for good, what was set aside for it, and summaries that were made from it.
-    pub(super) fn forget(&self, id: &str) -> Result<Option<Hit>> {
+    pub(super) fn forget(&self, id: &str) -> Result<Option<EntryHit>> {
         let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
             return Ok(None);
         };
         let (kept, id) = (Arc::clone(&self.kept), id.to_owned());
-        wait(async move { kept.remove(&store, &place, Whose::All, id).await })
+        wait(async move { kept.remove(&store, &place, ConversationFilter::All, id).await })
     }
 
     /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.
@@ -154,7 +154,7 @@ impl OnServer {
 
 /// The agent whose stores lie on servers: its manifest, and the configuration that says where they are.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct Claw {
+pub(super) struct MemoryServerArgs {
     /// The agent's manifest: its stores on PostgreSQL, on Qdrant and with MCP servers are reached, too
     #[arg(long, value_name = "FILE")]
     claw: Option<PathBuf>,
@@ -163,13 +163,13 @@ pub(super) struct Claw {
     config: Option<PathBuf>,
 }
 
-impl Claw {
+impl MemoryServerArgs {
     /// The agent, if one is named. What its folder's files would run or reach is asked about, as by a start.
-    pub(super) fn blueprint(&self) -> Result<Option<Blueprint>> {
+    pub(super) fn blueprint(&self) -> Result<Option<ResolvedConfig>> {
         let Some(claw) = &self.claw else { return Ok(None) };
         let config = Config::load(self.config.as_deref(), Some(claw))?;
         let blueprint = compose::runtime()?.block_on(async {
-            let blueprint = Blueprint::with_config(claw, config).await?;
+            let blueprint = ResolvedConfig::with_config(claw, config).await?;
             blueprint.agreed(false, trust::asks()).await
         });
         blueprint.map(Some)
@@ -177,11 +177,11 @@ impl Claw {
 }
 
 /// Stores on servers that the agent's last start described, by back end: what a verb does not see without its manifest.
-pub(super) fn elsewhere(reader: &Reader) -> Result<Vec<(String, &'static str)>> {
-    let mut scan = Scan {
+pub(super) fn elsewhere(reader: &StateDirReader) -> Result<Vec<(String, &'static str)>> {
+    let mut scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut last = None;
     loop {
@@ -232,7 +232,7 @@ pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
 }
 
 /// The state directory of an agent that is named by its manifest.
-pub(super) fn dir_of(blueprint: &Blueprint) -> Result<PathBuf> {
+pub(super) fn dir_of(blueprint: &ResolvedConfig) -> Result<PathBuf> {
     let dir = blueprint.state(None).dir()?;
     if !Path::is_dir(&dir) {
         bail!(

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clawk_events::payload::ContextWritten;
 use clawk_kernel::kind;
-use clawk_kernel::ports::Scan;
+use clawk_kernel::ports::JournalScan;
 use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
-use crate::out::{self, Format, Paint, block, one_line};
+use crate::out::{self, Format, TerminalStyle, block, one_line};
 use crate::state;
 use crate::state::kept::read_only;
 
@@ -28,7 +28,7 @@ struct Version {
 
 /// The file as it is, as it was before each change, and who changed it.
 pub(super) fn run(
-    which: &state::Which,
+    which: &state::StateSelector,
     file: &Path,
     show: Option<usize>,
     format: Format,
@@ -67,7 +67,7 @@ pub(super) fn run(
         out::json(&json!({ "file": file, "versions": all }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for (number, version) in (1..).zip(&versions) {
         let size = match &version.bytes {
             Some(bytes) => format!("{} bytes", bytes.len()),
@@ -117,16 +117,16 @@ fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
 }
 
 /// What the agent wrote, by the journal.
-fn written(which: &state::Which, file: &Path) -> Result<Vec<Version>> {
+fn written(which: &state::StateSelector, file: &Path) -> Result<Vec<Version>> {
     let Ok(dir) = which.dir() else {
         return Ok(Vec::new());
     };
     let reader = read_only(&dir)?;
-    let scan = Scan {
+    let scan = JournalScan {
         kinds: &[kind::CONTEXT_WRITTEN],
         limit: usize::MAX,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut found = Vec::new();
     for event in reader.recorded_events(&scan)? {

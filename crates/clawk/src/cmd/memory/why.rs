@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::{kind, taint};
 use serde_json::{Map, Value, json};
 
 use super::PartArgs;
-use super::held::{Found, Opened, Part, at, text};
-use crate::out::{self, Format, Paint, clipped, one_line};
-use crate::state::kept::Reader;
+use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at, text};
+use crate::out::{self, Format, TerminalStyle, clipped, one_line};
+use crate::state::kept::StateDirReader;
 
 /// Steps of one chain.
 const MAX_STEPS: usize = 200;
 
 /// One step: what it is, and what the record says of it.
 #[derive(Debug)]
-struct Step {
+struct ProvenanceStep {
     depth: usize,
     /// `entry`, `message`, `call`, or an origin's first word.
     kind: String,
@@ -27,7 +27,7 @@ struct Step {
 }
 
 pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
-    let Opened { dir, reader, parts } = which.open()?;
+    let OpenedMemory { dir, reader, parts } = which.open()?;
     let mut found = Vec::new();
     for part in &parts {
         found.extend(part.named(&reader, id)?);
@@ -49,7 +49,7 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
             }
         }
     };
-    let chain = Look {
+    let chain = ProvenanceSearch {
         reader: &reader,
         parts: &parts,
         seen: BTreeSet::new(),
@@ -70,7 +70,7 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     for step in &chain {
         let facts: Vec<String> = step
             .facts
@@ -92,7 +92,7 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
 
 /// What a turn was.
 #[derive(Debug, Default)]
-struct Past {
+struct PastTurn {
     /// The skills that bound the call.
     skills: Vec<String>,
     /// The call whose inner turn it was.
@@ -112,15 +112,15 @@ const TURNS: &[&str] = &[
     kind::SKILL_FINISHED,
 ];
 
-struct Look<'a> {
-    reader: &'a Reader,
-    parts: &'a [Part],
+struct ProvenanceSearch<'a> {
+    reader: &'a StateDirReader,
+    parts: &'a [ScopedStore],
     seen: BTreeSet<String>,
-    steps: Vec<Step>,
+    steps: Vec<ProvenanceStep>,
 }
 
-impl Look<'_> {
-    fn back(mut self, entry: &Found) -> Result<Vec<Step>> {
+impl ProvenanceSearch<'_> {
+    fn back(mut self, entry: &LocatedEntry) -> Result<Vec<ProvenanceStep>> {
         self.entry(entry, 0)?;
         Ok(self.steps)
     }
@@ -136,7 +136,7 @@ impl Look<'_> {
                 .collect(),
             _ => Map::new(),
         };
-        self.steps.push(Step {
+        self.steps.push(ProvenanceStep {
             depth,
             kind: kind.to_owned(),
             name: name.to_owned(),
@@ -145,7 +145,7 @@ impl Look<'_> {
         true
     }
 
-    fn entry(&mut self, found: &Found, depth: usize) -> Result<()> {
+    fn entry(&mut self, found: &LocatedEntry, depth: usize) -> Result<()> {
         let mark = &found.hit.mark;
         let about = &found.hit.entry;
         let facts = json!({
@@ -235,7 +235,7 @@ impl Look<'_> {
 
     /// What a call's turn began with: a message; for the inner turn of a composite tool, that tool's call. A skill that bound the
     /// call comes before it.
-    fn turn(&mut self, call: &Recorded, turn: &str, depth: usize) -> Result<()> {
+    fn turn(&mut self, call: &RecordedEvent, turn: &str, depth: usize) -> Result<()> {
         let past = self.turn_of(call, turn)?;
         let mut depth = depth;
         for skill in &past.skills {
@@ -249,15 +249,15 @@ impl Look<'_> {
     }
 
     /// What the record of the call's session says of its turn.
-    fn turn_of(&self, call: &Recorded, turn: &str) -> Result<Past> {
-        let mut past = Past::default();
+    fn turn_of(&self, call: &RecordedEvent, turn: &str) -> Result<PastTurn> {
+        let mut past = PastTurn::default();
         let (mut accepted, mut begun) = (false, false);
         // Calls that had not ended when the turn began.
         let mut open: Vec<String> = Vec::new();
-        let mut scan = Scan {
+        let mut scan = JournalScan {
             session: Some(call.session),
             kinds: TURNS,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         loop {
             let page = self.reader.recorded_events(&scan)?;
@@ -326,12 +326,12 @@ impl Look<'_> {
     fn event(
         &self,
         kinds: &'static [&'static str],
-        fits: impl Fn(&Recorded, &Map<String, Value>) -> bool,
-    ) -> Result<Option<(Recorded, Map<String, Value>)>> {
-        let mut scan = Scan {
+        fits: impl Fn(&RecordedEvent, &Map<String, Value>) -> bool,
+    ) -> Result<Option<(RecordedEvent, Map<String, Value>)>> {
+        let mut scan = JournalScan {
             kinds,
             with_content: true,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         loop {
             let page = self.reader.recorded_events(&scan)?;
@@ -356,7 +356,7 @@ fn is_error(facts: &Map<String, Value>) -> bool {
 }
 
 /// What an event's content says; none, where it is erased.
-fn said(event: &Recorded) -> Option<String> {
+fn said(event: &RecordedEvent) -> Option<String> {
     let content = event.content.as_ref()?;
     Some(String::from_utf8_lossy(&content.bytes).into_owned())
 }

@@ -4,25 +4,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_kernel::place::{Search, find};
+use clawk_kernel::place::{PathSearch, find};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
 use clawk_policy::path::wanted;
 use clawk_policy::{
-    Account, Change, Effect, Engine, Layers, Situation, Step, Subject, ToolResult, UsageView, ValueOrigin,
-    ValueSources,
+    EditableInputs, Effect, Engine, ExplanationStep, LayeredDecision, PolicyLayers, PolicySubject,
+    ToolResult, UsageView, ValueOrigin, ValueSources, VerdictChange,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::facts::Facts;
+use super::facts::PolicyToolFacts;
 use super::{painted, shown};
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 
 /// The call.
-pub(super) struct Query<'a> {
+pub(super) struct ExplainQuery<'a> {
     pub(super) tool: &'a str,
     pub(super) arguments: &'a str,
     pub(super) policy: Option<&'a str>,
@@ -33,11 +33,16 @@ pub(super) struct Query<'a> {
     pub(super) said: Option<&'a str>,
     /// What tools gave there: `TOOL=TEXT`.
     pub(super) results: &'a [String],
-    pub(super) outside: Outside,
+    pub(super) outside: AllowOutsideArgs,
 }
 
 /// Decides as the kernel would and says why.
-pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format: Format) -> Result<ExitCode> {
+pub(super) fn run(
+    path: &Path,
+    config: Option<&Path>,
+    asked: &ExplainQuery<'_>,
+    format: Format,
+) -> Result<ExitCode> {
     let config = Config::load(config, Some(path))?.outside(asked.outside);
     let (manifest, _) = manifest::look(path, &config)?;
     let arguments: Map<String, Value> = serde_json::from_str(asked.arguments)
@@ -49,10 +54,10 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
     if let Some(name) = asked.policy.filter(|name| !engine.has_policy(name)) {
         bail!("there is no policy `{name}` in the manifest: the call would be refused with -32602 (R15)");
     }
-    let facts = Facts::of_tool(tool, &manifest, &config.settings);
+    let facts = PolicyToolFacts::of_tool(tool, &manifest, &config.settings);
     let workdir = workdir(&manifest, &config)?;
     let values = values(asked, &manifest, &config)?;
-    let subject = Subject {
+    let subject = PolicySubject {
         tool: &tool.name,
         labels: &facts.labels,
         annotations: &facts.annotations,
@@ -67,22 +72,22 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
         taint: Some(asked.taint),
         values: Some(&values),
     };
-    let places = find(&Search {
+    let places = find(&PathSearch {
         paths: wanted(&arguments, subject.schema, &workdir),
         roots: engine.roots(&subject),
-        ..Search::default()
+        ..PathSearch::default()
     });
-    let subject = Subject {
+    let subject = PolicySubject {
         places: Some(&places),
         ..subject
     };
     let named = named(tool, asked.policy);
-    let layers = Layers {
+    let layers = PolicyLayers {
         autonomy: manifest.identity.autonomy,
         named: &named,
     };
     let account = layers.explain(&engine, &subject);
-    let situation = Situation {
+    let situation = EditableInputs {
         policies: manifest.policies.clone(),
         autonomy: manifest.identity.autonomy,
         named: named.iter().map(|&name| name.to_owned()).collect(),
@@ -108,7 +113,7 @@ pub(super) fn run(path: &Path, config: Option<&Path>, asked: &Query<'_>, format:
 }
 
 /// The texts in which values of the call are looked up: nothing else was read.
-fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
+fn values(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
     let mut sources = ValueSources::default();
     asked.said.iter().for_each(|said| sources.add_person(said));
     for (given, order) in asked.results.iter().zip(1..) {
@@ -116,7 +121,7 @@ fn values(asked: &Query<'_>, manifest: &Manifest, config: &Config) -> Result<Val
         let tool = result.tool.as_str();
         let facts = manifest
             .tool(tool)
-            .map(|declared| Facts::of_tool(declared, manifest, &config.settings))
+            .map(|declared| PolicyToolFacts::of_tool(declared, manifest, &config.settings))
             .with_context(|| {
                 format!(
                     "`--result`: the manifest has no tool `{}`",
@@ -226,7 +231,7 @@ fn undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) 
         }))?,
         Format::Human => out::line(&format!(
             "{tool}  {}\nthe manifest has no such tool, and {}",
-            painted(Paint::stdout(), verdict.effect.name()),
+            painted(TerminalStyle::stdout(), verdict.effect.name()),
             origin(&verdict)
         ))?,
     }
@@ -246,12 +251,12 @@ fn origin(verdict: &clawk_policy::Verdict) -> String {
 }
 
 fn document(
-    subject: &Subject<'_>,
-    account: &Account<'_>,
-    changes: &[Change],
+    subject: &PolicySubject<'_>,
+    account: &LayeredDecision<'_>,
+    changes: &[VerdictChange],
     (doubt, origins): (Option<&str>, &[ValueOrigin]),
 ) -> Value {
-    let step = |step: &Step<'_>| {
+    let step = |step: &ExplanationStep<'_>| {
         json!({
             "policy": step.policy, "rule_id": step.rule_id, "action": step.effect.name(),
             "decides": step.why_not.is_none(),
@@ -288,8 +293,13 @@ fn document(
     })
 }
 
-fn people(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], notes: &[String]) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(
+    subject: &PolicySubject<'_>,
+    account: &LayeredDecision<'_>,
+    changes: &[VerdictChange],
+    notes: &[String],
+) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let verdict = &account.verdict;
     out::line(&format!(
         "{}  {}",
@@ -328,7 +338,7 @@ fn people(subject: &Subject<'_>, account: &Account<'_>, changes: &[Change], note
     suggestions(changes, paint)
 }
 
-fn line_of(step: &Step<'_>) -> String {
+fn line_of(step: &ExplanationStep<'_>) -> String {
     let head = format!("{}/{} ({})", step.policy, step.rule_id, step.effect.name());
     let text = match (&step.why_not, &step.detail) {
         (None, _) => format!("{head}: decides"),
@@ -338,7 +348,7 @@ fn line_of(step: &Step<'_>) -> String {
     out::one_line(&text).into()
 }
 
-fn suggestions(changes: &[Change], paint: Paint) -> Result<()> {
+fn suggestions(changes: &[VerdictChange], paint: TerminalStyle) -> Result<()> {
     let mut outcome = None;
     for change in changes {
         if outcome == Some(change.outcome) {

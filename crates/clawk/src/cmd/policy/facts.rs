@@ -12,7 +12,7 @@ use crate::config::Settings;
 
 /// A tool as rules see it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct PolicyToolFacts {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: Map<String, Value>,
     pub(super) schema: Option<Value>,
@@ -20,7 +20,7 @@ pub(super) struct Facts {
     pub(super) doubt: Option<String>,
 }
 
-impl Facts {
+impl PolicyToolFacts {
     /// Of a built-in, whether or not anything declares it; of any other name nothing is known.
     pub(super) fn of_name(name: &str) -> Self {
         let mut facts = Self::default();

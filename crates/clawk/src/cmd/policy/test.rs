@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::companion::{self, Report};
-use crate::config::{Config, Outside};
-use crate::out::{self, Format, Paint};
+use crate::companion::{self, PolicyTestReport};
+use crate::config::{AllowOutsideArgs, Config};
+use crate::out::{self, Format, TerminalStyle};
 
 /// Runs every companion; exit code 1 when a case fails.
 pub(super) fn run(
     files: &[PathBuf],
     config: Option<&Path>,
-    outside: Outside,
+    outside: AllowOutsideArgs,
     format: Format,
 ) -> Result<ExitCode> {
     let mut reports = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn run(
     })
 }
 
-fn document(reports: &[Report], good: bool) -> Value {
+fn document(reports: &[PolicyTestReport], good: bool) -> Value {
     let files: Vec<Value> = reports
         .iter()
         .map(|report| {
@@ -61,8 +61,8 @@ fn document(reports: &[Report], good: bool) -> Value {
     json!({"ok": good, "files": files})
 }
 
-fn people(report: &Report) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(report: &PolicyTestReport) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let name = out::one_line(&report.tests.display().to_string());
     let (cases, failed) = (report.cases, report.failures.len());
     let verdict = if failed == 0 {

@@ -6,61 +6,65 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 use anyhow::{Result, bail};
-use clawk_manifest::model::{self, Autonomy};
+use clawk_manifest::model::{self, AutonomyLevel};
 use clawk_manifest::{LoadOptions, Manifest, policy, render};
-use clawk_policy::{Engine, Layers, Outcome, Subject, UsageView, ValueSources, Verdict};
+use clawk_policy::{Engine, PolicyLayers, PolicySubject, UsageView, ValueSources, Verdict, VerdictOutcome};
 use serde_json::{Map, Value, json};
 
-use self::past::{Call, Record};
-use super::facts::Facts;
+use self::past::{PastCall, PastCallRecord};
+use super::facts::PolicyToolFacts;
 use super::painted;
-use crate::cmd::trace::source::Source;
-use crate::config::{Config, Outside};
-use crate::out::{self, Format, Paint};
+use crate::cmd::trace::source::TraceSource;
+use crate::config::{AllowOutsideArgs, Config};
+use crate::out::{self, Format, TerminalStyle};
 use crate::{manifest, state};
 
 /// The question.
-pub(in crate::cmd) struct Query<'a> {
+pub(in crate::cmd) struct WhatIfQuery<'a> {
     pub(in crate::cmd) policies: &'a [PathBuf],
     pub(in crate::cmd) manifest: Option<&'a Path>,
     pub(in crate::cmd) trace: Option<&'a Path>,
     pub(in crate::cmd) session: Option<&'a str>,
-    pub(in crate::cmd) autonomy: Option<Autonomy>,
-    pub(in crate::cmd) which: &'a state::Which,
-    pub(in crate::cmd) outside: Outside,
+    pub(in crate::cmd) autonomy: Option<AutonomyLevel>,
+    pub(in crate::cmd) which: &'a state::StateSelector,
+    pub(in crate::cmd) outside: AllowOutsideArgs,
 }
 
 /// A call whose outcome would be another.
 #[derive(Debug)]
-struct Differs {
-    call: Call,
+struct ChangedVerdict {
+    call: PastCall,
     then: Verdict,
 }
 
 /// How the replay went.
 #[derive(Debug, Default)]
-struct Tally {
+struct WhatIfTally {
     same: usize,
-    differs: Vec<Differs>,
+    differs: Vec<ChangedVerdict>,
     /// Arguments that would matter are not there.
-    unread: Vec<Call>,
+    unread: Vec<PastCall>,
     /// No policy decided: unknown tool, bad arguments, sandbox, cancelled.
     undecided: usize,
 }
 
-impl Tally {
-    fn to(&self, outcome: Outcome) -> usize {
+impl WhatIfTally {
+    fn to(&self, outcome: VerdictOutcome) -> usize {
         self.differs
             .iter()
-            .filter(|differs| Outcome::from(differs.then.effect) == outcome)
+            .filter(|differs| VerdictOutcome::from(differs.then.effect) == outcome)
             .count()
     }
 }
 
 /// Replays and prints; a difference is an answer, not a failure.
-pub(in crate::cmd) fn run(asked: &Query<'_>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
+pub(in crate::cmd) fn run(
+    asked: &WhatIfQuery<'_>,
+    config: Option<&Path>,
+    format: Format,
+) -> Result<ExitCode> {
     let config = Config::load(config, asked.manifest)?.outside(asked.outside);
     let manifest = asked
         .manifest
@@ -78,7 +82,7 @@ pub(in crate::cmd) fn run(asked: &Query<'_>, config: Option<&Path>, format: Form
         .autonomy
         .or_else(|| manifest.as_ref().map(|manifest| manifest.identity.autonomy))
         .unwrap_or(seen);
-    let again = Again {
+    let again = WhatIfEvaluator {
         engine,
         autonomy,
         workdir: match &manifest {
@@ -110,13 +114,13 @@ fn read(file: &Path) -> Result<model::Policy> {
 }
 
 /// The record, and where the calls' arguments lie, if anywhere.
-fn record(asked: &Query<'_>) -> Result<(Record, Option<Reader>)> {
+fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateDirReader>)> {
     let Some(file) = asked.trace else {
         let dir = asked.which.dir()?;
-        let record = Record::of(&Source::state(&dir)?, asked.session)?;
+        let record = PastCallRecord::of(&TraceSource::state(&dir)?, asked.session)?;
         return Ok((record, Some(read_only(&dir)?)));
     };
-    let record = Record::of(&Source::file(file.to_owned()), asked.session)?;
+    let record = PastCallRecord::of(&TraceSource::file(file.to_owned()), asked.session)?;
     let beside = asked.which.state.is_some() || asked.which.agent.is_some();
     let contents = beside
         .then(|| Ok::<_, anyhow::Error>(read_only(asked.which.dir()?)?))
@@ -125,34 +129,34 @@ fn record(asked: &Query<'_>) -> Result<(Record, Option<Reader>)> {
 }
 
 /// The new rules and what is known about the calls.
-struct Again {
+struct WhatIfEvaluator {
     engine: Engine,
-    autonomy: Autonomy,
+    autonomy: AutonomyLevel,
     workdir: PathBuf,
     manifest: Option<Manifest>,
     config: Config,
-    contents: Option<Reader>,
-    facts: BTreeMap<String, (Facts, Option<String>)>,
+    contents: Option<StateDirReader>,
+    facts: BTreeMap<String, (PolicyToolFacts, Option<String>)>,
 }
 
-impl Again {
-    fn all(mut self, record: Record) -> Result<Tally> {
-        let mut tally = Tally {
+impl WhatIfEvaluator {
+    fn all(mut self, record: PastCallRecord) -> Result<WhatIfTally> {
+        let mut tally = WhatIfTally {
             undecided: record.undecided,
-            ..Tally::default()
+            ..WhatIfTally::default()
         };
         for call in record.calls {
             match self.decide(&call)? {
                 None => tally.unread.push(call),
-                Some(then) if Outcome::from(then.effect) == call.outcome => tally.same += 1,
-                Some(then) => tally.differs.push(Differs { call, then }),
+                Some(then) if VerdictOutcome::from(then.effect) == call.outcome => tally.same += 1,
+                Some(then) => tally.differs.push(ChangedVerdict { call, then }),
             }
         }
         Ok(tally)
     }
 
     /// `None`: it depends on arguments that are not there any more.
-    fn decide(&mut self, call: &Call) -> Result<Option<Verdict>> {
+    fn decide(&mut self, call: &PastCall) -> Result<Option<Verdict>> {
         self.know(&call.tool);
         let arguments = self.arguments(call)?;
         let values = self.said(call)?;
@@ -160,7 +164,7 @@ impl Again {
             return Ok(None);
         };
         let none = Map::new();
-        let subject = Subject {
+        let subject = PolicySubject {
             tool: &call.tool,
             labels: &facts.labels,
             annotations: &facts.annotations,
@@ -182,7 +186,7 @@ impl Again {
             .filter(|name| self.engine.has_policy(name))
             .into_iter()
             .collect();
-        let layers = Layers {
+        let layers = PolicyLayers {
             autonomy: self.autonomy,
             named: &named,
         };
@@ -203,15 +207,15 @@ impl Again {
         }
         let declared = self.manifest.as_ref().and_then(|manifest| {
             let found = manifest.tool(tool)?;
-            let facts = Facts::of_tool(found, manifest, &self.config.settings);
+            let facts = PolicyToolFacts::of_tool(found, manifest, &self.config.settings);
             Some((facts, found.policy_ref.clone()))
         });
-        let facts = declared.unwrap_or_else(|| (Facts::of_name(tool), None));
+        let facts = declared.unwrap_or_else(|| (PolicyToolFacts::of_name(tool), None));
         self.facts.insert(tool.to_owned(), facts);
     }
 
     /// What the owner had said before the call, where it is at hand. What tools gave is not looked up.
-    fn said(&self, call: &Call) -> Result<ValueSources> {
+    fn said(&self, call: &PastCall) -> Result<ValueSources> {
         let mut sources = ValueSources::default();
         let Some(reader) = self.contents.as_ref().filter(|_| self.engine.looks_at_values()) else {
             return Ok(sources);
@@ -224,7 +228,7 @@ impl Again {
         Ok(sources)
     }
 
-    fn arguments(&self, call: &Call) -> Result<Option<Map<String, Value>>> {
+    fn arguments(&self, call: &PastCall) -> Result<Option<Map<String, Value>>> {
         let (Some(reader), Some(digest)) = (&self.contents, call.arguments) else {
             return Ok(None);
         };
@@ -234,8 +238,8 @@ impl Again {
     }
 }
 
-fn document(tally: &Tally, autonomy: Autonomy) -> Value {
-    let place = |call: &Call| {
+fn document(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Value {
+    let place = |call: &PastCall| {
         json!({
             "session": call.session, "timestamp": call.timestamp, "request_id": call.request_id, "tool": call.tool,
             "was": call.outcome.name(), "rule_was": call.rule,
@@ -249,7 +253,7 @@ fn document(tally: &Tally, autonomy: Autonomy) -> Value {
             if let Value::Object(map) = &mut value {
                 map.insert(
                     "would_be".to_owned(),
-                    json!(Outcome::from(differs.then.effect).name()),
+                    json!(VerdictOutcome::from(differs.then.effect).name()),
                 );
                 map.insert("rule".to_owned(), json!(differs.then.rule_id.as_deref()));
                 map.insert("policy".to_owned(), json!(differs.then.policy.as_deref()));
@@ -260,24 +264,24 @@ fn document(tally: &Tally, autonomy: Autonomy) -> Value {
         .collect();
     json!({
         "autonomy": autonomy, "judged": tally.same + tally.differs.len(), "same": tally.same,
-        "would_block": tally.to(Outcome::Deny), "would_newly_allow": tally.to(Outcome::Allow),
-        "would_newly_ask": tally.to(Outcome::Ask),
+        "would_block": tally.to(VerdictOutcome::Deny), "would_newly_allow": tally.to(VerdictOutcome::Allow),
+        "would_newly_ask": tally.to(VerdictOutcome::Ask),
         "not_judged": tally.unread.len(), "never_decided": tally.undecided,
         "differences": differs, "unread": tally.unread.iter().map(place).collect::<Vec<_>>(),
     })
 }
 
-fn people(tally: &Tally, autonomy: Autonomy) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(tally: &WhatIfTally, autonomy: AutonomyLevel) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let judged = tally.same + tally.differs.len();
     out::line(&format!(
         "{judged} past calls under the new rules, autonomy `{autonomy}`:"
     ))?;
     out::line(&format!(
         "would have blocked {}, would newly allow {}, would newly ask {}; {} as before",
-        tally.to(Outcome::Deny),
-        tally.to(Outcome::Allow),
-        tally.to(Outcome::Ask),
+        tally.to(VerdictOutcome::Deny),
+        tally.to(VerdictOutcome::Allow),
+        tally.to(VerdictOutcome::Ask),
         tally.same
     ))?;
     if !tally.unread.is_empty() {
@@ -292,7 +296,7 @@ fn people(tally: &Tally, autonomy: Autonomy) -> Result<()> {
             tally.undecided
         )))?;
     }
-    for Differs { call, then } in &tally.differs {
+    for ChangedVerdict { call, then } in &tally.differs {
         let rule =
             |rule: Option<&str>| rule.map_or_else(|| "no rule".to_owned(), |rule| format!("rule `{rule}`"));
         out::line(&out_line(call, then, paint, &rule))?;
@@ -300,7 +304,12 @@ fn people(tally: &Tally, autonomy: Autonomy) -> Result<()> {
     Ok(())
 }
 
-fn out_line(call: &Call, then: &Verdict, paint: Paint, rule: &dyn Fn(Option<&str>) -> String) -> String {
+fn out_line(
+    call: &PastCall,
+    then: &Verdict,
+    paint: TerminalStyle,
+    rule: &dyn Fn(Option<&str>) -> String,
+) -> String {
     format!(
         "  {}  {}  {}: {} ({}) → {} ({})",
         out::clipped(&call.timestamp, 19),
@@ -308,7 +317,7 @@ fn out_line(call: &Call, then: &Verdict, paint: Paint, rule: &dyn Fn(Option<&str
         out::clipped(&call.tool, 40),
         painted(paint, call.outcome.name()),
         out::clipped(&rule(call.rule.as_deref()), 60),
-        painted(paint, Outcome::from(then.effect).name()),
+        painted(paint, VerdictOutcome::from(then.effect).name()),
         rule(then.rule_id.as_deref()),
     )
 }

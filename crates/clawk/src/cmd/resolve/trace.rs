@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use clawk_carp::Resolved;
+use clawk_carp::ExplainedResolution;
 use clawk_kernel::carp::resolution_events;
 use clawk_kernel::time::Clock;
 use clawk_proto::carp::Request;
 use clawk_trace::canonical::payload_of;
-use clawk_trace::{Chain, Draft, Scratch, bounded};
+use clawk_trace::{Draft, HashBuffer, SessionChain, bounded};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 pub(super) fn write(
     path: &Path,
     request: &Request,
-    resolved: &Resolved,
+    resolved: &ExplainedResolution,
     now: Timestamp,
     took_us: u64,
     clock: &dyn Clock,
@@ -28,9 +28,9 @@ pub(super) fn write(
     if path.as_os_str() == "-" {
         bail!("standard output carries the resolution; give a file");
     }
-    let mut session = Session {
-        chain: Chain::new(request.requester.session_id, resolved.resolution.trace_id),
-        scratch: Scratch::default(),
+    let mut session = ResolutionTraceWriter {
+        chain: SessionChain::new(request.requester.session_id, resolved.resolution.trace_id),
+        scratch: HashBuffer::default(),
         root: clock.uuid(),
         clock,
         out: Vec::new(),
@@ -58,7 +58,12 @@ pub(super) fn write(
 }
 
 /// From the request to the answer: one span.
-fn resolution(session: &mut Session<'_>, at: &str, request: &Request, resolved: &Resolved) -> Result<()> {
+fn resolution(
+    session: &mut ResolutionTraceWriter<'_>,
+    at: &str,
+    request: &Request,
+    resolved: &ExplainedResolution,
+) -> Result<()> {
     let span = session.clock.uuid();
     for (kind, payload) in resolution_events((request, 0), &resolved.resolution, &resolved.evaluations, &[]) {
         session.event(span, at, kind, payload_of(&payload)?.get())?;
@@ -75,16 +80,16 @@ fn stamp(at: Timestamp) -> String {
 }
 
 /// A session that is being written.
-struct Session<'c> {
-    chain: Chain,
-    scratch: Scratch,
+struct ResolutionTraceWriter<'c> {
+    chain: SessionChain,
+    scratch: HashBuffer,
     /// The span of the session, above all others.
     root: Uuid,
     clock: &'c dyn Clock,
     out: Vec<u8>,
 }
 
-impl Session<'_> {
+impl ResolutionTraceWriter<'_> {
     fn event(&mut self, span: Uuid, at: &str, event_type: &str, payload: &str) -> Result<()> {
         let draft = Draft {
             event_id: self.clock.uuid(),

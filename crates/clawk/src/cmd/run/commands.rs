@@ -1,11 +1,11 @@
 //! What can be typed at the prompt besides words to the agent.
 
 use anyhow::Result;
-use clawk_kernel::ports::Scan;
+use clawk_kernel::ports::JournalScan;
 use clawk_proto::SessionId;
 
 use crate::compose::Agent;
-use crate::out::{self, Paint, clipped};
+use crate::out::{self, TerminalStyle, clipped};
 
 const LINES_OF_TRACE: usize = 20;
 
@@ -26,7 +26,7 @@ pub(super) fn help() {
 
 /// `/tools`
 pub(super) fn tools(agent: &Agent) {
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     let manifest = &agent.manifest;
     if manifest.tools.is_empty() && manifest.skills.is_empty() {
         out::note("  this agent has no tools");
@@ -58,7 +58,7 @@ pub(super) fn tools(agent: &Agent) {
 
 /// `/policy`
 pub(super) fn policy(agent: &Agent) {
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     let autonomy = agent.manifest.identity.autonomy;
     out::note(&format!("  autonomy {}", paint.bold(autonomy.as_str())));
     for policy in &agent.manifest.policies {
@@ -88,12 +88,12 @@ pub(super) fn policy(agent: &Agent) {
 pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
     let events = agent
         .journal
-        .scan(Scan {
+        .scan(JournalScan {
             session: Some(session),
-            ..Scan::default()
+            ..JournalScan::default()
         })
         .await?;
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     if events.is_empty() {
         out::note("  nothing yet");
     }

@@ -9,23 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clawk_kernel::sheet::{Seen, visible};
-use clawk_kernel::{Answer, Breadth, Notice, Person, Question, Reception, Session, TurnEnd};
+use clawk_kernel::sheet::{PreviewReceipt, visible};
+use clawk_kernel::{
+    ApprovalAnswer, ApprovalQuestion, GrantScope, KnownPerson, ReplyOutcome, SessionHandle, SessionNotice,
+    TurnEnd,
+};
 use clawk_proto::{MessageId, SessionId};
 use clawk_secrets::env;
-use clawk_tools::Ask;
+use clawk_tools::AskUserHandler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
-use typed::{Typed, parse};
+use typed::{QuestionInput, parse};
 
-use super::{Approve, commands};
+use super::{ApproveMode, commands};
 use crate::compose::Agent;
-use crate::dry::{Approved, Recorder};
-use crate::out::Paint;
-use crate::terminal::input::{Input, Reply};
-use crate::terminal::show::{Asks, Show};
+use crate::dry::{ApprovedPlan, Recorder};
+use crate::out::TerminalStyle;
+use crate::terminal::input::{LineEditor, LineOutcome};
+use crate::terminal::show::{NoticePrinter, QuestionResponder};
 
 /// Notices that are kept while a person thinks.
 const HELD: usize = 1024;
@@ -40,7 +43,7 @@ const OPEN: &str = "  the turn is not over: it goes on when the agent is started
 const LEAVING: &str = "(Ctrl-C once more, or Ctrl-D, to leave)";
 
 /// How a turn ended for who waits for it.
-pub(crate) enum Ended {
+pub(crate) enum TurnWaitOutcome {
     /// By itself, or cancelled at the keyboard.
     Turn(TurnEnd),
     /// The program is asked to end (SIGTERM): the turn stays open and goes on after the next start.
@@ -48,7 +51,7 @@ pub(crate) enum Ended {
 }
 
 /// What the person at the prompt wants.
-pub(crate) enum Next {
+pub(crate) enum PromptAction {
     /// Something said to the agent.
     Say(String),
     /// A command, already done.
@@ -58,18 +61,21 @@ pub(crate) enum Next {
 }
 
 /// A question of the tool `ask-user`, and where its answer goes.
-pub(super) type Elicited = (clawk_tools::Question, oneshot::Sender<clawk_tools::Answer>);
+pub(super) type PendingElicitation = (
+    clawk_tools::UserQuestion,
+    oneshot::Sender<clawk_tools::UserAnswer>,
+);
 
 /// How `ask-user` reaches the conversation, and the conversation's end of it.
-pub(super) fn questions() -> (Ask, mpsc::Receiver<Elicited>) {
+pub(super) fn questions() -> (AskUserHandler, mpsc::Receiver<PendingElicitation>) {
     let (sender, asked) = mpsc::channel(8);
-    let ask: Ask = Arc::new(move |question| {
+    let ask: AskUserHandler = Arc::new(move |question| {
         let sender = sender.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             // silent-ok: a conversation that is over has nobody in it
             let _ = sender.send((question, reply)).await;
-            answer.await.unwrap_or(clawk_tools::Answer::Nobody)
+            answer.await.unwrap_or(clawk_tools::UserAnswer::Nobody)
         })
     });
     (ask, asked)
@@ -77,7 +83,7 @@ pub(super) fn questions() -> (Ask, mpsc::Receiver<Elicited>) {
 
 /// Who answers the questions before a person is asked.
 #[derive(Debug, Default)]
-pub(crate) enum Script {
+pub(crate) enum AnswerScript {
     /// Nobody.
     #[default]
     Nobody,
@@ -89,18 +95,18 @@ pub(crate) enum Script {
         quiet: bool,
     },
     /// A report that the person approved.
-    Plan(Approved),
+    Plan(ApprovedPlan),
 }
 
 /// A conversation with its terminal.
 pub(crate) struct Conversation<'a> {
-    pub(crate) script: Script,
+    pub(crate) script: AnswerScript,
     agent: &'a Agent,
-    session: Session,
-    input: Option<Input>,
-    asked: mpsc::Receiver<Elicited>,
-    approve: Approve,
-    show: Show,
+    session: SessionHandle,
+    input: Option<LineEditor>,
+    asked: mpsc::Receiver<PendingElicitation>,
+    approve: ApproveMode,
+    show: NoticePrinter,
     interrupts: Signal,
     ends: Signal,
     leaving: bool,
@@ -110,7 +116,7 @@ pub(crate) struct Conversation<'a> {
     terminated: bool,
     gone: bool,
     /// Came while a person was thinking.
-    held: VecDeque<Notice>,
+    held: VecDeque<SessionNotice>,
     /// Messages whose end was shown here: the journal may not know yet.
     shown: Vec<MessageId>,
 }
@@ -119,17 +125,17 @@ impl<'a> Conversation<'a> {
     /// Catches Ctrl-C and SIGTERM from here on.
     pub(crate) fn new(
         agent: &'a Agent,
-        session: Session,
-        input: Option<Input>,
-        asked: mpsc::Receiver<Elicited>,
-        approve: Approve,
+        session: SessionHandle,
+        input: Option<LineEditor>,
+        asked: mpsc::Receiver<PendingElicitation>,
+        approve: ApproveMode,
     ) -> Result<Self> {
-        let mut show = Show::new();
+        let mut show = NoticePrinter::new();
         if input.is_none() {
-            show.asks = Asks::Nobody;
+            show.asks = QuestionResponder::Nobody;
         }
         Ok(Self {
-            script: Script::Nobody,
+            script: AnswerScript::Nobody,
             agent,
             session,
             input,
@@ -149,8 +155,8 @@ impl<'a> Conversation<'a> {
 
     /// Answers every question with yes and lets nothing happen, from here on.
     pub(crate) fn rehearse(&mut self, recorder: Recorder, quiet: bool) {
-        self.show.asks = Asks::DryRun;
-        self.script = Script::Dry {
+        self.show.asks = QuestionResponder::DryRun;
+        self.script = AnswerScript::Dry {
             recorder: Box::new(recorder),
             quiet,
         };
@@ -167,24 +173,24 @@ impl<'a> Conversation<'a> {
     }
 
     /// Says `text` and shows everything until its turn ends.
-    pub(crate) async fn turn(&mut self, text: String) -> Result<Ended> {
+    pub(crate) async fn turn(&mut self, text: String) -> Result<TurnWaitOutcome> {
         let message = self.session.send(text).await?;
         self.until_end(Some(message)).await
     }
 
     /// Says a message of the record once more, as its sender's. Its answer is shown here and stays owed to whom it belongs.
-    pub(crate) async fn turn_again(&mut self, accepted: &str, text: String) -> Result<Ended> {
+    pub(crate) async fn turn_again(&mut self, accepted: &str, text: String) -> Result<TurnWaitOutcome> {
         self.for_somebody_else = true;
         let message = self.session.send_again(accepted, text).await?;
         self.until_end(Some(message)).await
     }
 
     /// The rest of a turn that goes on by itself.
-    pub(crate) async fn rest(&mut self) -> Result<Ended> {
+    pub(crate) async fn rest(&mut self) -> Result<TurnWaitOutcome> {
         self.until_end(None).await
     }
 
-    async fn until_end(&mut self, message: Option<MessageId>) -> Result<Ended> {
+    async fn until_end(&mut self, message: Option<MessageId>) -> Result<TurnWaitOutcome> {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Skip);
         second.reset();
@@ -192,17 +198,17 @@ impl<'a> Conversation<'a> {
             if self.terminated {
                 self.leaving = true;
                 self.show.line(OPEN);
-                return Ok(Ended::Terminated);
+                return Ok(TurnWaitOutcome::Terminated);
             }
             while let Some(notice) = self.held.pop_front() {
                 if let Some(end) = self.take(message, notice).await? {
-                    return Ok(Ended::Turn(end));
+                    return Ok(TurnWaitOutcome::Turn(end));
                 }
             }
             tokio::select! {
                 notice = self.session.next_notice() => match notice {
                     Some(notice) => if let Some(end) = self.take(message, notice).await? {
-                        return Ok(Ended::Turn(end));
+                        return Ok(TurnWaitOutcome::Turn(end));
                     },
                     None => {
                         self.gone = true;
@@ -221,9 +227,9 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    async fn take(&mut self, message: Option<MessageId>, notice: Notice) -> Result<Option<TurnEnd>> {
+    async fn take(&mut self, message: Option<MessageId>, notice: SessionNotice) -> Result<Option<TurnEnd>> {
         let mut quiet = false;
-        if let Script::Dry {
+        if let AnswerScript::Dry {
             recorder,
             quiet: only,
         } = &mut self.script
@@ -235,9 +241,9 @@ impl<'a> Conversation<'a> {
             self.show.notice(&notice)?;
         }
         match notice {
-            Notice::Asking(question) => self.answer(&question).await,
-            Notice::Planned(plan) => self.answer_plan(&plan).await,
-            Notice::TurnEnded {
+            SessionNotice::Asking(question) => self.answer(&question).await,
+            SessionNotice::Planned(plan) => self.answer_plan(&plan).await,
+            SessionNotice::TurnEnded {
                 message: ended, end, ..
             } => {
                 if !self.for_somebody_else {
@@ -253,42 +259,42 @@ impl<'a> Conversation<'a> {
     }
 
     /// The answer that nobody has to be asked for.
-    async fn scripted(&mut self, question: &Question) -> bool {
+    async fn scripted(&mut self, question: &ApprovalQuestion) -> bool {
         let (by, reason) = match &mut self.script {
-            Script::Dry { .. } => ("dry run", "nothing happens in a dry run"),
-            Script::Plan(approved) => match approved.takes(question) {
+            AnswerScript::Dry { .. } => ("dry run", "nothing happens in a dry run"),
+            AnswerScript::Plan(approved) => match approved.takes(question) {
                 true => ("plan", "the approved plan has exactly this"),
                 false => return false,
             },
-            Script::Nobody => return false,
+            AnswerScript::Nobody => return false,
         };
-        let reply = clawk_kernel::Reply {
-            answer: Answer::Approve,
-            breadth: Breadth::Exact,
-            person: Person::admin(by, &person()),
+        let reply = clawk_kernel::ApprovalReply {
+            answer: ApprovalAnswer::Approve,
+            breadth: GrantScope::Exact,
+            person: KnownPerson::admin(by, &person()),
             reason: Some(reason.to_owned()),
-            seen: Seen::Whole(vec![question.sheet.digest()]),
+            seen: PreviewReceipt::Whole(vec![question.sheet.digest()]),
         };
-        self.agent.kernel.reply(&question.request_id, reply).await == Reception::Taken
+        self.agent.kernel.reply(&question.request_id, reply).await == ReplyOutcome::Taken
     }
 
-    async fn answer(&mut self, question: &Question) {
+    async fn answer(&mut self, question: &ApprovalQuestion) {
         if self.scripted(question).await {
             return;
         }
         let drawn = self.show.question(question);
-        let no = |why: Option<String>| (Answer::Deny, Breadth::Exact, why);
+        let no = |why: Option<String>| (ApprovalAnswer::Deny, GrantScope::Exact, why);
         let (answer, breadth, reason) = match (self.approve, self.input.clone()) {
-            (Approve::Never, _) => no(Some(
+            (ApproveMode::Never, _) => no(Some(
                 "`--approve never` answers every question with no".to_owned(),
             )),
-            (Approve::Ask, None) => {
+            (ApproveMode::Ask, None) => {
                 let why =
                     "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it";
                 no(Some(why.to_owned()))
             }
-            (Approve::Ask, Some(_)) if drawn.is_err() => no(Some(NOT_SHOWN.to_owned())),
-            (Approve::Ask, Some(input)) => self.ask(&input, question).await,
+            (ApproveMode::Ask, Some(_)) if drawn.is_err() => no(Some(NOT_SHOWN.to_owned())),
+            (ApproveMode::Ask, Some(input)) => self.ask(&input, question).await,
         };
         // Nobody has answered: the question stays open, as the turn does.
         if self.terminated {
@@ -297,31 +303,31 @@ impl<'a> Conversation<'a> {
         if self.settled(question) {
             return;
         }
-        let paint = Paint::stderr();
-        if let (Answer::Deny, Some(reason)) = (answer, &reason) {
+        let paint = TerminalStyle::stderr();
+        if let (ApprovalAnswer::Deny, Some(reason)) = (answer, &reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));
         }
-        let reply = clawk_kernel::Reply {
+        let reply = clawk_kernel::ApprovalReply {
             answer,
             breadth,
-            person: Person::admin("terminal", &person()),
+            person: KnownPerson::admin("terminal", &person()),
             reason,
             // `ask` takes no yes before all of it was shown.
-            seen: Seen::Whole(vec![question.sheet.digest()]),
+            seen: PreviewReceipt::Whole(vec![question.sheet.digest()]),
         };
-        if self.agent.kernel.reply(&question.request_id, reply).await != Reception::Taken {
+        if self.agent.kernel.reply(&question.request_id, reply).await != ReplyOutcome::Taken {
             self.show
                 .line(&paint.yellow("  too late: the question had lapsed or was answered elsewhere"));
         }
     }
 
     /// What came in while the person thought says that the question is no more.
-    fn settled(&self, question: &Question) -> bool {
+    fn settled(&self, question: &ApprovalQuestion) -> bool {
         self.held.iter().any(|notice| settles(notice, question))
     }
 
     /// Reads one line; meanwhile the question may lapse, or be answered elsewhere, which is said at once.
-    async fn line(&mut self, input: &Input, prompt: &str, question: &Question) -> Reply {
+    async fn line(&mut self, input: &LineEditor, prompt: &str, question: &ApprovalQuestion) -> LineOutcome {
         let mut reply = pin!(input.line(prompt.to_owned(), false));
         let mut told = false;
         loop {
@@ -330,12 +336,12 @@ impl<'a> Conversation<'a> {
                 reply = &mut reply => return reply,
                 _ = self.ends.recv() => {
                     self.terminated = true;
-                    return Reply::End;
+                    return LineOutcome::End;
                 }
                 Some(notice) = self.session.next_notice(), if self.held.len() < HELD => {
                     if settles(&notice, question) && !told {
                         told = true;
-                        self.show.line(&Paint::stderr().yellow("\n  settled without you: it lapsed or was answered elsewhere; press Enter"));
+                        self.show.line(&TerminalStyle::stderr().yellow("\n  settled without you: it lapsed or was answered elsewhere; press Enter"));
                     }
                     self.held.push_back(notice);
                 }
@@ -344,33 +350,33 @@ impl<'a> Conversation<'a> {
     }
 
     /// Between a question and its answer: keys of before are forgotten. `Some`: there will be no answer.
-    async fn fresh(&mut self, input: &Input) -> Option<Reply> {
+    async fn fresh(&mut self, input: &LineEditor) -> Option<LineOutcome> {
         let mut fresh = pin!(input.fresh());
         let mut interrupted = false;
         loop {
             tokio::select! {
                 done = &mut fresh => return match done {
-                    Ok(()) => interrupted.then_some(Reply::Interrupted),
+                    Ok(()) => interrupted.then_some(LineOutcome::Interrupted),
                     Err(error) => {
                         tracing::warn!(%error, "the terminal can't be asked");
-                        Some(Reply::End)
+                        Some(LineOutcome::End)
                     }
                 },
                 _ = self.interrupts.recv() => interrupted = true,
                 _ = self.ends.recv() => {
                     self.terminated = true;
-                    return Some(Reply::End);
+                    return Some(LineOutcome::End);
                 }
             }
         }
     }
 
     /// Puts a question of the agent to the person.
-    async fn put(&mut self, question: &clawk_tools::Question) -> clawk_tools::Answer {
+    async fn put(&mut self, question: &clawk_tools::UserQuestion) -> clawk_tools::UserAnswer {
         let Some(input) = self.input.clone() else {
-            return clawk_tools::Answer::Nobody;
+            return clawk_tools::UserAnswer::Nobody;
         };
-        let paint = Paint::stderr();
+        let paint = TerminalStyle::stderr();
         self.show.pause();
         for (number, line) in question.question.split('\n').enumerate() {
             let mark = if number == 0 { "?" } else { " " };
@@ -386,34 +392,38 @@ impl<'a> Conversation<'a> {
                 reply = input.line("  answer ▸ ".to_owned(), false) => reply,
                 _ = self.ends.recv() => {
                     self.terminated = true;
-                    Reply::End
+                    LineOutcome::End
                 }
             },
         };
         match reply {
-            Reply::Line(line) if line.trim().is_empty() => clawk_tools::Answer::Declined,
-            Reply::Line(line) => {
+            LineOutcome::Line(line) if line.trim().is_empty() => clawk_tools::UserAnswer::Declined,
+            LineOutcome::Line(line) => {
                 let picked = line
                     .trim()
                     .parse::<usize>()
                     .ok()
                     .and_then(|n| question.options.get(n.checked_sub(1)?)); // silent-ok: words, then
-                clawk_tools::Answer::Said(picked.cloned().unwrap_or(line))
+                clawk_tools::UserAnswer::Said(picked.cloned().unwrap_or(line))
             }
-            Reply::Interrupted => {
+            LineOutcome::Interrupted => {
                 self.session.cancel_turn();
-                clawk_tools::Answer::Declined
+                clawk_tools::UserAnswer::Declined
             }
-            Reply::End => {
+            LineOutcome::End => {
                 self.leaving = true;
-                clawk_tools::Answer::Declined
+                clawk_tools::UserAnswer::Declined
             }
         }
     }
 
     /// Asks until the answer is one. Ctrl-C is no, and ends the turn.
-    async fn ask(&mut self, input: &Input, question: &Question) -> (Answer, Breadth, Option<String>) {
-        let paint = Paint::stderr();
+    async fn ask(
+        &mut self,
+        input: &LineEditor,
+        question: &ApprovalQuestion,
+    ) -> (ApprovalAnswer, GrantScope, Option<String>) {
+        let paint = TerminalStyle::stderr();
         let mut folded = question.sheet.hidden_bytes();
         let mut stale = true;
         loop {
@@ -427,30 +437,42 @@ impl<'a> Conversation<'a> {
                 None => self.line(input, &prompt(question, folded), question).await,
             };
             match reply {
-                Reply::Line(line) => match parse(&line) {
-                    Some(Typed::Answer(answer, ..)) if folded > 0 && answer != Answer::Deny => {
+                LineOutcome::Line(line) => match parse(&line) {
+                    Some(QuestionInput::Answer(answer, ..))
+                        if folded > 0 && answer != ApprovalAnswer::Deny =>
+                    {
                         self.show.line(&paint.yellow(UNSEEN));
                     }
-                    Some(Typed::Answer(answer, breadth, reason)) => return (answer, breadth, reason),
-                    Some(Typed::View) => match self.show.whole(question) {
+                    Some(QuestionInput::Answer(answer, breadth, reason)) => return (answer, breadth, reason),
+                    Some(QuestionInput::View) => match self.show.whole(question) {
                         Ok(()) => (folded, stale) = (0, true),
-                        Err(_) => return (Answer::Deny, Breadth::Exact, Some(NOT_SHOWN.to_owned())), // silent-ok: said so
+                        Err(_) => {
+                            return (
+                                ApprovalAnswer::Deny,
+                                GrantScope::Exact,
+                                Some(NOT_SHOWN.to_owned()),
+                            );
+                        } // silent-ok: said so
                     },
-                    Some(Typed::Why) => self.show.why(question),
-                    None if self.settled(question) => return (Answer::Deny, Breadth::Exact, None),
+                    Some(QuestionInput::Why) => self.show.why(question),
+                    None if self.settled(question) => return (ApprovalAnswer::Deny, GrantScope::Exact, None),
                     None => self
                         .show
                         .line(&paint.dim("  y, n (and why not, if you like), s, a, v or w")),
                 },
-                Reply::Interrupted => {
+                LineOutcome::Interrupted => {
                     self.session.cancel_turn();
-                    return (Answer::Deny, Breadth::Exact, Some("interrupted".to_owned()));
+                    return (
+                        ApprovalAnswer::Deny,
+                        GrantScope::Exact,
+                        Some("interrupted".to_owned()),
+                    );
                 }
-                Reply::End => {
+                LineOutcome::End => {
                     self.leaving = true;
                     return (
-                        Answer::Deny,
-                        Breadth::Exact,
+                        ApprovalAnswer::Deny,
+                        GrantScope::Exact,
                         Some("the terminal was closed".to_owned()),
                     );
                 }
@@ -459,11 +481,11 @@ impl<'a> Conversation<'a> {
     }
 
     /// Reads the next thing at the prompt. Two Ctrl-C in a row, Ctrl-D or SIGTERM leave.
-    pub(crate) async fn next(&mut self) -> Result<Next> {
+    pub(crate) async fn next(&mut self) -> Result<PromptAction> {
         let Some(input) = self.input.clone().filter(|_| !self.leaving) else {
-            return Ok(Next::Leave);
+            return Ok(PromptAction::Leave);
         };
-        let prompt = format!("{} ", Paint::stderr().bold("you ▸"));
+        let prompt = format!("{} ", TerminalStyle::stderr().bold("you ▸"));
         let mut warned = false;
         loop {
             let mut typing = pin!(input.line(prompt.clone(), true));
@@ -471,10 +493,10 @@ impl<'a> Conversation<'a> {
             let reply = loop {
                 tokio::select! {
                     reply = &mut typing => break reply,
-                    _ = self.ends.recv() => break Reply::End,
+                    _ = self.ends.recv() => break LineOutcome::End,
                     _ = self.interrupts.recv() => {
                         if warned {
-                            break Reply::End;
+                            break LineOutcome::End;
                         }
                         warned = true;
                         self.show.line(LEAVING);
@@ -482,23 +504,23 @@ impl<'a> Conversation<'a> {
                 }
             };
             match reply {
-                Reply::Line(line) if line.trim().is_empty() => return Ok(Next::Done),
-                Reply::Line(line) => match line.trim().strip_prefix('/') {
+                LineOutcome::Line(line) if line.trim().is_empty() => return Ok(PromptAction::Done),
+                LineOutcome::Line(line) => match line.trim().strip_prefix('/') {
                     Some(command) => return self.command(command).await,
-                    None => return Ok(Next::Say(line)),
+                    None => return Ok(PromptAction::Say(line)),
                 },
-                Reply::Interrupted if !warned => {
+                LineOutcome::Interrupted if !warned => {
                     warned = true;
                     self.show.line(LEAVING);
                 }
-                Reply::Interrupted | Reply::End => return Ok(Next::Leave),
+                LineOutcome::Interrupted | LineOutcome::End => return Ok(PromptAction::Leave),
             }
         }
     }
 
-    async fn command(&mut self, command: &str) -> Result<Next> {
+    async fn command(&mut self, command: &str) -> Result<PromptAction> {
         match command.split_whitespace().next().unwrap_or_default() {
-            "quit" | "exit" | "q" => return Ok(Next::Leave),
+            "quit" | "exit" | "q" => return Ok(PromptAction::Leave),
             "help" | "?" => commands::help(),
             "tools" => commands::tools(self.agent),
             "policy" => commands::policy(self.agent),
@@ -507,14 +529,15 @@ impl<'a> Conversation<'a> {
             "clear" => {
                 self.session.clear();
                 self.show.line(
-                    &Paint::stderr().dim("the agent has forgotten this conversation; the trace has not"),
+                    &TerminalStyle::stderr()
+                        .dim("the agent has forgotten this conversation; the trace has not"),
                 );
             }
             other => self
                 .show
                 .line(&format!("no command `/{other}`; /help lists them")),
         }
-        Ok(Next::Done)
+        Ok(PromptAction::Done)
     }
 
     /// Ends the conversation; the session it was in last.
@@ -524,9 +547,9 @@ impl<'a> Conversation<'a> {
 }
 
 /// The call that is asked about goes on or has ended.
-fn settles(notice: &Notice, question: &Question) -> bool {
+fn settles(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
     match notice {
-        Notice::CallDecided { request_id, .. } | Notice::CallFinished { request_id, .. } => {
+        SessionNotice::CallDecided { request_id, .. } | SessionNotice::CallFinished { request_id, .. } => {
             *request_id == question.request_id
         }
         _ => false,
@@ -534,8 +557,8 @@ fn settles(notice: &Notice, question: &Question) -> bool {
 }
 
 /// What can be said of a question; while something is folded, no yes.
-fn prompt(question: &Question, folded: usize) -> String {
-    let bold = |key| Paint::stderr().bold(key);
+fn prompt(question: &ApprovalQuestion, folded: usize) -> String {
+    let bold = |key| TerminalStyle::stderr().bold(key);
     let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
     if folded > 0 {
         return format!("  {folded} bytes are folded: {view}iew all first · {no}o [reason] · {why}hy ▸ ");

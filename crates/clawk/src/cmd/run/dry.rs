@@ -8,16 +8,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use super::conversation::{Conversation, Script, questions};
+use super::conversation::{AnswerScript, Conversation, questions};
 use super::{code_of, greet, one_message};
 use crate::compose;
-use crate::dry::{Approved, Predictions, Recorder, Report};
-use crate::out::{self, Format, Paint};
+use crate::dry::{ApprovedPlan, CallPredictions, DryRunReport, Recorder};
+use crate::out::{self, Format, TerminalStyle};
 use crate::terminal::can_ask;
 
 /// Flags about predictions.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Dry {
+pub(crate) struct DryRunArgs {
     /// Predict every call that would change something instead of doing it, and print a report
     #[arg(long, conflicts_with_all = ["session", "plan"])]
     pub(super) dry_run: bool,
@@ -39,18 +39,18 @@ pub(crate) struct Dry {
     yes: bool,
 }
 
-impl Dry {
+impl DryRunArgs {
     /// The message and the approvals of `--plan`, once the person has said yes.
     ///
     /// # Errors
     /// The report is not about this manifest, or the person says no.
-    pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, Approved)>> {
+    pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, ApprovedPlan)>> {
         if self.format == Format::Json {
             bail!("`--format json` prints the report of a dry run; say `--dry-run`, too");
         }
         let Some(file) = &self.plan else { return Ok(None) };
-        let report = Report::read(file, manifest)?;
-        report.show(Paint::stdout())?;
+        let report = DryRunReport::read(file, manifest)?;
+        report.show(TerminalStyle::stdout())?;
         if !self.yes {
             if !io::stdin().is_terminal() {
                 bail!("there is no terminal to ask whether this plan may run; say `--yes` to approve it");
@@ -64,7 +64,7 @@ impl Dry {
                 bail!("the plan is not approved; nothing was done");
             }
         }
-        let approved = Approved::new(&report);
+        let approved = ApprovedPlan::new(&report);
         Ok(Some((report.message, approved)))
     }
 }
@@ -75,7 +75,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
         bail!("a dry run is one turn; say something with `-m TEXT`");
     };
     let flags = &args.dry;
-    let predictions = Predictions::default();
+    let predictions = CallPredictions::default();
     let request = compose::Request {
         manifest: &args.manifest,
         config,
@@ -93,8 +93,8 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
     conversation.rehearse(Recorder::new(predictions), flags.format == Format::Json);
     let end = conversation.turn(message.clone()).await;
     let report = match &conversation.script {
-        Script::Dry { recorder, .. } => recorder.report(&args.manifest, &message),
-        Script::Nobody | Script::Plan(_) => bail!("the dry run lost its report"),
+        AnswerScript::Dry { recorder, .. } => recorder.report(&args.manifest, &message),
+        AnswerScript::Nobody | AnswerScript::Plan(_) => bail!("the dry run lost its report"),
     };
     let _session = conversation.leave().await;
     agent.close("the dry run has ended").await;
@@ -105,7 +105,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
     match flags.format {
         Format::Json => out::json(&report)?,
         Format::Human => {
-            report.show(Paint::stdout())?;
+            report.show(TerminalStyle::stdout())?;
             if let Some(file) = &flags.report {
                 let claw = args.manifest.display();
                 out::note(&format!("approve it: clawk run {claw} --plan {}", file.display()));
@@ -116,7 +116,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
 }
 
 /// The report may quote files: it is nobody else's to read.
-fn write(file: &Path, report: &Report) -> Result<()> {
+fn write(file: &Path, report: &DryRunReport) -> Result<()> {
     let failed = || format!("can't write the report `{}`", file.display());
     let mut open = OpenOptions::new();
     let mut out = open

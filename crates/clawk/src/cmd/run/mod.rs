@@ -10,15 +10,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use clawk_kernel::{Door, ForkPoint, TurnEnd};
+use clawk_kernel::{EntryPoint, ForkPoint, TurnEnd};
 use clawk_proto::MessageId;
 
 use crate::compose::{self, Agent};
-use crate::config::Outside;
+use crate::config::AllowOutsideArgs;
 use crate::manifest;
-use crate::out::{self, Paint};
-use crate::terminal::{can_ask, input::Input};
-use conversation::{Conversation, Ended, Next, Script, questions};
+use crate::out::{self, TerminalStyle};
+use crate::terminal::{can_ask, input::LineEditor};
+use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, questions};
 
 /// Exit code after Ctrl-C in the middle of the one turn that was asked for.
 const INTERRUPTED: u8 = 130;
@@ -44,8 +44,8 @@ pub(crate) struct Args {
     pub(crate) message: Option<String>,
 
     /// How clawk answers questions whether a call may run
-    #[arg(long, value_enum, default_value_t = Approve::Ask)]
-    pub(crate) approve: Approve,
+    #[arg(long, value_enum, default_value_t = ApproveMode::Ask)]
+    pub(crate) approve: ApproveMode,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
@@ -60,10 +60,10 @@ pub(crate) struct Args {
     pub(crate) trust: bool,
 
     #[command(flatten)]
-    pub(crate) dry: dry::Dry,
+    pub(crate) dry: dry::DryRunArgs,
 
     #[command(flatten)]
-    pub(crate) outside: Outside,
+    pub(crate) outside: AllowOutsideArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -85,7 +85,7 @@ that this host can't give keeps the agent from starting; `clawk doctor` says mor
 
 /// How questions are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Approve {
+pub(crate) enum ApproveMode {
     /// Ask in the terminal; without a terminal the answer is no
     Ask,
     /// Answer no to every question
@@ -134,16 +134,16 @@ pub(crate) fn forked(
 async fn fork_turn(
     args: &Args,
     agent: &Agent,
-    asked: tokio::sync::mpsc::Receiver<conversation::Elicited>,
+    asked: tokio::sync::mpsc::Receiver<conversation::PendingElicitation>,
     point: impl FnOnce(&Path) -> Result<ForkPoint>,
 ) -> Result<(ExitCode, clawk_proto::SessionId)> {
     let point = point(&agent.state_dir)?;
     let (session, goes_on) = agent
         .kernel
-        .fork(point, Door::Cli, args.message.is_none())
+        .fork(point, EntryPoint::Cli, args.message.is_none())
         .await?;
     let input = if can_ask() {
-        Some(Input::start(agent.history()?)?)
+        Some(LineEditor::start(agent.history()?)?)
     } else {
         None
     };
@@ -179,7 +179,7 @@ async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Re
     let agent = compose::agent(&request, can_ask().then_some(ask)).await?;
     let chatting = message.is_none() && io::stdin().is_terminal();
     let input = if can_ask() {
-        Some(Input::start(agent.history()?)?)
+        Some(LineEditor::start(agent.history()?)?)
     } else {
         None
     };
@@ -193,7 +193,7 @@ async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Re
     let session = agent.session(args.session.as_deref()).await?;
     let mut conversation = Conversation::new(&agent, session, input, asked, args.approve)?;
     if let Some((_, approved)) = plan {
-        conversation.script = Script::Plan(approved);
+        conversation.script = AnswerScript::Plan(approved);
     }
     let code = match message {
         Some(text) if again.is_some() => {
@@ -276,15 +276,15 @@ fn opening(agent: &Agent, chatting: bool) -> Option<String> {
     };
     out::note(&format!(
         "{} {}{}",
-        Paint::stderr().bold("you ▸"),
+        TerminalStyle::stderr().bold("you ▸"),
         text,
-        Paint::stderr().dim(hint)
+        TerminalStyle::stderr().dim(hint)
     ));
     Some(text)
 }
 
 fn greet(agent: &Agent, chatting: bool) {
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     for line in &agent.notes {
         out::note(&paint.dim(line));
     }
@@ -301,8 +301,11 @@ fn greet(agent: &Agent, chatting: bool) {
 /// Prints the answers of turns that went on by themselves, once. `shown`: messages whose answers the person has read already; the
 /// record of that is written in the background, so the journal may still list them.
 async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
-    let paint = Paint::stderr();
-    let answers = agent.kernel.undelivered(clawk_kernel::Door::Cli.name()).await?;
+    let paint = TerminalStyle::stderr();
+    let answers = agent
+        .kernel
+        .undelivered(clawk_kernel::EntryPoint::Cli.name())
+        .await?;
     for answer in answers
         .into_iter()
         .filter(|answer| !shown.contains(&answer.message))
@@ -334,12 +337,12 @@ async fn one_turn(conversation: &mut Conversation<'_>, text: String) -> Result<E
     Ok(code_of(&conversation.turn(text).await?))
 }
 
-fn code_of(end: &Ended) -> ExitCode {
+fn code_of(end: &TurnWaitOutcome) -> ExitCode {
     match end {
-        Ended::Turn(TurnEnd::Answered) => ExitCode::SUCCESS,
-        Ended::Turn(TurnEnd::Cancelled) => ExitCode::from(INTERRUPTED),
-        Ended::Turn(TurnEnd::Failed(_)) => ExitCode::FAILURE,
-        Ended::Terminated => ExitCode::from(TERMINATED),
+        TurnWaitOutcome::Turn(TurnEnd::Answered) => ExitCode::SUCCESS,
+        TurnWaitOutcome::Turn(TurnEnd::Cancelled) => ExitCode::from(INTERRUPTED),
+        TurnWaitOutcome::Turn(TurnEnd::Failed(_)) => ExitCode::FAILURE,
+        TurnWaitOutcome::Terminated => ExitCode::from(TERMINATED),
     }
 }
 
@@ -349,24 +352,24 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
         let text = match said.take() {
             Some(text) => text,
             None => match conversation.next().await? {
-                Next::Say(text) => text,
-                Next::Done => continue,
-                Next::Leave => return Ok(ExitCode::SUCCESS),
+                PromptAction::Say(text) => text,
+                PromptAction::Done => continue,
+                PromptAction::Leave => return Ok(ExitCode::SUCCESS),
             },
         };
         // A refused message is said and the conversation goes on.
         match conversation.turn(text).await {
-            Ok(Ended::Terminated) => return Ok(ExitCode::from(TERMINATED)),
-            Ok(Ended::Turn(_)) => {}
+            Ok(TurnWaitOutcome::Terminated) => return Ok(ExitCode::from(TERMINATED)),
+            Ok(TurnWaitOutcome::Turn(_)) => {}
             Err(error) if conversation.gone() => return Err(error),
-            Err(error) => out::note(&format!("{} {error:#}", Paint::stderr().red("error:"))),
+            Err(error) => out::note(&format!("{} {error:#}", TerminalStyle::stderr().red("error:"))),
         }
     }
 }
 
 /// The last line: is what was recorded whole, and where to look at it.
 async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()> {
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     let proof = agent.proof(session)?;
     let verdict = if proof.valid {
         paint.green("chain valid")

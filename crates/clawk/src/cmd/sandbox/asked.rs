@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::{
-    FilesystemMode, Mount, NetworkMode, Permission, Sandbox, SandboxLevel, ShellMode,
+    FilesystemMode, MountPermission, MountSettings, NetworkMode, Sandbox, SandboxLevel, ShellMode,
 };
-use clawk_plan::{Own, Plan};
+use clawk_plan::{Plan, RuntimeFiles};
 use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::env;
 use serde_json::json;
 
 use crate::compose::own;
-use crate::config::{Config, Outside};
+use crate::config::{AllowOutsideArgs, Config};
 use crate::{manifest, trust};
 
 /// What a box is made of. Flags add to the manifest's Sandbox, and win over it.
@@ -24,7 +24,7 @@ pub(super) struct BoxArgs {
     file: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// `none`, `process`, `wasm`, `container` or `vm` [default without a manifest: `process`]
     #[arg(long, value_name = "LEVEL", value_parser = word::<SandboxLevel>)]
@@ -32,7 +32,7 @@ pub(super) struct BoxArgs {
 
     /// Mount a path, `:ro` (the default) or `:rw`
     #[arg(long, value_name = "PATH[:ro|rw]", value_parser = mount)]
-    mount: Vec<Mount>,
+    mount: Vec<MountSettings>,
 
     /// Deny a path and everything below it, or a pattern; it wins over mounts
     #[arg(long, value_name = "PATH")]
@@ -88,16 +88,16 @@ fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(json!(text)).map_err(|error| error.to_string())
 }
 
-fn mount(text: &str) -> Result<Mount, String> {
+fn mount(text: &str) -> Result<MountSettings, String> {
     let (path, permissions) = match text.rsplit_once(':') {
-        Some((path, "rw")) => (path, Permission::Rw),
-        Some((path, "ro")) => (path, Permission::Ro),
-        Some(_) | None => (text, Permission::Ro),
+        Some((path, "rw")) => (path, MountPermission::Rw),
+        Some((path, "ro")) => (path, MountPermission::Ro),
+        Some(_) | None => (text, MountPermission::Ro),
     };
     if path.is_empty() {
         return Err("a path, then `:ro` or `:rw`".to_owned());
     }
-    Ok(Mount {
+    Ok(MountSettings {
         path: path.to_owned(),
         permissions,
     })
@@ -120,7 +120,7 @@ pub(super) struct BoxRequest {
 
 /// What a box is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum SandboxPurpose {
     /// A command runs in it, with what the folder's files name.
     Run,
     /// It is described; nothing that the folder's files name is run.
@@ -138,9 +138,9 @@ impl BoxArgs {
     ///
     /// # Errors
     /// The manifest or the configuration is not valid, or the folder is not there.
-    pub(super) fn asked(&self, config: Option<&Path>, purpose: Purpose) -> Result<BoxRequest> {
+    pub(super) fn asked(&self, config: Option<&Path>, purpose: SandboxPurpose) -> Result<BoxRequest> {
         let mut config = Config::load(config, self.file.as_deref())?.outside(self.outside);
-        if purpose == Purpose::Explain {
+        if purpose == SandboxPurpose::Explain {
             config = config.running_nothing();
         }
         let file = self.file.as_ref();
@@ -153,7 +153,7 @@ impl BoxArgs {
             .filter(|_| alone.is_none())
             .map(|file| manifest::look(file, &config))
             .transpose()?;
-        if purpose == Purpose::Run {
+        if purpose == SandboxPurpose::Run {
             let manifest = read.as_ref().map(|(manifest, _)| manifest);
             trust::agreed(&config, manifest, false, trust::asks())?;
         }
@@ -183,7 +183,7 @@ impl BoxArgs {
                 own::of(file, &loaded.sources, &config, manifest, &base)?
             }
             (Some(file), None) => own::of_sandbox(file)?,
-            (None, _) => Own::nothing(),
+            (None, _) => RuntimeFiles::nothing(),
         };
         let plan = Plan::compile(sandbox.as_ref(), &config.settings.sandbox.defaults());
         Ok(BoxRequest {

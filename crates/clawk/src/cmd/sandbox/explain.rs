@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clawk_plan::plan::Injection;
-use clawk_plan::{FsMode, Level, NetworkMode, Obtained, Refusal, ShellMode};
+use clawk_plan::plan::SecretInjectionMode;
+use clawk_plan::{FsMode, Level, NetworkMode, ObtainedEnforcement, SandboxRefusal, ShellMode};
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::{BoxRequest, Purpose};
+use super::asked::{BoxRequest, SandboxPurpose};
 use crate::compose;
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 
 /// Flags of `clawk sandbox explain`.
 #[derive(Debug, clap::Args)]
@@ -132,7 +132,7 @@ pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode>
         .within
         .clone()
         .of(args.manifest.clone())
-        .asked(config, Purpose::Explain)?;
+        .asked(config, SandboxPurpose::Explain)?;
     let level = asked.plan.level();
     let probed = compose::runtime()?.block_on(asked.launcher.probe(level));
     match args.format {
@@ -147,14 +147,14 @@ pub(super) fn run(args: &ExplainArgs, config: Option<&Path>) -> Result<ExitCode>
 }
 
 fn heading(text: &str) -> std::io::Result<()> {
-    out::line(&Paint::stdout().bold(text))
+    out::line(&TerminalStyle::stdout().bold(text))
 }
 
 fn item(text: &str) -> std::io::Result<()> {
     out::line(&format!("  {}", out::one_line(text)))
 }
 
-fn people(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> Result<()> {
+fn people(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
     let declared = match (asked.plan.name(), &asked.sandbox) {
         (Some(name), Some(_)) => format!("Sandbox `{}`", out::one_line(name)),
         _ => "no Sandbox is declared: the most restrictive one".to_owned(),
@@ -172,18 +172,20 @@ fn people(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> Result<()> 
         ShellMode::Full => "every command line; all system calls but those that lead out (a deny-list)",
     })?;
     item(match asked.plan.injection() {
-        Injection::HostBoundary => {
+        SecretInjectionMode::HostBoundary => {
             "secrets stay outside: the proxy puts them in where they are bound for that host"
         }
-        Injection::Environment => "granted secrets are variables of the tool's environment: it can read them",
-        Injection::FileMount => "granted secrets are files in memory, mode 0400: it can read them",
+        SecretInjectionMode::Environment => {
+            "granted secrets are variables of the tool's environment: it can read them"
+        }
+        SecretInjectionMode::FileMount => "granted secrets are files in memory, mode 0400: it can read them",
     })?;
     walls(probed)
 }
 
 fn files(asked: &BoxRequest) -> Result<()> {
     let files = asked.plan.filesystem();
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     heading("Files")?;
     if asked.plan.level() == Level::None {
         return Ok(item("everything that you can reach: level `none` has no walls")?);
@@ -303,11 +305,11 @@ fn limits(asked: &BoxRequest) -> Result<()> {
     ))?)
 }
 
-type Wall = (&'static str, &'static str, &'static str);
+type WallDescription = (&'static str, &'static str, &'static str);
 
 /// Mechanisms of one wall together, in order.
-fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static Wall>)> {
-    let mut groups: Vec<(String, Option<&Wall>)> = Vec::new();
+fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static WallDescription>)> {
+    let mut groups: Vec<(String, Option<&WallDescription>)> = Vec::new();
     for mechanism in mechanisms {
         let wall = WALLS.iter().find(|(name, ..)| mechanism.starts_with(name));
         match groups.last_mut() {
@@ -321,8 +323,8 @@ fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static Wall>)> {
     groups
 }
 
-fn walls(probed: &Result<Obtained, Refusal>) -> Result<()> {
-    let paint = Paint::stdout();
+fn walls(probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let obtained = match probed {
         Ok(obtained) => obtained,
         Err(refusal) => {
@@ -348,9 +350,9 @@ fn walls(probed: &Result<Obtained, Refusal>) -> Result<()> {
     Ok(())
 }
 
-fn document(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> serde_json::Value {
-    let walls = |obtained: &Obtained| {
-        let one = |(mechanism, wall): (String, Option<&Wall>)| {
+fn document(asked: &BoxRequest, probed: &Result<ObtainedEnforcement, SandboxRefusal>) -> serde_json::Value {
+    let walls = |obtained: &ObtainedEnforcement| {
+        let one = |(mechanism, wall): (String, Option<&WallDescription>)| {
             json!({
                 "mechanism": mechanism,
                 "holds": wall.map(|(_, holds, _)| holds),
@@ -383,6 +385,6 @@ fn document(asked: &BoxRequest, probed: &Result<Obtained, Refusal>) -> serde_jso
         "allow_private": asked.allow_private,
         "walls": probed.as_ref().map(walls).unwrap_or_default(),
         "missing": probed.as_ref().map(|obtained| obtained.missing.clone()).unwrap_or_default(),
-        "refused": probed.as_ref().err().map(Refusal::data),
+        "refused": probed.as_ref().err().map(SandboxRefusal::data),
     })
 }

@@ -19,11 +19,11 @@ use asked::BoxArgs;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: SandboxCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum SandboxCommand {
     /// Run a command in the same sandbox that a tool gets, and exit with its exit code
     Run(run::RunArgs),
     /// Explain what a sandbox shows, allows and forbids, and what each wall does not cover
@@ -45,7 +45,7 @@ Exit codes of `run`: the command's own; 128 + N when signal N ended it, 124 when
 /// Runs, or explains.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
-        What::Run(args) => run::run(args, config),
-        What::Explain(args) => explain::run(args, config),
+        SandboxCommand::Run(args) => run::run(args, config),
+        SandboxCommand::Explain(args) => explain::run(args, config),
     }
 }

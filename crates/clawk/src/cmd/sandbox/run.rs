@@ -6,20 +6,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clawk_egress::Reached;
+use clawk_egress::ConnectionReport;
 use clawk_plan::Request;
-use clawk_sandbox::launch::Tee;
-use clawk_sandbox::{Input, LaunchError, LimitHit, Outcome};
+use clawk_sandbox::launch::OutputTee;
+use clawk_sandbox::{LaunchError, LaunchInput, LaunchOutcome, LimitHit};
 use clawk_secrets::env;
 use serde_json::json;
 
 use super::BoxArgs;
-use super::asked::{BoxRequest, Purpose};
-use super::shown::Shown;
+use super::asked::{BoxRequest, SandboxPurpose};
+use super::shown::ForwardedOutput;
 use super::waiting::waiting_for;
-use super::way::Way;
+use super::way::SandboxEgress;
 use crate::compose;
-use crate::out::{self, Paint};
+use crate::out::{self, TerminalStyle};
 
 /// Most standard input that is passed on, bytes.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
         .within
         .clone()
         .of(args.manifest.clone())
-        .asked(config, Purpose::Run)?;
+        .asked(config, SandboxPurpose::Run)?;
     if let Some(command) = &args.line
         && let Err(refusal) = asked.plan.preflight(&Request::Shell { command })
     {
@@ -101,13 +101,13 @@ pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_STDIN_BYTES) {
             bail!("standard input is larger than {MAX_STDIN_BYTES} bytes");
         }
-        spec.stdin = Input::Bytes(bytes);
+        spec.stdin = LaunchInput::Bytes(bytes);
     }
-    let shown = Arc::new(Shown::new());
+    let shown = Arc::new(ForwardedOutput::new());
     let seen = Arc::clone(&shown);
-    spec.tee = Some(Tee::new(move |stream, bytes| seen.show(stream, bytes)));
+    spec.tee = Some(OutputTee::new(move |stream, bytes| seen.show(stream, bytes)));
     let (ended, reached) = compose::runtime()?.block_on(async {
-        let way = Way::open(&asked, &mut spec)?;
+        let way = SandboxEgress::open(&asked, &mut spec)?;
         let launcher = match args.warm {
             true => waiting_for(&spec, &asked.launcher).await?,
             false => asked.launcher.clone(),
@@ -160,7 +160,7 @@ fn refused(error: &LaunchError, json: bool) -> ExitCode {
         };
         out::note(&json!({"error": error.to_string(), "data": data}).to_string());
     } else {
-        let paint = Paint::stderr();
+        let paint = TerminalStyle::stderr();
         out::note(&format!(
             "{} {}",
             paint.red("refused:"),
@@ -170,7 +170,7 @@ fn refused(error: &LaunchError, json: bool) -> ExitCode {
     ExitCode::from(REFUSED)
 }
 
-fn code(outcome: &Outcome) -> u8 {
+fn code(outcome: &LaunchOutcome) -> u8 {
     if matches!(outcome.limit, Some(LimitHit::Time(_))) {
         return TIME;
     }
@@ -183,7 +183,7 @@ fn code(outcome: &Outcome) -> u8 {
 }
 
 /// How it ended, in a few words.
-fn end(outcome: &Outcome) -> String {
+fn end(outcome: &LaunchOutcome) -> String {
     match (outcome.exit_code, outcome.signal, &outcome.limit) {
         (_, _, Some(limit)) => limit.to_string(),
         (Some(code), _, None) => format!("exit code {code}"),
@@ -192,8 +192,8 @@ fn end(outcome: &Outcome) -> String {
     }
 }
 
-fn tell(asked: &BoxRequest, outcome: &Outcome, reached: &Reached) {
-    let paint = Paint::stderr();
+fn tell(asked: &BoxRequest, outcome: &LaunchOutcome, reached: &ConnectionReport) {
+    let paint = TerminalStyle::stderr();
     let obtained = &outcome.obtained;
     let asked_for = if asked.plan.level() == obtained.level {
         String::new()
@@ -248,8 +248,8 @@ fn tell(asked: &BoxRequest, outcome: &Outcome, reached: &Reached) {
     }
 }
 
-fn summary(outcome: &Outcome, reached: &Reached) -> serde_json::Value {
-    let one = |one: &clawk_egress::Connection| {
+fn summary(outcome: &LaunchOutcome, reached: &ConnectionReport) -> serde_json::Value {
+    let one = |one: &clawk_egress::ConnectionRecord| {
         json!({
             "host": one.host,
             "port": one.port,

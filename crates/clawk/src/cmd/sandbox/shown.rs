@@ -3,30 +3,30 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
-use clawk_sandbox::Outcome;
-use clawk_sandbox::launch::Stream;
+use clawk_sandbox::LaunchOutcome;
+use clawk_sandbox::launch::ToolOutputStream;
 
 /// What has been passed on while it came.
 #[derive(Debug)]
-pub(super) struct Shown {
-    out: Mutex<Side>,
-    err: Mutex<Side>,
+pub(super) struct ForwardedOutput {
+    out: Mutex<ForwardedStream>,
+    err: Mutex<ForwardedStream>,
 }
 
 #[derive(Debug)]
-struct Side {
+struct ForwardedStream {
     passed: usize,
     /// Of a terminal.
-    quiet: Option<Quiet>,
+    quiet: Option<TerminalFilter>,
 }
 
-impl Shown {
+impl ForwardedOutput {
     /// Looks where the output goes.
     pub(super) fn new() -> Self {
         let side = |terminal: bool| {
-            Mutex::new(Side {
+            Mutex::new(ForwardedStream {
                 passed: 0,
-                quiet: terminal.then(Quiet::default),
+                quiet: terminal.then(TerminalFilter::default),
             })
         };
         Self {
@@ -36,40 +36,43 @@ impl Shown {
     }
 
     /// Passes a piece on.
-    pub(super) fn show(&self, stream: Stream, bytes: &[u8]) {
+    pub(super) fn show(&self, stream: ToolOutputStream, bytes: &[u8]) {
         // silent-ok: nobody reads on; the run goes to its end all the same.
         let _ = self.write(stream, bytes);
     }
 
     /// What a level whose output comes at its end has kept.
-    pub(super) fn rest(&self, outcome: &Outcome) -> io::Result<()> {
-        for (stream, all) in [(Stream::Out, &outcome.stdout), (Stream::Err, &outcome.stderr)] {
+    pub(super) fn rest(&self, outcome: &LaunchOutcome) -> io::Result<()> {
+        for (stream, all) in [
+            (ToolOutputStream::Out, &outcome.stdout),
+            (ToolOutputStream::Err, &outcome.stderr),
+        ] {
             let passed = self.side(stream).passed;
             self.write(stream, all.get(passed..).unwrap_or_default())?;
         }
         Ok(())
     }
 
-    fn side(&self, stream: Stream) -> std::sync::MutexGuard<'_, Side> {
+    fn side(&self, stream: ToolOutputStream) -> std::sync::MutexGuard<'_, ForwardedStream> {
         let side = match stream {
-            Stream::Out => &self.out,
-            Stream::Err => &self.err,
+            ToolOutputStream::Out => &self.out,
+            ToolOutputStream::Err => &self.err,
         };
         side.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, stream: ToolOutputStream, bytes: &[u8]) -> io::Result<()> {
         let mut side = self.side(stream);
         side.passed += bytes.len();
         let quiet = side.quiet.as_mut().map(|quiet| quiet.pass(bytes));
         let bytes = quiet.as_deref().unwrap_or(bytes);
         match stream {
-            Stream::Out => {
+            ToolOutputStream::Out => {
                 let mut to = io::stdout().lock();
                 to.write_all(bytes)?;
                 to.flush()
             }
-            Stream::Err => io::stderr().lock().write_all(bytes),
+            ToolOutputStream::Err => io::stderr().lock().write_all(bytes),
         }
     }
 }
@@ -82,12 +85,12 @@ const MARK: &[u8] = "·".as_bytes();
 /// Lets text, line ends, backspaces, colours and the erasing of a line through; everything else that a terminal obeys becomes a mark:
 /// titles, the clipboard, questions that it would answer by typing, moves to other places.
 #[derive(Debug, Default)]
-struct Quiet {
+struct TerminalFilter {
     /// A sequence that has begun, its escape included; or the first byte of a letter of two that may be a control character.
     held: Vec<u8>,
 }
 
-impl Quiet {
+impl TerminalFilter {
     fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
@@ -131,10 +134,10 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
-    use super::Quiet;
+    use super::TerminalFilter;
 
     fn passed(pieces: &[&[u8]]) -> String {
-        let mut quiet = Quiet::default();
+        let mut quiet = TerminalFilter::default();
         let all: Vec<u8> = pieces.iter().flat_map(|piece| quiet.pass(piece)).collect();
         String::from_utf8(all).unwrap()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clawk_sandbox::{Gate, Input, Launcher, Spec, Warm};
+use clawk_sandbox::{EgressGate, LaunchInput, Launcher, Spec, WarmPoolLimits};
 
 /// How long the box may take to be there, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
@@ -16,14 +16,14 @@ const FIRST: &str = "/bin/true";
 /// # Errors
 /// The box can't be made, or `spec` is none that a waiting box could serve.
 pub(super) async fn waiting_for(spec: &Spec, launcher: &Launcher) -> Result<Launcher> {
-    let launcher = launcher.clone().with_warm(Warm::default());
+    let launcher = launcher.clone().with_warm(WarmPoolLimits::default());
     let mut first = spec.clone();
     first.program = FIRST.to_owned();
     first.args = Vec::new();
-    first.stdin = Input::Null;
+    first.stdin = LaunchInput::Null;
     first.tee = None;
     // Nobody in that box asks for anything.
-    first.gate = spec.gate.as_ref().map(|_| Gate::new(|_| Ok(Box::new(()))));
+    first.gate = spec.gate.as_ref().map(|_| EgressGate::new(|_| Ok(Box::new(()))));
     launcher.launch(&first).await?;
     for _ in 0..PATIENCE_MS {
         if launcher.waiting() > 0 {

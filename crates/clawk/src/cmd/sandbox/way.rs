@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clawk_egress::proxy::{self, Options};
-use clawk_egress::{HostPattern, Ledger, Proxy, Reached, Rules};
+use clawk_egress::{ConnectionLedger, ConnectionReport, HostAllowList, HostPattern, Proxy};
 use clawk_plan::{Level, NetworkMode};
-use clawk_sandbox::{Gate, Keep, Spec};
-use clawk_secrets::Env;
+use clawk_sandbox::{EgressGate, EgressServerHandle, Spec};
+use clawk_secrets::EnvironmentSource;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,8 +18,8 @@ use super::asked::BoxRequest;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What was reached by one run.
-pub(super) struct Way {
-    ledger: Option<Arc<Ledger>>,
+pub(super) struct SandboxEgress {
+    ledger: Option<Arc<ConnectionLedger>>,
     tasks: TaskTracker,
 }
 
@@ -29,7 +29,7 @@ fn patterns(texts: &[String]) -> Result<Vec<HostPattern>> {
     texts.iter().map(|text| Ok(read(text)?)).collect()
 }
 
-impl Way {
+impl SandboxEgress {
     /// Puts a proxy for what the plan allows into the order.
     ///
     /// # Errors
@@ -46,18 +46,18 @@ impl Way {
             NetworkMode::Deny => Vec::new(),
             NetworkMode::Allowlist => patterns(&network.allowed_hosts)?,
         };
-        let rules = Rules {
+        let rules = HostAllowList {
             hosts,
             allow_private: patterns(&asked.allow_private)?,
             any_private: !network.block_private_ips,
             any_port: network.mode == NetworkMode::AllowAll,
-            ..Rules::default()
+            ..HostAllowList::default()
         };
         let options = Options {
             rules,
             ..Options::default()
         };
-        let proxy = Proxy::new(options, &Env::Process).context("the egress proxy")?;
+        let proxy = Proxy::new(options, &EnvironmentSource::Process).context("the egress proxy")?;
         let call = proxy.call(&["sandbox"]).context("the egress proxy")?;
         if !guest {
             let door = ([127, 0, 0, 1], clawk_sandbox::launch::door::PORT).into();
@@ -65,24 +65,24 @@ impl Way {
         }
         let ledger = Some(Arc::clone(call.ledger()));
         let (tracker, lane_tracker, lanes) = (tasks.clone(), tasks.clone(), call.clone());
-        let doors = Gate::new(move |door| {
+        let doors = EgressGate::new(move |door| {
             let listener = tokio::net::TcpListener::from_std(door.listener)?;
             let stop = CancellationToken::new();
             let (stopped, call) = (stop.clone(), call.clone());
             tracker.spawn(async move { call.serve(listener, stopped.cancelled_owned()).await });
-            Ok(Box::new(stop.drop_guard()) as Keep)
+            Ok(Box::new(stop.drop_guard()) as EgressServerHandle)
         });
         spec.gate = Some(doors.with_lanes(move |lane| {
             let stop = CancellationToken::new();
             let (stopped, call) = (stop.clone(), lanes.clone());
             lane_tracker.spawn(async move { call.guest(lane, stopped.cancelled_owned()).await });
-            Box::new(stop.drop_guard()) as Keep
+            Box::new(stop.drop_guard()) as EgressServerHandle
         }));
         Ok(Self { ledger, tasks })
     }
 
     /// The run is over: what it reached.
-    pub(super) async fn over(self) -> Reached {
+    pub(super) async fn over(self) -> ConnectionReport {
         self.tasks.close();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
         self.ledger.map(|ledger| ledger.take()).unwrap_or_default()

@@ -9,17 +9,17 @@ use clawk_channels::Channels;
 use clawk_egress::Url;
 use clawk_kernel::Kernel;
 use clawk_proto::method::LifecycleState;
-use clawk_server::Host;
-use clawk_server::folder::{Folder, FolderOptions};
-use clawk_server::http::{Http, Keys};
+use clawk_server::AgentHost;
+use clawk_server::folder::{FolderDoor, FolderOptions};
+use clawk_server::http::{HttpListener, Keys};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use clawk_server::queue::QueueOptions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Args;
-use crate::compose::channels::Reached;
-use crate::compose::{self, Blueprint, Launched};
+use crate::compose::channels::HostChannels;
+use crate::compose::{self, LaunchedAgentFactory, ResolvedConfig};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::config::QueueDoor;
 use crate::out;
@@ -32,7 +32,7 @@ const SESSIONS: &str = "doors";
 
 /// All that are open.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
+pub(super) struct OpenDoors {
     tasks: TaskTracker,
     /// Replaces the listener's tokens.
     keys: Option<Keys>,
@@ -51,8 +51,12 @@ pub(super) struct Doors {
 
 /// Opens the control socket and what the command line names. Behind any of these doors the agent starts at once, behind
 /// standard input alone with the first `claw.initialize`.
-pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Result<Doors> {
-    let mut doors = Doors::default();
+pub(super) async fn open(
+    args: &Args,
+    launched: &LaunchedAgentFactory,
+    host: &AgentHost,
+) -> Result<OpenDoors> {
+    let mut doors = OpenDoors::default();
     let control = launched.control(host)?;
     // Before the listener: nobody is told that there is no such channel.
     let listener = match args.listen {
@@ -74,7 +78,7 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
             vault: launched.state().vault().cloned(),
             archived_files: settings.archived_files,
         };
-        let door = Folder::bind(folder, host.clone(), options)?;
+        let door = FolderDoor::bind(folder, host.clone(), options)?;
         doors.opened.push(format!("serving CKP in {}", folder.display()));
         doors.tasks.spawn(door.serve(doors.closing.clone()));
     }
@@ -101,8 +105,8 @@ pub(super) async fn open(args: &Args, launched: &Launched, host: &Host) -> Resul
     Ok(doors)
 }
 
-impl Doors {
-    fn listen(&mut self, listener: Http, launched: &Launched) {
+impl OpenDoors {
+    fn listen(&mut self, listener: HttpListener, launched: &LaunchedAgentFactory) {
         let blueprint = launched.blueprint();
         let settings = &blueprint.config.settings.http;
         let names: Vec<&str> = settings.doors.iter().map(|door| door.name()).collect();
@@ -118,10 +122,10 @@ impl Doors {
     }
 
     #[cfg(feature = "nats")]
-    async fn nats(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
+    async fn nats(&mut self, url: &Url, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<()> {
         let blueprint = launched.blueprint();
         let options = queue(url, &blueprint.config.settings.doors.nats, launched)?;
-        let door = clawk_server::queue::nats::Nats::connect(host.clone(), &options).await;
+        let door = clawk_server::queue::nats::NatsDoor::connect(host.clone(), &options).await;
         let door = door.context("`--nats`")?;
         self.opened.push(serving("NATS", &options));
         self.tasks.spawn(door.serve(self.closing.clone()));
@@ -129,15 +133,15 @@ impl Doors {
     }
 
     #[cfg(not(feature = "nats"))]
-    async fn nats(&mut self, _url: &Url, _launched: &Launched, _host: &Host) -> Result<()> {
+    async fn nats(&mut self, _url: &Url, _launched: &LaunchedAgentFactory, _host: &AgentHost) -> Result<()> {
         anyhow::bail!("this build has no `--nats`; build with `--features nats`")
     }
 
     #[cfg(feature = "redis")]
-    async fn redis(&mut self, url: &Url, launched: &Launched, host: &Host) -> Result<()> {
+    async fn redis(&mut self, url: &Url, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<()> {
         let blueprint = launched.blueprint();
         let options = queue(url, &blueprint.config.settings.doors.redis, launched)?;
-        let door = clawk_server::queue::redis::Redis::connect(host.clone(), &options).await;
+        let door = clawk_server::queue::redis::RedisDoor::connect(host.clone(), &options).await;
         let door = door.context("`--redis`")?;
         self.opened.push(serving("Redis", &options));
         self.tasks.spawn(door.serve(self.closing.clone()));
@@ -145,7 +149,7 @@ impl Doors {
     }
 
     #[cfg(not(feature = "redis"))]
-    async fn redis(&mut self, _url: &Url, _launched: &Launched, _host: &Host) -> Result<()> {
+    async fn redis(&mut self, _url: &Url, _launched: &LaunchedAgentFactory, _host: &AgentHost) -> Result<()> {
         anyhow::bail!("this build has no `--redis`; build with `--features redis`")
     }
 
@@ -159,9 +163,9 @@ impl Doors {
     pub(super) async fn next_run(
         &mut self,
         args: &Args,
-        launched: &Launched,
-        host: &Host,
-        fresh: Blueprint,
+        launched: &LaunchedAgentFactory,
+        host: &AgentHost,
+        fresh: ResolvedConfig,
     ) -> Result<()> {
         let running = launched.blueprint();
         let failed = match self.run_of(args, launched, host, Arc::new(fresh)).await {
@@ -176,9 +180,9 @@ impl Doors {
     async fn run_of(
         &mut self,
         args: &Args,
-        launched: &Launched,
-        host: &Host,
-        blueprint: Arc<Blueprint>,
+        launched: &LaunchedAgentFactory,
+        host: &AgentHost,
+        blueprint: Arc<ResolvedConfig>,
     ) -> Result<()> {
         if let Some(channels) = self.channels.take() {
             channels.close().await;
@@ -192,7 +196,7 @@ impl Doors {
     }
 
     /// Connects the channels once this host leads, and again for each run of the agent; closes them when another host leads.
-    pub(super) async fn lead(&mut self, args: &Args, launched: &Launched, host: &Host) {
+    pub(super) async fn lead(&mut self, args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) {
         let sharing = kept::sharing(launched.state());
         if !sharing.shared || args.manifest.is_none() || !launched.blueprint().has_channels() {
             return;
@@ -220,7 +224,7 @@ impl Doors {
     }
 
     /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
-    pub(super) async fn close(self, host: &Host) {
+    pub(super) async fn close(self, host: &AgentHost) {
         self.closing.cancel();
         if let Some(channels) = &self.channels {
             channels.close().await;
@@ -235,14 +239,18 @@ impl Doors {
 }
 
 /// Names by which platforms reach this listener: those that they were given.
-pub(super) fn public_hosts(blueprint: &Blueprint) -> BTreeSet<String> {
+pub(super) fn public_hosts(blueprint: &ResolvedConfig) -> BTreeSet<String> {
     let channels = blueprint.config.settings.channels.values();
     let public = channels.filter_map(|channel| channel.public_url.as_deref());
     let names = public.filter_map(|url| Url::parse(url).ok()?.host_str().map(str::to_owned)); // silent-ok: its channel says so
     names.collect()
 }
 
-async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -> Result<Http> {
+async fn bind(
+    address: std::net::SocketAddr,
+    launched: &LaunchedAgentFactory,
+    host: &AgentHost,
+) -> Result<HttpListener> {
     let blueprint = launched.blueprint();
     let mut settings = blueprint.config.settings.http.clone();
     settings.hosts.extend(public_hosts(&blueprint));
@@ -257,13 +265,13 @@ async fn bind(address: std::net::SocketAddr, launched: &Launched, host: &Host) -
 }
 
 /// Connects the manifest's channels. Behind standard input alone, an agent that can't start says so to its launcher.
-async fn connect(args: &Args, launched: &Launched, host: &Host) -> Result<Option<Channels>> {
+async fn connect(args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<Option<Channels>> {
     let blueprint = launched.blueprint();
     if args.manifest.is_none() || !blueprint.has_channels() {
         return Ok(None);
     }
     let kernel = match host.start(None).await {
-        // Of several hosts one has the channels: see [`Doors::lead`].
+        // Of several hosts one has the channels: see [`OpenDoors::lead`].
         Ok(_) if kept::sharing(launched.state()).shared && !kept::sharing(launched.state()).leads => {
             return Ok(None);
         }
@@ -277,7 +285,7 @@ async fn connect(args: &Args, launched: &Launched, host: &Host) -> Result<Option
     let channels = blueprint
         .channels(kernel, launched.state(), args.listen.is_some())
         .await?;
-    host.set_channels(Some(Arc::new(Reached(channels.clone()))));
+    host.set_channels(Some(Arc::new(HostChannels(channels.clone()))));
     Ok(Some(channels))
 }
 
@@ -289,7 +297,7 @@ fn serving(broker: &str, options: &QueueOptions) -> String {
 
 /// How the agent is served by a queue; the names are the manifest's.
 #[cfg(any(feature = "nats", feature = "redis"))]
-fn queue(url: &Url, settings: &QueueDoor, launched: &Launched) -> Result<QueueOptions> {
+fn queue(url: &Url, settings: &QueueDoor, launched: &LaunchedAgentFactory) -> Result<QueueOptions> {
     let blueprint = launched.blueprint();
     let mut server = url.clone();
     if let Some(reference) = &settings.password_ref {

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clawk_manifest::model::Manifest;
-use clawk_server::Host;
+use clawk_server::AgentHost;
 use serde_json::Value;
 
-use super::doors::{Doors, public_hosts};
+use super::doors::{OpenDoors, public_hosts};
 use super::{Args, blueprint, reachable};
-use crate::compose::{Blueprint, Launched};
+use crate::compose::{LaunchedAgentFactory, ResolvedConfig};
 use crate::config::Settings;
 use crate::out;
 
@@ -22,9 +22,9 @@ const OF_A_RUN: [&str; 2] = ["channels", "approvals"];
 pub(super) async fn reload(
     args: &Args,
     config: Option<&Path>,
-    launched: Option<&Launched>,
-    host: &Host,
-    doors: &mut Doors,
+    launched: Option<&LaunchedAgentFactory>,
+    host: &AgentHost,
+    doors: &mut OpenDoors,
 ) {
     let told = match attempt(args, config, launched, host, doors).await {
         Ok(told) => format!("reloaded: {told}"),
@@ -40,9 +40,9 @@ pub(super) async fn reload(
 async fn attempt(
     args: &Args,
     config: Option<&Path>,
-    launched: Option<&Launched>,
-    host: &Host,
-    doors: &mut Doors,
+    launched: Option<&LaunchedAgentFactory>,
+    host: &AgentHost,
+    doors: &mut OpenDoors,
 ) -> Result<String> {
     let launched = launched.context("there is no manifest to read again: the agent came over the wire")?;
     let fresh = blueprint(args, config)
@@ -80,7 +80,7 @@ async fn attempt(
 ///
 /// # Errors
 /// Something is that only a start takes up.
-fn new_parts(running: &Blueprint, fresh: &Blueprint) -> Result<Vec<&'static str>> {
+fn new_parts(running: &ResolvedConfig, fresh: &ResolvedConfig) -> Result<Vec<&'static str>> {
     let tables = differing(&running.config.settings, &fresh.config.settings)?;
     if let Some(key) = tables.iter().find(|key| !OF_A_RUN.contains(&key.as_str())) {
         bail!("`{key}` in clawk.toml has changed; that takes effect at the next start");

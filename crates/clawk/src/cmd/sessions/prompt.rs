@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::kind;
-use clawk_kernel::ports::{InferRequest, Message, Recorded};
+use clawk_kernel::ports::{InferRequest, ModelMessage, RecordedEvent};
 use clawk_kernel::replay::{Prompt, prompts};
 use clawk_proto::Digest;
 use clawk_trace::chain::digest_of;
 use serde_json::{Value, json};
 
-use crate::cmd::trace::{Source, context_files, tape};
-use crate::out::{self, Format, Paint, block, one_line};
+use crate::cmd::trace::{TraceSource, context_files, tape};
+use crate::out::{self, Format, TerminalStyle, block, one_line};
 use crate::state;
 
 /// Bytes that a token is counted for.
@@ -26,15 +26,15 @@ pub(super) struct Args {
     session: String,
 
     /// Which turn, the first is 1; or several: `FIRST-LAST`. In JSON, several turns are one line each
-    #[arg(long, value_name = "N", value_parser = Turns::parse)]
-    turn: Turns,
+    #[arg(long, value_name = "N", value_parser = TurnRange::parse)]
+    turn: TurnRange,
 
     /// Which of a turn's questions to the model, the first is 1 [default: the last]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     step: Option<u32>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// How to print
     #[arg(long, value_enum, default_value_t)]
@@ -43,12 +43,12 @@ pub(super) struct Args {
 
 /// The turns that are printed.
 #[derive(Debug, Clone, Copy)]
-struct Turns {
+struct TurnRange {
     first: u32,
     last: u32,
 }
 
-impl Turns {
+impl TurnRange {
     fn parse(text: &str) -> Result<Self, String> {
         let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0); // silent-ok: the error below says what is wanted
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -62,7 +62,7 @@ impl Turns {
 }
 
 /// A part of the prompt.
-struct Part {
+struct PromptPart {
     kind: &'static str,
     source: String,
     text: String,
@@ -70,8 +70,8 @@ struct Part {
 
 /// Builds the prompt again and prints it.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let source = Source::state(&args.which.dir()?)?;
-    let Source::State(reader) = &source else {
+    let source = TraceSource::state(&args.which.dir()?)?;
+    let TraceSource::State(reader) = &source else {
         bail!("a trace file holds no contents");
     };
     let pick = source.pick(Some(&args.session))?;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .enable_time()
         .build()?;
     let asked = runtime.block_on(prompts(tape, folder.path()))?;
-    let record = Record {
+    let record = PromptRecord {
         session: session.to_string(),
         turns,
         searches,
@@ -99,14 +99,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// A session's record and what its models were asked, built again.
-struct Record {
+struct PromptRecord {
     session: String,
-    turns: Asked,
+    turns: TurnPrompts,
     searches: BTreeMap<String, Vec<Value>>,
     asked: HashMap<Digest, Prompt>,
 }
 
-impl Record {
+impl PromptRecord {
     fn print(&self, number: u32, args: &Args) -> Result<()> {
         let at = usize::try_from(number)? - 1;
         let (turn, hashes) = self.turns.get(at).with_context(|| {
@@ -143,7 +143,7 @@ impl Record {
             }
             Format::Human => {
                 if several {
-                    out::line(&Paint::stdout().bold(&format!("turn {number}")))?;
+                    out::line(&TerminalStyle::stdout().bold(&format!("turn {number}")))?;
                 }
                 people(&parts, hash)
             }
@@ -151,12 +151,12 @@ impl Record {
     }
 }
 
-type Asked = Vec<(String, Vec<Digest>)>;
+type TurnPrompts = Vec<(String, Vec<Digest>)>;
 
 /// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
 /// steps of a composite tool, are no turns of the conversation.
-fn record(events: &[Recorded]) -> (Asked, BTreeMap<String, Vec<Value>>) {
-    let mut turns: Asked = Vec::new();
+fn record(events: &[RecordedEvent]) -> (TurnPrompts, BTreeMap<String, Vec<Value>>) {
+    let mut turns: TurnPrompts = Vec::new();
     let mut searches = BTreeMap::new();
     let mut said = BTreeSet::new();
     for event in events {
@@ -186,7 +186,7 @@ fn record(events: &[Recorded]) -> (Asked, BTreeMap<String, Vec<Value>>) {
 }
 
 /// The prompt, cut where its parts meet.
-fn parts(request: &InferRequest) -> Vec<Part> {
+fn parts(request: &InferRequest) -> Vec<PromptPart> {
     let mut parts = Vec::new();
     let mut rest = request.system.as_str();
     let marks = [
@@ -212,7 +212,7 @@ fn parts(request: &InferRequest) -> Vec<Part> {
             .and_then(|rest| rest.split('"').next())
             .unwrap_or_default();
         let source = if *kind == "recalled" { "memory" } else { name };
-        parts.push(Part {
+        parts.push(PromptPart {
             kind,
             source: source.to_owned(),
             text: text.to_owned(),
@@ -221,7 +221,7 @@ fn parts(request: &InferRequest) -> Vec<Part> {
     }
     parts.insert(
         0,
-        Part {
+        PromptPart {
             kind: "system",
             source: "identity".to_owned(),
             text: own,
@@ -230,27 +230,31 @@ fn parts(request: &InferRequest) -> Vec<Part> {
     let last_user = request
         .messages
         .iter()
-        .rposition(|message| matches!(message, Message::User { .. }));
+        .rposition(|message| matches!(message, ModelMessage::User { .. }));
     for (at, message) in request.messages.iter().enumerate() {
         let (source, text) = match message {
-            Message::User { text, frame, .. } => ("user", clawk_kernel::join_frame(frame, text).into_owned()),
-            Message::Assistant { text, calls, .. } if calls.is_empty() => ("assistant", text.clone()),
-            Message::Assistant { .. } => ("assistant", serde_json::to_string(message).unwrap_or_default()), // silent-ok: plain members
-            Message::ToolResult { text, .. } => ("tool-result", text.clone()),
+            ModelMessage::User { text, frame, .. } => {
+                ("user", clawk_kernel::join_frame(frame, text).into_owned())
+            }
+            ModelMessage::Assistant { text, calls, .. } if calls.is_empty() => ("assistant", text.clone()),
+            ModelMessage::Assistant { .. } => {
+                ("assistant", serde_json::to_string(message).unwrap_or_default())
+            } // silent-ok: plain members
+            ModelMessage::ToolResult { text, .. } => ("tool-result", text.clone()),
         };
         let kind = match last_user {
             Some(last) if at == last => "message",
             Some(last) if at > last => "turn",
             _ => "history",
         };
-        parts.push(Part {
+        parts.push(PromptPart {
             kind,
             source: source.to_owned(),
             text,
         });
     }
     for tool in &request.tools {
-        parts.push(Part {
+        parts.push(PromptPart {
             kind: "tool",
             source: tool.name.clone(),
             text: serde_json::to_string(tool).unwrap_or_default(), // silent-ok: plain members
@@ -263,7 +267,7 @@ fn document(
     turn: u32,
     (session, hash): (&str, &Digest),
     request: &InferRequest,
-    (parts, searches): (&[Part], &[Value]),
+    (parts, searches): (&[PromptPart], &[Value]),
 ) -> Value {
     let parts = parts.iter().map(|part| {
         json!({
@@ -277,8 +281,8 @@ fn document(
     })
 }
 
-fn people(parts: &[Part], hash: &Digest) -> Result<()> {
-    let paint = Paint::stdout();
+fn people(parts: &[PromptPart], hash: &Digest) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     out::line(&paint.dim(&format!("as sent; the record's digest {hash} holds")))?;
     for part in parts {
         let tokens = part.text.len().div_ceil(TOKEN_BYTES);

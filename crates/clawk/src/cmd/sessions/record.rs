@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::Scan;
-use clawk_kernel::shown::{Call, Fold, KINDS, Outcome, TurnRecord};
+use clawk_kernel::ports::JournalScan;
+use clawk_kernel::shown::{CallOutcome, KINDS, RecordedCall, TurnRecord, TurnRecordFold};
 use serde_json::{Value, json};
 
-use crate::cmd::trace::Source;
-use crate::out::{self, Format, Paint, one_line};
+use crate::cmd::trace::TraceSource;
+use crate::out::{self, Format, TerminalStyle, one_line};
 use crate::state;
 
 /// Flags of `clawk sessions record`.
@@ -26,7 +26,7 @@ pub(super) struct Args {
     turn: Option<u32>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// How to print
     #[arg(long, value_enum, default_value_t)]
@@ -35,22 +35,22 @@ pub(super) struct Args {
 
 /// Prints the record of each turn that has ended.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let source = Source::state(&args.which.dir()?)?;
-    let Source::State(reader) = &source else {
+    let source = TraceSource::state(&args.which.dir()?)?;
+    let TraceSource::State(reader) = &source else {
         bail!("a trace file holds no contents");
     };
     let session = source
         .pick(Some(&args.session))?
         .session()
         .context("name one session")?;
-    let events = reader.recorded_events(&Scan {
+    let events = reader.recorded_events(&JournalScan {
         session: Some(session),
         kinds: KINDS,
         limit: usize::MAX,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     })?;
-    let mut fold = Fold::default();
+    let mut fold = TurnRecordFold::default();
     let turns: Vec<TurnRecord> = events.iter().filter_map(|event| fold.see(event)).collect();
     let wanted: Vec<(usize, &TurnRecord)> = (1..)
         .zip(&turns)
@@ -78,7 +78,7 @@ fn facts(number: usize, turn: &TurnRecord) -> Value {
 }
 
 fn people(number: usize, turn: &TurnRecord) -> Result<()> {
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let who = turn.sender.as_deref().map(one_line).unwrap_or_default();
     let when = turn.ended.map(|at| at.to_string()).unwrap_or_default();
     out::line(&format!(
@@ -94,12 +94,12 @@ fn people(number: usize, turn: &TurnRecord) -> Result<()> {
     Ok(())
 }
 
-fn print(call: &Call) -> Result<()> {
-    let paint = Paint::stdout();
+fn print(call: &RecordedCall) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let word = match call.outcome {
-        Outcome::Done | Outcome::Read => paint.green(call.outcome.name()),
-        Outcome::Denied | Outcome::Failed => paint.red(call.outcome.name()),
-        Outcome::Unknown => paint.yellow(call.outcome.name()),
+        CallOutcome::Done | CallOutcome::Read => paint.green(call.outcome.name()),
+        CallOutcome::Denied | CallOutcome::Failed => paint.red(call.outcome.name()),
+        CallOutcome::Unknown => paint.yellow(call.outcome.name()),
     };
     let rule = call
         .rule_id

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::time::{Clock as _, SystemClock};
-use clawk_kernel::{Door, Question};
+use clawk_kernel::{ApprovalQuestion, EntryPoint};
 use clawk_manifest::Manifest;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::{CallContext, ToolCallParams, ToolCallResult};
@@ -20,17 +20,17 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::compose;
-use crate::config::Outside;
-use crate::dry::Predictions;
-use crate::out::{self, Format, Paint};
+use crate::config::AllowOutsideArgs;
+use crate::dry::CallPredictions;
+use crate::out::{self, Format, TerminalStyle};
 use crate::terminal::can_ask;
 
 /// Flags of a run.
 #[derive(Debug, Default, clap::Args)]
-pub(super) struct Trial {
+pub(super) struct SkillTrialArgs {
     /// Run the skill with this input, a JSON object, by the agent's own model; `{}` where it needs none
     #[arg(long, value_name = "INPUT", value_parser = object)]
-    run: Option<Object>,
+    run: Option<SkillTrialInput>,
 
     /// Predict every call that would change something instead of doing it
     #[arg(long, requires = "run")]
@@ -45,13 +45,13 @@ pub(super) struct Trial {
     trust: bool,
 }
 
-type Object = Map<String, Value>;
+type SkillTrialInput = Map<String, Value>;
 
-fn object(text: &str) -> Result<Object, String> {
+fn object(text: &str) -> Result<SkillTrialInput, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not a JSON object: {error}"))
 }
 
-impl Trial {
+impl SkillTrialArgs {
     /// It is asked for.
     pub(super) const fn is_wanted(&self) -> bool {
         self.run.is_some()
@@ -89,9 +89,9 @@ pub(crate) fn with_trial(manifest: &mut Manifest, skill: &str) -> Result<()> {
 /// Runs it and says what came of it.
 pub(super) async fn run(
     claw: &Path,
-    (config, outside): (Option<&Path>, Outside),
+    (config, outside): (Option<&Path>, AllowOutsideArgs),
     skill: &str,
-    trial: &Trial,
+    trial: &SkillTrialArgs,
     format: Format,
 ) -> Result<ExitCode> {
     let input = trial.run.clone().unwrap_or_default();
@@ -101,14 +101,14 @@ pub(super) async fn run(
         state: trial.state.as_deref(),
         outside,
         trust: trial.trust,
-        dry: trial.dry_run.then(Predictions::default),
+        dry: trial.dry_run.then(CallPredictions::default),
         trial: Some(skill),
     };
     let agent = compose::agent(&request, None).await?;
     for note in &agent.notes {
         out::note(note);
     }
-    let session = agent.kernel.open(Door::Cli).await?;
+    let session = agent.kernel.open(EntryPoint::Cli).await?;
     let id = session.id;
     let context = CallContext {
         request_id: RequestId::from(SystemClock::default().uuid()),
@@ -151,13 +151,13 @@ pub(super) async fn run(
 }
 
 /// In a dry run nothing happens, so the answer is yes. Else a person answers elsewhere, or nobody does and the policy's silence counts.
-async fn answer(agent: &compose::Agent, question: &Question, dry: bool) {
+async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) {
     if dry {
         agent
             .kernel
             .answer(
                 &question.request_id,
-                clawk_kernel::Answer::Approve,
+                clawk_kernel::ApprovalAnswer::Approve,
                 None,
                 "dry run",
             )
@@ -175,7 +175,7 @@ async fn answer(agent: &compose::Agent, question: &Question, dry: bool) {
             .kernel
             .answer(
                 &question.request_id,
-                clawk_kernel::Answer::Deny,
+                clawk_kernel::ApprovalAnswer::Deny,
                 None,
                 "nobody is at a terminal",
             )
@@ -197,15 +197,15 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
         kind::ACTION_DENIED,
         kind::SKILL_FINISHED,
     ];
-    let scan = Scan {
+    let scan = JournalScan {
         session: Some(session),
         kinds,
         limit: usize::MAX,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let events = agent.journal.scan(scan).await?;
-    let read = |event: &Recorded| {
+    let read = |event: &RecordedEvent| {
         serde_json::from_str::<Value>(&event.payload_with_words()).context("an event can't be read")
     };
     let (mut calls, mut took) = (Vec::new(), Value::Null);
@@ -268,7 +268,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
     if format == Format::Json {
         return out::json(report);
     }
-    let paint = Paint::stdout();
+    let paint = TerminalStyle::stdout();
     let text = |key: &str| out::one_line(member(report, key)).to_string();
     let word = match report.get("ok") == Some(&Value::Bool(true)) {
         true => paint.green("ok   "),

@@ -6,7 +6,7 @@ use clawk_proto::RequestId;
 use clawk_proto::method::TaskStatus;
 use clawk_swarm::coord::{Member, RunResult};
 
-use crate::out::{self, Format, Paint};
+use crate::out::{self, Format, TerminalStyle};
 
 /// Members that one line of progress names.
 const NAMES: usize = 5;
@@ -17,7 +17,7 @@ pub(super) async fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
     let view = kernel.swarm().await.ok().flatten();
     let line = view.and_then(|view| progress(&view, run));
     if let Some(line) = line.filter(|line| line != told) {
-        out::note(&Paint::stderr().dim(&line));
+        out::note(&TerminalStyle::stderr().dim(&line));
         *told = line;
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
     if format == Format::Json {
         return out::json(result);
     }
-    let paint = Paint::stderr();
+    let paint = TerminalStyle::stderr();
     for answer in &result.answers {
         let why = answer
             .error

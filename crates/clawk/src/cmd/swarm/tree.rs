@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_proto::{RequestId, SessionId};
 use clawk_swarm::coord::derived;
 use serde::Serialize;
@@ -23,29 +23,29 @@ const MAX_INDENT: usize = 40;
 
 /// One task of the tree.
 #[derive(Debug, Default, Serialize)]
-struct Branch {
+struct TaskTreeBranch {
     task_id: String,
     member: String,
     host: String,
     session: Option<String>,
     status: String,
     events: Vec<Value>,
-    children: Vec<Branch>,
+    children: Vec<TaskTreeBranch>,
 }
 
 /// What is known of one task before it stands in the tree.
 #[derive(Debug, Default)]
-struct Known {
+struct TaskTreeEntry {
     parent: Option<String>,
-    branch: Branch,
+    branch: TaskTreeBranch,
     order: usize,
     attempts: u32,
 }
 
 /// What all records say, by task.
-type Tasks = BTreeMap<String, Known>;
+type TaskTreeIndex = BTreeMap<String, TaskTreeEntry>;
 
-fn told(event: &Recorded) -> Value {
+fn told(event: &RecordedEvent) -> Value {
     let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
     json!({
         "type": event.kind, "timestamp": event.at.to_string(), "session": event.session.to_string(),
@@ -84,9 +84,9 @@ pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -
 }
 
 /// The tasks of a state directory, each with the events of its session.
-fn of_state(state: &Path, host: &str) -> Result<Tasks> {
+fn of_state(state: &Path, host: &str) -> Result<TaskTreeIndex> {
     let reader = read_only(state)?;
-    let mut known = Tasks::new();
+    let mut known = TaskTreeIndex::new();
     each(&reader, |event| see(&mut known, host, told(event)))?;
     for of in known.values_mut() {
         let session = of.branch.session.as_ref();
@@ -99,10 +99,10 @@ fn of_state(state: &Path, host: &str) -> Result<Tasks> {
 }
 
 /// The same of an export.
-fn of_export(path: &Path, host: &str) -> Result<Tasks> {
+fn of_export(path: &Path, host: &str) -> Result<TaskTreeIndex> {
     let about = || format!("can't read `{}`", path.display());
     let text = std::fs::read_to_string(path).with_context(about)?;
-    let mut known = Tasks::new();
+    let mut known = TaskTreeIndex::new();
     let mut sessions: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let event: Value = serde_json::from_str(line).with_context(about)?;
@@ -130,7 +130,7 @@ fn of_export(path: &Path, host: &str) -> Result<Tasks> {
 }
 
 /// A try that another host knows as a task of its own stands below the task whose try it is.
-fn join(known: &mut Tasks) {
+fn join(known: &mut TaskTreeIndex) {
     let tries = known.iter().flat_map(|(id, of)| {
         let task = RequestId::parse(id).ok(); // silent-ok: what has no such id was sent nowhere
         let tries = task.into_iter().flat_map(|task| {
@@ -146,7 +146,7 @@ fn join(known: &mut Tasks) {
     }
 }
 
-fn see(known: &mut Tasks, host: &str, told: Value) {
+fn see(known: &mut TaskTreeIndex, host: &str, told: Value) {
     let text = |name: &str| {
         let payload = told.get("payload")?;
         payload.get(name).and_then(Value::as_str).map(str::to_owned)
@@ -176,11 +176,11 @@ fn see(known: &mut Tasks, host: &str, told: Value) {
     of.branch.events.push(told);
 }
 
-fn events(reader: &Reader, session: SessionId) -> Result<Vec<Value>> {
-    let mut scan = Scan {
+fn events(reader: &StateDirReader, session: SessionId) -> Result<Vec<Value>> {
+    let mut scan = JournalScan {
         session: Some(session),
         limit: 1000,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut all = Vec::new();
     loop {
@@ -198,9 +198,9 @@ fn when(event: &Value) -> &str {
 }
 
 /// A task with all below it. Each is taken once, so that a record that names itself as its parent ends, too.
-fn built(known: &mut BTreeMap<String, Known>, task: &str) -> Branch {
+fn built(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBranch {
     let Some(own) = known.remove(task) else {
-        return Branch::default();
+        return TaskTreeBranch::default();
     };
     let mut below: Vec<(usize, String)> = known
         .iter()
@@ -251,7 +251,7 @@ fn about(event: &Value) -> String {
     }
 }
 
-fn print(branch: &Branch, depth: usize) -> Result<()> {
+fn print(branch: &TaskTreeBranch, depth: usize) -> Result<()> {
     let indent = "  ".repeat(depth.min(MAX_INDENT));
     let member = if branch.member.is_empty() {
         "the swarm"

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clawk_trace::diff::{Change, Compatibility, Difference, Significance};
+use clawk_trace::diff::{DifferenceKind, DifferenceSignificance, TraceCompatibility, TraceDifference};
 use clawk_trace::{Diff, diff};
 use serde::Serialize;
 
-use super::source::{Source, pages};
-use crate::out::{self, Format, Paint, one_line};
+use super::source::{TraceSource, pages};
+use crate::out::{self, Format, TerminalStyle, one_line};
 use crate::state;
 
 /// A diff holds both traces in memory; more than this is refused.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     b: String,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Print at most this many differences, major ones first; 0 prints all [default: 100 for people, 0 as JSON]
     #[arg(long, value_name = "N")]
@@ -56,19 +56,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         0 => usize::MAX,
         most => most,
     };
-    let shown = Shown::of(found, most);
+    let shown = TraceDiffReport::of(found, most);
     match args.format {
         Format::Json => out::json(&shown)?,
         Format::Human => human(&shown)?,
     }
     Ok(match compatibility {
-        Compatibility::Identical | Compatibility::SemanticallyEquivalent => ExitCode::SUCCESS,
-        Compatibility::Incompatible => ExitCode::FAILURE,
+        TraceCompatibility::Identical | TraceCompatibility::SemanticallyEquivalent => ExitCode::SUCCESS,
+        TraceCompatibility::Incompatible => ExitCode::FAILURE,
     })
 }
 
 /// A trace as JSON Lines: of a file, of standard input, or of a session in an agent's state.
-fn text(name: &str, which: &state::Which) -> Result<String> {
+fn text(name: &str, which: &state::StateSelector) -> Result<String> {
     let path = Path::new(name);
     let is_session = name == "last" || name.parse::<clawk_proto::SessionId>().is_ok();
     if is_session && !path.exists() {
@@ -90,10 +90,10 @@ fn text(name: &str, which: &state::Which) -> Result<String> {
     Ok(text)
 }
 
-fn session(name: &str, which: &state::Which) -> Result<String> {
-    let source = Source::state(&which.dir()?)?;
+fn session(name: &str, which: &state::StateSelector) -> Result<String> {
+    let source = TraceSource::state(&which.dir()?)?;
     let pick = source.pick(Some(name))?;
-    let Source::State(reader) = &source else {
+    let TraceSource::State(reader) = &source else {
         bail!("`{name}` is not a session");
     };
     let mut text = String::new();
@@ -110,9 +110,9 @@ fn session(name: &str, which: &state::Which) -> Result<String> {
 
 /// What is printed: the differences within the limit, and what lies beyond it.
 #[derive(Debug, Serialize)]
-struct Shown {
-    compatibility: Compatibility,
-    differences: Vec<Difference>,
+struct TraceDiffReport {
+    compatibility: TraceCompatibility,
+    differences: Vec<TraceDifference>,
     /// Only where a limit left something out.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<LeftOut>,
@@ -128,17 +128,17 @@ struct LeftOut {
     differences: usize,
     major: usize,
     minor: usize,
-    by_type: BTreeMap<Change, usize>,
+    by_type: BTreeMap<DifferenceKind, usize>,
 }
 
 impl LeftOut {
-    fn of(differences: &[Difference]) -> Self {
+    fn of(differences: &[TraceDifference]) -> Self {
         let mut out = Self::default();
         for difference in differences {
             out.differences += 1;
             match difference.significance {
-                Significance::Major => out.major += 1,
-                Significance::Minor => out.minor += 1,
+                DifferenceSignificance::Major => out.major += 1,
+                DifferenceSignificance::Minor => out.minor += 1,
             }
             *out.by_type.entry(difference.change).or_default() += 1;
         }
@@ -146,14 +146,14 @@ impl LeftOut {
     }
 }
 
-impl Shown {
+impl TraceDiffReport {
     fn of(diff: Diff, most: usize) -> Self {
         let mut differences = diff.differences;
         let all = LeftOut::of(&differences);
         let mut left_out = None;
         if differences.len() > most {
             // What matters first; otherwise the order of the first trace, in which everything stands without a limit.
-            differences.sort_by_key(|difference| difference.significance == Significance::Minor);
+            differences.sort_by_key(|difference| difference.significance == DifferenceSignificance::Minor);
             left_out = Some(LeftOut::of(differences.get(most..).unwrap_or_default()));
             differences.truncate(most);
         }
@@ -167,18 +167,18 @@ impl Shown {
     }
 }
 
-fn human(shown: &Shown) -> Result<()> {
-    let paint = Paint::stdout();
+fn human(shown: &TraceDiffReport) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let verdict = match shown.compatibility {
-        Compatibility::Identical => paint.green("identical"),
-        Compatibility::SemanticallyEquivalent => paint.green("semantically equivalent"),
-        Compatibility::Incompatible => paint.red("INCOMPATIBLE"),
+        TraceCompatibility::Identical => paint.green("identical"),
+        TraceCompatibility::SemanticallyEquivalent => paint.green("semantically equivalent"),
+        TraceCompatibility::Incompatible => paint.red("INCOMPATIBLE"),
     };
-    let Shown { major, minor, .. } = shown;
+    let TraceDiffReport { major, minor, .. } = shown;
     out::line(&format!("{verdict}  {major} major, {minor} minor differences"))?;
     // What matters first.
-    let mut sorted: Vec<&Difference> = shown.differences.iter().collect();
-    sorted.sort_by_key(|d| d.significance == Significance::Minor);
+    let mut sorted: Vec<&TraceDifference> = shown.differences.iter().collect();
+    sorted.sort_by_key(|d| d.significance == DifferenceSignificance::Minor);
     for difference in sorted {
         out::line(&format!("  {}", line(difference)))?;
     }
@@ -198,18 +198,18 @@ fn human(shown: &Shown) -> Result<()> {
     Ok(())
 }
 
-const fn word(change: Change) -> &'static str {
+const fn word(change: DifferenceKind) -> &'static str {
     match change {
-        Change::ValueChanged => "with another value",
-        Change::TypeChanged => "with another type",
-        Change::Added => "members added",
-        Change::Removed => "members removed",
-        Change::EventAdded => "events added",
-        Change::EventRemoved => "events removed",
+        DifferenceKind::ValueChanged => "with another value",
+        DifferenceKind::TypeChanged => "with another type",
+        DifferenceKind::Added => "members added",
+        DifferenceKind::Removed => "members removed",
+        DifferenceKind::EventAdded => "events added",
+        DifferenceKind::EventRemoved => "events removed",
     }
 }
 
-fn line(difference: &Difference) -> String {
+fn line(difference: &TraceDifference) -> String {
     let path = one_line(&difference.path);
     let short = |value: &Option<serde_json::Value>| {
         let text = value.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -223,10 +223,10 @@ fn line(difference: &Difference) -> String {
         one_line(name.and_then(|name| name.as_str()).unwrap_or("event")).clone()
     };
     match difference.change {
-        Change::ValueChanged | Change::TypeChanged => format!("~ {path}: {before} → {after}"),
-        Change::Added => format!("+ {path}: {after}"),
-        Change::Removed => format!("- {path}: {before}"),
-        Change::EventAdded => format!("+ {path}: {} (of the second trace)", kind(&difference.after)),
-        Change::EventRemoved => format!("- {path}: {}", kind(&difference.before)),
+        DifferenceKind::ValueChanged | DifferenceKind::TypeChanged => format!("~ {path}: {before} → {after}"),
+        DifferenceKind::Added => format!("+ {path}: {after}"),
+        DifferenceKind::Removed => format!("- {path}: {before}"),
+        DifferenceKind::EventAdded => format!("+ {path}: {} (of the second trace)", kind(&difference.after)),
+        DifferenceKind::EventRemoved => format!("- {path}: {}", kind(&difference.before)),
     }
 }

@@ -13,17 +13,17 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clawk_proto::{Digest, SessionId};
 use clawk_trace::canonical::payload_of;
-use clawk_trace::{Chain, Draft, Scratch};
+use clawk_trace::{Draft, HashBuffer, SessionChain};
 use serde_json::{Map, Value, json};
 
-use super::source::{Pick, Source, lines, pages, parse};
+use super::source::{SessionSelection, TraceSource, lines, pages, parse};
 
 /// The prefix of event types that are ours.
 const OURS: &str = "ckp.";
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(super) enum As {
+pub(super) enum TraceExportFormat {
     /// JSON Lines: the record itself
     #[default]
     Jsonl,
@@ -35,16 +35,20 @@ pub(super) enum As {
 
 /// Where to and how.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How<'a> {
+pub(super) struct TraceExportOptions<'a> {
     pub(super) output: Option<&'a Path>,
     pub(super) strict: bool,
-    pub(super) form: As,
+    pub(super) form: TraceExportFormat,
     /// A collector, instead of a file.
     pub(super) endpoint: Option<&'a str>,
 }
 
-pub(super) fn run(source: &Source, pick: Pick, how: How<'_>) -> Result<ExitCode> {
-    if how.strict && how.form != As::Jsonl {
+pub(super) fn run(
+    source: &TraceSource,
+    pick: SessionSelection,
+    how: TraceExportOptions<'_>,
+) -> Result<ExitCode> {
+    if how.strict && how.form != TraceExportFormat::Jsonl {
         bail!("`--strict` goes with JSON Lines");
     }
     if let Some(endpoint) = how.endpoint {
@@ -70,14 +74,19 @@ pub(super) fn run(source: &Source, pick: Pick, how: How<'_>) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(source: &Source, pick: Pick, how: How<'_>, mut out: impl Write) -> Result<()> {
+fn write(
+    source: &TraceSource,
+    pick: SessionSelection,
+    how: TraceExportOptions<'_>,
+    mut out: impl Write,
+) -> Result<()> {
     match how.form {
-        As::Jsonl => {}
-        As::Otlp => {
+        TraceExportFormat::Jsonl => {}
+        TraceExportFormat::Otlp => {
             serde_json::to_writer(&mut out, &otlp::document(&otlp::spans(source, pick)?))?;
             return Ok(out.flush()?);
         }
-        As::Html => {
+        TraceExportFormat::Html => {
             let report = super::verify::report(source, pick)?;
             out.write_all(html::page(source, pick, &report)?.as_bytes())?;
             return Ok(out.flush()?);
@@ -87,14 +96,14 @@ fn write(source: &Source, pick: Pick, how: How<'_>, mut out: impl Write) -> Resu
         rechained(source, pick, &mut out)?;
     } else {
         match source {
-            Source::State(reader) => {
+            TraceSource::State(reader) => {
                 pages(reader, pick, 0, |stored| {
                     serde_json::to_writer(&mut out, &stored.event)?;
                     Ok(out.write_all(b"\n")?)
                 })?;
             }
             // As it was written: re-serialising could change what was hashed.
-            Source::File(path) => lines(path, |_, line| {
+            TraceSource::File(path) => lines(path, |_, line| {
                 if pick.takes(parse(line)?.session_id) {
                     out.write_all(line)?;
                     out.write_all(b"\n")?;
@@ -113,8 +122,8 @@ struct LeftOut {
     head: Option<Digest>,
 }
 
-fn rechained(source: &Source, pick: Pick, out: &mut impl Write) -> Result<()> {
-    if matches!(source, Source::File(path) if path.as_os_str() == "-") {
+fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write) -> Result<()> {
+    if matches!(source, TraceSource::File(path) if path.as_os_str() == "-") {
         bail!("`--strict` reads the trace twice; give a file instead of standard input");
     }
     // The first event says what was left out, so it has to be known before.
@@ -125,15 +134,15 @@ fn rechained(source: &Source, pick: Pick, out: &mut impl Write) -> Result<()> {
         of_session.head = Some(event.event_hash);
         Ok(())
     })?;
-    let mut chains: HashMap<SessionId, Chain> = HashMap::new();
-    let mut scratch = Scratch::default();
+    let mut chains: HashMap<SessionId, SessionChain> = HashMap::new();
+    let mut scratch = HashBuffer::default();
     source.each(pick, |mut event| {
         if event.event_type.starts_with(OURS) {
             return Ok(());
         }
         let chain = chains
             .entry(event.session_id)
-            .or_insert_with(|| Chain::new(event.session_id, event.trace_id));
+            .or_insert_with(|| SessionChain::new(event.session_id, event.trace_id));
         if chain.next_sequence == 0 {
             note(&mut event.payload, left_out.get(&event.session_id));
         }

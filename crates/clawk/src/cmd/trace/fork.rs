@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Filter, Reader};
+use crate::state::kept::{Filter, StateDirReader};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ForkPoint;
 
-use super::source::{Pick, Source};
-use crate::cmd::run::{self, Approve};
-use crate::config::Outside;
+use super::source::{SessionSelection, TraceSource};
+use crate::cmd::run::{self, ApproveMode};
+use crate::config::AllowOutsideArgs;
 
 /// Flags of `clawk trace fork`.
 #[derive(Debug, clap::Args)]
@@ -31,15 +31,15 @@ pub(super) struct Args {
     message: Option<String>,
 
     /// How clawk answers questions whether a call may run
-    #[arg(long, value_enum, default_value_t = Approve::Ask)]
-    approve: Approve,
+    #[arg(long, value_enum, default_value_t = ApproveMode::Ask)]
+    approve: ApproveMode,
 
     /// State directory; default `$XDG_STATE_HOME/clawk/<agent>`
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 }
 
 pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
@@ -64,11 +64,11 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 
 /// The step, as it stands in the journal.
 fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
-    let source = Source::state(state)?;
-    let Pick::One(session) = source.pick(Some(session))? else {
+    let source = TraceSource::state(state)?;
+    let SessionSelection::One(session) = source.pick(Some(session))? else {
         bail!("say which session");
     };
-    let reader = Reader::open(state)?;
+    let reader = StateDirReader::open(state)?;
     let report = reader.verify(Some(session))?;
     if !report.valid {
         bail!(

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::out::{self, Format};
 use crate::state;
 
-pub(super) fn run(which: &state::Which, heads: bool, format: Format) -> Result<ExitCode> {
+pub(super) fn run(which: &state::StateSelector, heads: bool, format: Format) -> Result<ExitCode> {
     let dir = which.dir()?;
     let reader = read_only(&dir)?;
     if heads {

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::state::kept::{Erase, Options, StateDir, StateError};
+use crate::state::kept::{ErasureSelection, Options, StateDir, StateError};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::time::SystemClock;
 use clawk_proto::{Digest, SessionId};
 use serde_json::json;
 
-use super::source::{Pick, Source};
+use super::source::{SessionSelection, TraceSource};
 use crate::out::{self, Format};
 use crate::{compose, state};
 
@@ -16,7 +16,7 @@ use crate::{compose, state};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// The session: its id, or `last`
     #[arg(long, value_name = "ID")]
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
     }
     let dir = args.which.dir()?;
-    let Pick::One(session) = Source::state(&dir)?.pick(Some(&args.session))? else {
+    let SessionSelection::One(session) = TraceSource::state(&dir)?.pick(Some(&args.session))? else {
         bail!("say which session");
     };
     let what = what(args, session)?;
@@ -108,14 +108,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-fn what(args: &Args, session: SessionId) -> Result<Erase> {
+fn what(args: &Args, session: SessionId) -> Result<ErasureSelection> {
     Ok(match (args.event, &args.digest) {
-        (Some(sequence), _) => Erase::Event(session, sequence),
+        (Some(sequence), _) => ErasureSelection::Event(session, sequence),
         (None, Some(text)) => {
             let digest = Digest::from_hex(text)
                 .with_context(|| format!("`--digest` takes 64 hex digits, not `{text}`"))?;
-            Erase::Digest(session, digest)
+            ErasureSelection::Digest(session, digest)
         }
-        (None, None) => Erase::Session(session),
+        (None, None) => ErasureSelection::Session(session),
     })
 }

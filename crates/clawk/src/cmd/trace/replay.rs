@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_carp::Atlas;
-use clawk_kernel::replay::{Replayed, replay};
+use clawk_kernel::replay::{ReplayResult, replay};
 use clawk_proto::SessionId;
 use serde_json::{Value, json};
 
-use super::source::{Pick, Source};
+use super::source::{SessionSelection, TraceSource};
 use crate::cmd::policy::what_if;
-use crate::config::Outside;
-use crate::out::{self, Format, Paint};
+use crate::config::AllowOutsideArgs;
+use crate::out::{self, Format, TerminalStyle};
 use crate::state;
 
 /// Flags of `clawk trace replay`.
@@ -28,7 +28,7 @@ pub(super) struct Args {
     file: Option<PathBuf>,
 
     #[command(flatten)]
-    which: state::Which,
+    which: state::StateSelector,
 
     /// Only this session: its id, or `last` [default: every session with a message or a call]
     #[arg(long, value_name = "ID")]
@@ -59,7 +59,7 @@ pub(super) struct Args {
     with_manifest: Option<PathBuf>,
 
     #[command(flatten)]
-    outside: Outside,
+    outside: AllowOutsideArgs,
 
     /// Output format
     #[arg(long, value_enum, default_value_t)]
@@ -68,7 +68,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if !args.with_policy.is_empty() || args.with_manifest.is_some() {
-        let asked = what_if::Query {
+        let asked = what_if::WhatIfQuery {
             policies: &args.with_policy,
             manifest: args.with_manifest.as_deref(),
             trace: args.file.as_deref(),
@@ -80,8 +80,8 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
         return what_if::run(&asked, config, args.format);
     }
     let source = match &args.file {
-        Some(file) => Source::file(file.clone()),
-        None => Source::state(&args.which.dir()?)?,
+        Some(file) => TraceSource::file(file.clone()),
+        None => TraceSource::state(&args.which.dir()?)?,
     };
     let pick = source.pick(args.session.as_deref())?;
     holds(&source, pick)?;
@@ -132,18 +132,21 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// Where contents lie.
-fn contents(args: &Args, source: &Source) -> Result<Option<Reader>> {
+fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateDirReader>> {
     Ok(match source {
-        Source::State(reader) => Some(read_only(reader.state())?),
-        Source::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
+        TraceSource::State(reader) => Some(read_only(reader.state())?),
+        TraceSource::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
             Some(read_only(args.which.dir()?)?)
         }
-        Source::File(_) => None,
+        TraceSource::File(_) => None,
     })
 }
 
 /// What each of so many times comes to.
-fn repeated(times: u32, again: impl Fn() -> Result<carp::Again>) -> Result<carp::Again> {
+fn repeated(
+    times: u32,
+    again: impl Fn() -> Result<carp::CarpReplayReport>,
+) -> Result<carp::CarpReplayReport> {
     let first = again()?;
     for n in 2..=times {
         if again()? != first {
@@ -156,10 +159,10 @@ fn repeated(times: u32, again: impl Fn() -> Result<carp::Again>) -> Result<carp:
 }
 
 /// A record that does not hold is not replayed.
-pub(in crate::cmd) fn holds(source: &Source, pick: Pick) -> Result<()> {
+pub(in crate::cmd) fn holds(source: &TraceSource, pick: SessionSelection) -> Result<()> {
     let report = match source {
-        Source::State(reader) => reader.verify(pick.session())?,
-        Source::File(path) => clawk_trace::verify(super::source::open(path)?)?,
+        TraceSource::State(reader) => reader.verify(pick.session())?,
+        TraceSource::File(path) => clawk_trace::verify(super::source::open(path)?)?,
     };
     if let Some(fault) = &report.fault {
         bail!(
@@ -173,13 +176,13 @@ pub(in crate::cmd) fn holds(source: &Source, pick: Pick) -> Result<()> {
 
 fn of_session(
     runtime: &tokio::runtime::Runtime,
-    source: &Source,
-    reader: &Reader,
+    source: &TraceSource,
+    reader: &StateDirReader,
     session: SessionId,
     atlases: &[Arc<Atlas>],
     times: u32,
-) -> Result<Replayed> {
-    let mut first: Option<Replayed> = None;
+) -> Result<ReplayResult> {
+    let mut first: Option<ReplayResult> = None;
     for n in 1..=times {
         let tape = tapes::tape(source, reader, session, atlases)?;
         let folder = tapes::context_files(&tape)?;
@@ -197,7 +200,11 @@ fn of_session(
     first.context("nothing was replayed")
 }
 
-fn answer(replayed: &[Replayed], resolved: Option<&carp::Again>, args: &Args) -> Result<ExitCode> {
+fn answer(
+    replayed: &[ReplayResult],
+    resolved: Option<&carp::CarpReplayReport>,
+    args: &Args,
+) -> Result<ExitCode> {
     let diverged = replayed.iter().filter(|one| one.divergence.is_some()).count();
     let differences = resolved.map_or(0, |again| again.differences.len());
     match args.format {
@@ -211,7 +218,7 @@ fn answer(replayed: &[Replayed], resolved: Option<&carp::Again>, args: &Args) ->
             out::json(&value)?;
         }
         Format::Human => {
-            let paint = Paint::stdout();
+            let paint = TerminalStyle::stdout();
             for one in replayed {
                 match &one.divergence {
                     None => out::line(&format!(

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::state::kept::{Filter, Reader, StoredEvent, read_only};
+use crate::state::kept::{Filter, StateDirReader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_proto::SessionId;
 use clawk_proto::trace::{SealedEvent, TraceEvent};
@@ -15,12 +15,12 @@ const PAGE: usize = 1000;
 
 /// All sessions, or one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cmd) enum Pick {
+pub(in crate::cmd) enum SessionSelection {
     All,
     One(SessionId),
 }
 
-impl Pick {
+impl SessionSelection {
     pub(in crate::cmd) const fn session(self) -> Option<SessionId> {
         match self {
             Self::All => None,
@@ -35,12 +35,12 @@ impl Pick {
 
 /// A record to read.
 #[derive(Debug)]
-pub(in crate::cmd) enum Source {
-    State(Box<Reader>),
+pub(in crate::cmd) enum TraceSource {
+    State(Box<StateDirReader>),
     File(PathBuf),
 }
 
-impl Source {
+impl TraceSource {
     pub(in crate::cmd) fn state(dir: &Path) -> Result<Self> {
         Ok(Self::State(Box::new(read_only(dir)?)))
     }
@@ -50,19 +50,21 @@ impl Source {
     }
 
     /// What `--session` means here.
-    pub(in crate::cmd) fn pick(&self, session: Option<&str>) -> Result<Pick> {
-        let Some(text) = session else { return Ok(Pick::All) };
+    pub(in crate::cmd) fn pick(&self, session: Option<&str>) -> Result<SessionSelection> {
+        let Some(text) = session else {
+            return Ok(SessionSelection::All);
+        };
         if text != "last" {
             let id = text
                 .parse()
                 .with_context(|| format!("`--session` takes an id or `last`, not `{text}`"))?;
-            return Ok(Pick::One(id));
+            return Ok(SessionSelection::One(id));
         }
         let last = match self {
             Self::State(reader) => last_conversation(reader)?,
             Self::File(_) => {
                 let (mut last, mut runtime) = (None, None);
-                self.each(Pick::All, |event| {
+                self.each(SessionSelection::All, |event| {
                     if event.sequence == 0 && event.payload.get("door").is_some_and(|door| door == RUNTIME) {
                         runtime = Some(event.session_id);
                     }
@@ -74,13 +76,13 @@ impl Source {
                 last
             }
         };
-        Ok(Pick::One(last.context("there are no sessions yet")?))
+        Ok(SessionSelection::One(last.context("there are no sessions yet")?))
     }
 
     /// Every event in order.
     pub(in crate::cmd) fn each(
         &self,
-        pick: Pick,
+        pick: SessionSelection,
         mut take: impl FnMut(TraceEvent) -> Result<()>,
     ) -> Result<()> {
         match self {
@@ -97,11 +99,11 @@ impl Source {
     }
 }
 
-impl Source {
+impl TraceSource {
     /// Every event in order, as people read it. A file holds no contents, so codes stand where words were.
     pub(in crate::cmd) fn each_with_words(
         &self,
-        pick: Pick,
+        pick: SessionSelection,
         mut take: impl FnMut(TraceEvent) -> Result<()>,
     ) -> Result<()> {
         match self {
@@ -117,7 +119,7 @@ const RUNTIME: &str = "runtime";
 const LOOK_BACK: usize = 64;
 
 /// The latest session that somebody spoke or called in: each run ends with its lifecycle's own chain.
-fn last_conversation(reader: &Reader) -> Result<Option<SessionId>> {
+fn last_conversation(reader: &StateDirReader) -> Result<Option<SessionId>> {
     let sessions = reader.sessions(LOOK_BACK)?;
     for row in &sessions {
         let filter = Filter {
@@ -136,8 +138,8 @@ fn last_conversation(reader: &Reader) -> Result<Option<SessionId>> {
 
 /// Every stored event behind `after`; answers the last row.
 pub(super) fn pages(
-    reader: &Reader,
-    pick: Pick,
+    reader: &StateDirReader,
+    pick: SessionSelection,
     after: u64,
     mut take: impl FnMut(&StoredEvent) -> Result<()>,
 ) -> Result<u64> {
@@ -219,7 +221,7 @@ pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
 }
 
 /// An event as people read it: with the words that its content holds, where the state has them and they can be opened.
-pub(in crate::cmd) fn with_words(reader: &Reader, mut event: TraceEvent) -> TraceEvent {
+pub(in crate::cmd) fn with_words(reader: &StateDirReader, mut event: TraceEvent) -> TraceEvent {
     if let Some(hash) = clawk_kernel::words_hash(&event.payload) {
         // silent-ok: without the key, or after an erasure, the code stays
         let content = reader.content(hash).ok().flatten();

@@ -5,44 +5,44 @@ use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 use anyhow::{Result, bail};
 use clawk_proto::trace::TraceEvent;
 use clawk_trace::MAX_LINE_BYTES;
 
-use super::Lines;
-use super::source::{Pick, Source, open, pages, parse, whole, with_words};
+use super::EventLinePrinter;
+use super::source::{SessionSelection, TraceSource, open, pages, parse, whole, with_words};
 use crate::out::Format;
 
 /// How often a follower looks for more.
 const POLL: Duration = Duration::from_millis(200);
 
 pub(super) fn run(
-    source: &Source,
-    pick: Pick,
+    source: &TraceSource,
+    pick: SessionSelection,
     count: usize,
     follow: bool,
     format: Format,
 ) -> Result<ExitCode> {
-    let mut printer = Printer {
-        lines: Lines::new(),
+    let mut printer = TailPrinter {
+        lines: EventLinePrinter::new(),
         format,
     };
     match source {
-        Source::State(reader) => state(reader, pick, count, follow, &mut printer)?,
-        Source::File(path) => file(&mut open(path)?, pick, count, follow, &mut printer)?,
+        TraceSource::State(reader) => state(reader, pick, count, follow, &mut printer)?,
+        TraceSource::File(path) => file(&mut open(path)?, pick, count, follow, &mut printer)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-struct Printer {
-    lines: Lines,
+struct TailPrinter {
+    lines: EventLinePrinter,
     format: Format,
 }
 
-impl Printer {
+impl TailPrinter {
     /// As it is printed: JSON is the record itself.
-    fn of_state(&self, reader: &Reader, event: TraceEvent) -> TraceEvent {
+    fn of_state(&self, reader: &StateDirReader, event: TraceEvent) -> TraceEvent {
         match self.format {
             Format::Human => with_words(reader, event),
             Format::Json => event,
@@ -59,13 +59,19 @@ impl Printer {
     }
 }
 
-fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut Printer) -> Result<()> {
+fn state(
+    reader: &StateDirReader,
+    pick: SessionSelection,
+    count: usize,
+    follow: bool,
+    printer: &mut TailPrinter,
+) -> Result<()> {
     // Rows of all sessions are dense; those of one are not, so all of its events pass by.
     let after = match pick {
-        Pick::All => reader
+        SessionSelection::All => reader
             .last_row()?
             .saturating_sub(u64::try_from(count).unwrap_or(u64::MAX)),
-        Pick::One(_) => 0,
+        SessionSelection::One(_) => 0,
     };
     let mut latest = VecDeque::new();
     let mut row = pages(reader, pick, after, |stored| {
@@ -93,10 +99,10 @@ fn state(reader: &Reader, pick: Pick, count: usize, follow: bool, printer: &mut 
 
 fn file(
     reader: &mut impl BufRead,
-    pick: Pick,
+    pick: SessionSelection,
     count: usize,
     follow: bool,
-    printer: &mut Printer,
+    printer: &mut TailPrinter,
 ) -> Result<()> {
     let mut latest = VecDeque::new();
     let mut line = Vec::new();

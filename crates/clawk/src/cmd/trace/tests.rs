@@ -4,7 +4,7 @@ use crate::state::kept::{Options, StateDir};
 use clap::Parser;
 #[cfg(not(feature = "postgres"))]
 use clawk_kernel::ports::Journal as _;
-use clawk_kernel::ports::{Batch, Entry};
+use clawk_kernel::ports::{Batch, JournalEntry};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
@@ -38,7 +38,7 @@ async fn state(path: &Path) -> StateDir {
         "session.ended",
     ];
     for (n, kind) in (0..).zip(kinds) {
-        let entry = Entry {
+        let entry = JournalEntry {
             session: SessionId(id(1)),
             event_id: id(100 + n),
             span: id(2),
@@ -160,7 +160,7 @@ async fn two_traces_are_compared_by_meaning() {
 
 #[tokio::test]
 async fn a_record_that_was_cut_off_is_found_out_by_a_checkpoint() {
-    use clawk_trace::checkpoint::{Signer, Statement};
+    use clawk_trace::checkpoint::{CheckpointStatement, TraceSigner};
 
     let dir = tempfile::tempdir().unwrap();
     let state = state(&dir.path().join("state")).await;
@@ -169,8 +169,8 @@ async fn a_record_that_was_cut_off_is_found_out_by_a_checkpoint() {
     assert_eq!(outcome(&["export", "--state", from, "-o", to]), DONE);
     let text = std::fs::read_to_string(&file).unwrap();
     let last: clawk_proto::trace::TraceEvent = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    let signer = Signer::from_seed(&[1; 32]);
-    let checkpoint = signer.sign(Statement {
+    let signer = TraceSigner::from_seed(&[1; 32]);
+    let checkpoint = signer.sign(CheckpointStatement {
         session_id: last.session_id,
         events: 5,
         head: last.event_hash,

@@ -3,48 +3,53 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::state::kept::{Contents, Reader};
+use crate::state::kept::{ContentInventory, StateDirReader};
 use anyhow::{Context, Result, bail};
-use clawk_trace::checkpoint::{CheckpointError, PublicKey, Vouched, Witness};
+use clawk_trace::checkpoint::{CheckpointCoverage, CheckpointError, CheckpointVerifier, PublicKey};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
-use clawk_trace::{FaultKind, Report};
+use clawk_trace::{FaultKind, VerificationReport};
 use serde::Serialize;
 
-use super::source::{Pick, Source, lines, open};
-use crate::out::{self, Format, Paint};
+use super::source::{SessionSelection, TraceSource, lines, open};
+use crate::out::{self, Format, TerminalStyle};
 
 /// What signatures are held against the trace: the public key's file, and the checkpoints' file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Signed<'a> {
+pub(super) struct SignatureFiles<'a> {
     pub(super) key: Option<&'a Path>,
     pub(super) checkpoints: Option<&'a Path>,
 }
 
 /// The report of the chains, with what else was looked at.
 #[derive(Debug, Serialize)]
-struct Findings {
+struct VerifyFindings {
     #[serde(flatten)]
-    report: Report,
+    report: VerificationReport,
     /// What signatures vouch for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    signed: Option<Vouched>,
+    signed: Option<CheckpointCoverage>,
     /// Of a state directory: the bytes that events refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    contents: Option<Contents>,
+    contents: Option<ContentInventory>,
     /// Of a state directory: what else is wrong with it. A start refuses it, too, or would lose something.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
 
-pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Format) -> Result<ExitCode> {
+pub(super) fn run(
+    source: &TraceSource,
+    pick: SessionSelection,
+    signed: SignatureFiles<'_>,
+    format: Format,
+) -> Result<ExitCode> {
     let witness = witness(source, pick, signed)?;
     let mut report = report(source, pick)?;
     // "Valid" must never mean "not there".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
     }
-    if let (Source::File(path), true, 0) = (source, report.valid, report.event_count) {
+    if let (TraceSource::File(path), true, 0) = (source, report.valid, report.event_count) {
         bail!(
             "there is no event in `{}`: nothing is proved by it",
             path.display()
@@ -59,17 +64,17 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
         witness.judge(&mut report);
     }
     let contents = match source {
-        Source::State(reader) => Some(reader.contents(pick.session())?),
-        Source::File(_) => None,
+        TraceSource::State(reader) => Some(reader.contents(pick.session())?),
+        TraceSource::File(_) => None,
     };
     let problems = match source {
-        Source::State(reader) => problems(reader)?,
-        Source::File(_) => Vec::new(),
+        TraceSource::State(reader) => problems(reader)?,
+        TraceSource::File(_) => Vec::new(),
     };
     // One truth for the JSON, the text and the exit code.
     report.valid &= problems.is_empty();
     let whole = report.valid;
-    let findings = Findings {
+    let findings = VerifyFindings {
         report,
         signed: vouched,
         contents,
@@ -91,7 +96,7 @@ pub(super) fn run(source: &Source, pick: Pick, signed: Signed<'_>, format: Forma
 
 /// What is wrong with a state directory beside its chains: what a start would refuse, projections that don't fit the events, and
 /// contents that are lost or changed.
-pub(in crate::cmd) fn problems(reader: &Reader) -> Result<Vec<String>> {
+pub(in crate::cmd) fn problems(reader: &StateDirReader) -> Result<Vec<String>> {
     let key = crate::state::kept::public_key(reader.state())?;
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
     problems.extend(reader.projections(None)?);
@@ -112,28 +117,32 @@ pub(in crate::cmd) fn problems(reader: &Reader) -> Result<Vec<String>> {
 }
 
 /// Whether the chains hold.
-pub(super) fn report(source: &Source, pick: Pick) -> Result<Report> {
+pub(super) fn report(source: &TraceSource, pick: SessionSelection) -> Result<VerificationReport> {
     Ok(match source {
-        Source::State(reader) => reader.verify(pick.session())?,
-        Source::File(path) => match pick {
-            Pick::All => clawk_trace::verify(open(path)?)?,
-            Pick::One(_) => one_session(path, pick)?,
+        TraceSource::State(reader) => reader.verify(pick.session())?,
+        TraceSource::File(path) => match pick {
+            SessionSelection::All => clawk_trace::verify(open(path)?)?,
+            SessionSelection::One(_) => one_session(path, pick)?,
         },
     })
 }
 
 /// The signatures to hold the trace against. A state directory's own heads count with its own key when nothing is named: that
 /// finds out whoever could not sign; what finds out everybody is a key and heads kept elsewhere.
-fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Witness>> {
-    if signed.checkpoints.is_some() && matches!(source, Source::File(path) if path.as_os_str() == "-") {
+fn witness(
+    source: &TraceSource,
+    pick: SessionSelection,
+    signed: SignatureFiles<'_>,
+) -> Result<Option<CheckpointVerifier>> {
+    if signed.checkpoints.is_some() && matches!(source, TraceSource::File(path) if path.as_os_str() == "-") {
         bail!("`--checkpoints` reads the trace twice; give a file instead of standard input");
     }
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("can't read `{}`", path.display()))
     };
     let own = match source {
-        Source::State(reader) => crate::state::kept::public_key(reader.state())?,
-        Source::File(_) => None,
+        TraceSource::State(reader) => crate::state::kept::public_key(reader.state())?,
+        TraceSource::File(_) => None,
     };
     let key = match signed.key {
         Some(path) => Some(PublicKey::parse(&read(path)?).with_context(|| format!("`{}`", path.display()))?),
@@ -141,11 +150,11 @@ fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Wit
     };
     let text = match (signed.checkpoints, source) {
         (Some(path), _) => read(path)?,
-        (None, Source::State(reader)) => reader.heads()?,
-        (None, Source::File(_)) if signed.key.is_some() => {
+        (None, TraceSource::State(reader)) => reader.heads()?,
+        (None, TraceSource::File(_)) if signed.key.is_some() => {
             bail!("`--key` takes `--checkpoints FILE` with it, but for a state directory, which has its own");
         }
-        (None, Source::File(_)) => return Ok(None),
+        (None, TraceSource::File(_)) => return Ok(None),
     };
     let Some(key) = key else {
         if signed.checkpoints.is_some() || !text.is_empty() {
@@ -162,7 +171,9 @@ fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Wit
         || "the state's own heads".to_owned(),
         |path| format!("`{}`", path.display()),
     );
-    match Witness::new(&text, &key, pick == Pick::All, |session| pick.takes(session)) {
+    match CheckpointVerifier::new(&text, &key, pick == SessionSelection::All, |session| {
+        pick.takes(session)
+    }) {
         // One session may be too young for a head of its own.
         Err(CheckpointError::Empty) if !asked => Ok(None),
         other => Ok(Some(other.context(place)?)),
@@ -170,8 +181,8 @@ fn witness(source: &Source, pick: Pick, signed: Signed<'_>) -> Result<Option<Wit
 }
 
 /// Signatures and contents, a line each.
-fn beside(findings: &Findings) -> Result<()> {
-    let paint = Paint::stdout();
+fn beside(findings: &VerifyFindings) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let held = findings.report.fault.is_none() && findings.problems.is_empty();
     if let Some(vouched) = findings.signed.as_ref().filter(|_| held) {
         let covered = match vouched.events {
@@ -221,7 +232,7 @@ fn beside(findings: &Findings) -> Result<()> {
 }
 
 /// One session of a file. A line that can't be read may belong to it, so it counts.
-fn one_session(path: &Path, pick: Pick) -> Result<Report> {
+fn one_session(path: &Path, pick: SessionSelection) -> Result<VerificationReport> {
     let mut verifier = Verifier::default();
     lines(path, |number, line| {
         let other = std::str::from_utf8(line)
@@ -237,8 +248,8 @@ fn one_session(path: &Path, pick: Pick) -> Result<Report> {
     Ok(verifier.finish())
 }
 
-fn human(source: &Source, report: &Report) -> Result<()> {
-    let paint = Paint::stdout();
+fn human(source: &TraceSource, report: &VerificationReport) -> Result<()> {
+    let paint = TerminalStyle::stdout();
     let sessions = match report.sessions.len() {
         1 => "1 session".to_owned(),
         count => format!("{count} sessions"),
@@ -272,8 +283,8 @@ fn human(source: &Source, report: &Report) -> Result<()> {
         out::one_line(&fault.detail)
     ))?;
     let place = match source {
-        Source::File(_) => format!("line {}", fault.line),
-        Source::State(_) => format!("row {}", fault.line),
+        TraceSource::File(_) => format!("line {}", fault.line),
+        TraceSource::State(_) => format!("row {}", fault.line),
     };
     out::line(&format!(
         "  event {} ({place}) of {}",

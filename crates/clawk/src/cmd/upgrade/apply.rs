@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clawk_manifest::Manifest;
-use clawk_server::{Client, ControlError};
+use clawk_server::{ControlClient, ControlError};
 use serde_json::json;
 
-use super::{Args, New, judged as judged_manifest};
+use super::{Args, UpgradeCandidate, judged as judged_manifest};
 use crate::config::Config;
 
 /// How long the agent may take to end its turns and to be back.
@@ -21,13 +21,13 @@ const BEFORE: &str = ".before";
 
 /// What was replaced.
 #[derive(Debug, Default)]
-pub(super) struct Applied {
+pub(super) struct AppliedUpgrade {
     pub(super) replaced: Vec<PathBuf>,
 }
 
 /// What became of the agent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Live {
+pub(super) enum RestartOutcome {
     /// None runs.
     NotRunning,
     /// It runs again.
@@ -38,7 +38,7 @@ pub(super) enum Live {
     TakenBack,
 }
 
-impl Live {
+impl RestartOutcome {
     pub(super) const fn is_well(&self) -> bool {
         matches!(self, Self::NotRunning | Self::Restarted)
     }
@@ -73,11 +73,11 @@ impl Live {
 /// A file can't be written, or the new manifest means something else in the old one's place.
 pub(super) fn apply(
     args: &Args,
-    new: &New<'_>,
+    new: &UpgradeCandidate<'_>,
     judged: Option<&Manifest>,
     config: &Config,
-) -> Result<Applied> {
-    let mut applied = Applied::default();
+) -> Result<AppliedUpgrade> {
+    let mut applied = AppliedUpgrade::default();
     if let (Some(path), Some(judged)) = (new.manifest, judged) {
         let place = args.manifest.canonicalize()?;
         replace(path, &place, |fresh| means_the_same(fresh, judged, config))?;
@@ -147,8 +147,8 @@ fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Res
 ///
 /// # Errors
 /// The old files can't be put back.
-pub(super) async fn restart(state: &Path, applied: &Applied) -> Result<Live> {
-    let asked = match Client::connect(state).await {
+pub(super) async fn restart(state: &Path, applied: &AppliedUpgrade) -> Result<RestartOutcome> {
+    let asked = match ControlClient::connect(state).await {
         Ok(mut client) => client.ask("clawk.restart", &json!({})).await,
         Err(error) => Err(error),
     };
@@ -158,23 +158,23 @@ pub(super) async fn restart(state: &Path, applied: &Applied) -> Result<Live> {
             let until = Instant::now() + BACK;
             while Instant::now() < until {
                 tokio::time::sleep(LOOK).await;
-                let Ok(mut client) = Client::connect(state).await else {
+                let Ok(mut client) = ControlClient::connect(state).await else {
                     continue; // silent-ok: it is between its end and its start
                 };
                 let status = client.ask("clawk.restart.status", &json!({})).await;
                 // silent-ok: as above
                 if status.is_ok_and(|status| status.get("run").cloned() != before) {
-                    return Ok(Live::Restarted);
+                    return Ok(RestartOutcome::Restarted);
                 }
             }
             for place in &applied.replaced {
                 fs::rename(beside(place, BEFORE), place)
                     .with_context(|| format!("`{}` can't be put back", place.display()))?;
             }
-            Ok(Live::TakenBack)
+            Ok(RestartOutcome::TakenBack)
         }
-        Err(ControlError::NotRunning { .. }) => Ok(Live::NotRunning),
-        Err(ControlError::Refused(refused)) => Ok(Live::Stays(refused.message)),
-        Err(error) => Ok(Live::Stays(error.to_string())),
+        Err(ControlError::NotRunning { .. }) => Ok(RestartOutcome::NotRunning),
+        Err(ControlError::Refused(refused)) => Ok(RestartOutcome::Stays(refused.message)),
+        Err(error) => Ok(RestartOutcome::Stays(error.to_string())),
     }
 }

@@ -6,32 +6,32 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clawk_kernel::kind;
 use clawk_kernel::ports::Executor;
-use clawk_kernel::replay::{Shadow, Shadowed, Tape, ToolFacts, shadow};
+use clawk_kernel::replay::{ReplayTape, SessionShadowReport, ShadowAgent, ToolFacts, shadow};
 use clawk_manifest::Manifest;
 use clawk_manifest::model::Tool;
 use clawk_proto::SessionId;
 use clawk_tools::builtin;
 use serde_json::json;
 
-use super::{Found, NotReplayed};
+use super::{NotReplayed, UpgradeReport};
 use crate::cmd::trace::replay::{holds, tapes};
-use crate::cmd::trace::source::{Pick, Source};
+use crate::cmd::trace::source::{SessionSelection, TraceSource};
 use crate::config::{Config, Settings};
-use crate::state::kept::{Reader, read_only};
+use crate::state::kept::{StateDirReader, read_only};
 
 /// The record, and which of its sessions are played.
-pub(super) struct Record {
-    source: Source,
-    reader: Reader,
+pub(super) struct ReplayedRecord {
+    source: TraceSource,
+    reader: StateDirReader,
     sessions: Vec<SessionId>,
 }
 
-impl Record {
+impl ReplayedRecord {
     /// # Errors
     /// The record can't be read, does not hold, or nobody spoke or called in it.
     pub(super) fn open(state: &Path, last: usize) -> Result<Self> {
-        let source = Source::state(state)?;
-        holds(&source, Pick::All)?;
+        let source = TraceSource::state(state)?;
+        holds(&source, SessionSelection::All)?;
         let mut sessions = candidates(&source)?;
         if sessions.is_empty() {
             bail!(
@@ -51,8 +51,8 @@ impl Record {
     ///
     /// # Errors
     /// The record can't be read. A session that can't be replayed is named instead.
-    pub(super) async fn again(&self, manifest: Option<&Manifest>, config: &Config) -> Result<Found> {
-        let mut found = Found::default();
+    pub(super) async fn again(&self, manifest: Option<&Manifest>, config: &Config) -> Result<UpgradeReport> {
+        let mut found = UpgradeReport::default();
         for session in &self.sessions {
             match self.one(*session, manifest, &config.settings).await {
                 Ok(one) => found.take(one),
@@ -70,11 +70,11 @@ impl Record {
         session: SessionId,
         manifest: Option<&Manifest>,
         settings: &Settings,
-    ) -> Result<Shadowed> {
+    ) -> Result<SessionShadowReport> {
         let tape = tapes::tape(&self.source, &self.reader, session, &[])?;
         let Some(manifest) = manifest else {
             let folder = tapes::context_files(&tape)?;
-            return Ok(shadow(tape, folder.path(), Shadow::default()).await?);
+            return Ok(shadow(tape, folder.path(), ShadowAgent::default()).await?);
         };
         let new = other(manifest, &tape, settings);
         Ok(shadow(tape, &manifest.dir, new).await?)
@@ -82,9 +82,9 @@ impl Record {
 }
 
 /// Sessions of an agent in which somebody spoke or called, in order of appearance. A fork is its source's, and has no replay of its own.
-fn candidates(source: &Source) -> Result<Vec<SessionId>> {
+fn candidates(source: &TraceSource) -> Result<Vec<SessionId>> {
     let (mut own, mut found) = (BTreeSet::new(), Vec::new());
-    source.each(Pick::All, |event| {
+    source.each(SessionSelection::All, |event| {
         let session = event.session_id;
         let payload = &event.payload;
         if event.sequence == 0 && payload.contains_key("door") && !payload.contains_key("fork") {
@@ -106,7 +106,7 @@ fn candidates(source: &Source) -> Result<Vec<SessionId>> {
 }
 
 /// The new manifest in place of the tape's, with what this program knows of its tools.
-fn other(manifest: &Manifest, tape: &Tape, settings: &Settings) -> Shadow {
+fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowAgent {
     let mut tools = BTreeMap::new();
     let mut built_in = BTreeSet::new();
     for tool in &manifest.tools {
@@ -124,7 +124,7 @@ fn other(manifest: &Manifest, tape: &Tape, settings: &Settings) -> Shadow {
             let before = old.tools.iter().find(|before| before.name == tool.name);
             before.is_none_or(|before| before.sandbox_ref == tool.sandbox_ref)
         });
-    Shadow {
+    ShadowAgent {
         manifest: Some(Box::new(manifest.clone())),
         tools,
         checks: (!same).then_some((builtin::preflight as _, built_in)),
@@ -141,7 +141,7 @@ fn is_built_in(tool: &Tool, settings: &Settings) -> bool {
 }
 
 /// What stands for a tool's own description; `None`: the recorded one does.
-fn facts(tool: &Tool, ours: bool, tape: &Tape) -> Option<ToolFacts> {
+fn facts(tool: &Tool, ours: bool, tape: &ReplayTape) -> Option<ToolFacts> {
     let known = builtin::describe(&tool.name).filter(|_| ours);
     if let Some(known) = known {
         let category = known

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, bail};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
-use super::{Args, Found};
+use super::{Args, UpgradeReport};
 use crate::out;
-use crate::state::server::Server;
+use crate::state::server::StateServer;
 use clawk_secrets::env;
 
 /// How long a replay of one session may take there, at most; and the longest answer, bytes.
@@ -29,7 +29,7 @@ pub(super) async fn asked(
     args: &Args,
     (manifest, config): (Option<&Path>, Option<&Path>),
     state: &Path,
-) -> Result<Found> {
+) -> Result<UpgradeReport> {
     let program = std::path::absolute(program)?;
     let mut command = command(&program);
     command.arg("upgrade").arg(&args.manifest).arg("--recorded");
@@ -48,7 +48,7 @@ pub(super) async fn asked(
     for name in PASSED {
         command.envs(env::path(name).map(|value| (name, value)));
     }
-    if let Some(server) = Server::of(state)? {
+    if let Some(server) = StateServer::of(state)? {
         let name = server.password.as_str();
         command.envs(env::path(name).map(|value| (name, value)));
     }
@@ -70,7 +70,7 @@ pub(super) async fn asked(
     told.with_context(|| format!("`{}` can't be used as a shadow", program.display()))
 }
 
-async fn answer(mut command: Command) -> Result<Found> {
+async fn answer(mut command: Command) -> Result<UpgradeReport> {
     let mut child = command.spawn().context("it can't be started")?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (said, errors) = tokio::join!(read(stdout), read(stderr));

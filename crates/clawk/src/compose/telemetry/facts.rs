@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use clawk_events::Event;
 use clawk_events::payload::{MemoryRecalled, ProviderCompleted, ProviderFailed};
 use clawk_kernel::kind;
-use clawk_kernel::ports::Recorded;
+use clawk_kernel::ports::RecordedEvent;
 use clawk_manifest::Manifest;
 use clawk_proto::Digest;
-use clawk_telemetry::{Called, Fact, Inferred, Label, Trouble, What};
+use clawk_telemetry::{ErrorFact, InferenceFact, Label, TelemetryFact, TelemetryFactKind, ToolCallFact};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -92,14 +92,14 @@ pub(super) const KINDS: &[&str] = &[
 
 /// The names that may be told.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Names {
+pub(super) struct DeclaredNames {
     declared: BTreeSet<String>,
     tools: BTreeSet<String>,
     /// The model of each provider.
     models: BTreeMap<String, String>,
 }
 
-impl Names {
+impl DeclaredNames {
     pub(super) fn of(manifest: &Manifest) -> Self {
         let tools = manifest.tools.iter().map(|tool| &tool.name);
         let skills = manifest.skills.iter().map(|skill| &skill.name);
@@ -153,7 +153,7 @@ fn id_of(text: &str) -> Option<Uuid> {
 
 /// The fact that an event tells, if it is one of telemetry's. An event that can't be read counts as a trouble of its own and is
 /// logged: its numbers are in no sum.
-pub(super) fn of(event: &Recorded, names: &mut Names) -> Option<Fact> {
+pub(super) fn of(event: &RecordedEvent, names: &mut DeclaredNames) -> Option<TelemetryFact> {
     let read = match Event::read(&event.kind, &event.payload) {
         Ok(read) => read,
         Err(error) => {
@@ -169,8 +169,8 @@ pub(super) fn of(event: &Recorded, names: &mut Names) -> Option<Fact> {
     Some(fact_of(event, what(&read, names)?))
 }
 
-fn fact_of(event: &Recorded, what: What) -> Fact {
-    Fact {
+fn fact_of(event: &RecordedEvent, what: TelemetryFactKind) -> TelemetryFact {
+    TelemetryFact {
         at_us: event.at.0,
         session: event.session.0,
         sequence: event.sequence,
@@ -178,42 +178,44 @@ fn fact_of(event: &Recorded, what: What) -> Fact {
     }
 }
 
-fn unreadable() -> What {
-    What::Trouble(Trouble {
+fn unreadable() -> TelemetryFactKind {
+    TelemetryFactKind::Trouble(ErrorFact {
         kind: Label::declared(UNREADABLE),
         turn: None,
     })
 }
 
 #[expect(clippy::too_many_lines, reason = "one arm for each type of event")]
-fn what(event: &Event, names: &Names) -> Option<What> {
+fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
     let trouble = |turn| {
-        What::Trouble(Trouble {
+        TelemetryFactKind::Trouble(ErrorFact {
             kind: Label::declared(event.kind()),
             turn,
         })
     };
     Some(match event {
-        Event::LifecycleChanged(change) => What::Lifecycle {
+        Event::LifecycleChanged(change) => TelemetryFactKind::Lifecycle {
             from: Label::one_of(&change.from, STATES),
             to: Label::one_of(&change.to, STATES),
         },
-        Event::MessageAccepted(message) => What::TurnBegan {
+        Event::MessageAccepted(message) => TelemetryFactKind::TurnBegan {
             turn: message.message_id,
             task: message.task_id.value().and_then(|task| task_digest(task)),
         },
-        Event::MessageAnswered(answer) => What::TurnEnded {
+        Event::MessageAnswered(answer) => TelemetryFactKind::TurnEnded {
             turn: answer.message_id,
             duration_ms: answer.duration_ms,
             tokens: (answer.input_tokens, answer.output_tokens),
         },
-        Event::ProviderCompleted(completed) => What::Inferred(completed_inference(completed, names)),
-        Event::ProviderFailed(failed) => What::Inferred(failed_inference(failed, names)),
-        Event::ActionRequested(request) => What::CallWanted {
+        Event::ProviderCompleted(completed) => {
+            TelemetryFactKind::Inferred(completed_inference(completed, names))
+        }
+        Event::ProviderFailed(failed) => TelemetryFactKind::Inferred(failed_inference(failed, names)),
+        Event::ActionRequested(request) => TelemetryFactKind::CallWanted {
             request: id_of(&request.request_id)?,
             arguments: request.parameters_hash,
         },
-        Event::ActionDenied(denied) => What::Called(Called {
+        Event::ActionDenied(denied) => TelemetryFactKind::Called(ToolCallFact {
             request: id_of(&denied.request_id)?,
             turn: denied.turn,
             tool: names.label(&denied.action_id),
@@ -222,7 +224,7 @@ fn what(event: &Event, names: &Names) -> Option<What> {
             result: Some(denied.result_hash),
             fault: Some(Label::declared("denied")),
         }),
-        Event::ActionExecuted(executed) => What::Called(Called {
+        Event::ActionExecuted(executed) => TelemetryFactKind::Called(ToolCallFact {
             request: id_of(&executed.request_id)?,
             turn: executed.turn,
             tool: names.label(&executed.action_id),
@@ -231,7 +233,7 @@ fn what(event: &Event, names: &Names) -> Option<What> {
             result: Some(executed.result_hash),
             fault: executed.is_error.then(|| Label::declared("tool_error")),
         }),
-        Event::ActionFailed(failed) => What::Called(Called {
+        Event::ActionFailed(failed) => TelemetryFactKind::Called(ToolCallFact {
             request: id_of(&failed.request_id)?,
             turn: failed.turn,
             tool: names.label(&failed.action_id),
@@ -243,7 +245,7 @@ fn what(event: &Event, names: &Names) -> Option<What> {
         Event::SkillInvoked(skill) => skill_fact(names, "invoked", &skill.skill, skill.turn),
         Event::SkillRepaired(skill) => skill_fact(names, "repaired", &skill.skill, skill.turn),
         Event::SkillFinished(skill) => skill_fact(names, "finished", &skill.skill, skill.turn),
-        Event::WorldModelPlanned(planned) => What::Planned {
+        Event::WorldModelPlanned(planned) => TelemetryFactKind::Planned {
             skill: names.label(&planned.skill),
             world_model: names.label(&planned.world_model),
             candidates: planned.candidates,
@@ -252,14 +254,14 @@ fn what(event: &Event, names: &Names) -> Option<What> {
                 .saturating_add(u64::from(planned.fallback.is_some())),
             turn: planned.turn,
         },
-        Event::WorldModelCompared(compared) => What::Compared {
+        Event::WorldModelCompared(compared) => TelemetryFactKind::Compared {
             skill: names.label(&compared.skill),
             world_model: names.label(&compared.world_model),
             error_permille: compared.error_permille,
             turn: Some(compared.turn),
         },
         Event::MemoryStored(stored) => memory_fact(names, "stored", &stored.store, stored.count),
-        Event::MemoryQueried(queried) => What::Memory {
+        Event::MemoryQueried(queried) => TelemetryFactKind::Memory {
             op: "queried",
             store: names.label(&queried.store),
             count: queried.found,
@@ -373,12 +375,12 @@ fn what(event: &Event, names: &Names) -> Option<What> {
     })
 }
 
-fn inference_model(provider: &str, names: &Names) -> Label {
+fn inference_model(provider: &str, names: &DeclaredNames) -> Label {
     Label::declared(names.models.get(provider).map_or(Label::OTHER, String::as_str))
 }
 
-fn completed_inference(completed: &ProviderCompleted, names: &Names) -> Inferred {
-    Inferred {
+fn completed_inference(completed: &ProviderCompleted, names: &DeclaredNames) -> InferenceFact {
+    InferenceFact {
         inference: completed.inference_id,
         attempt: completed.attempt.into(),
         turn: completed.turn,
@@ -392,8 +394,8 @@ fn completed_inference(completed: &ProviderCompleted, names: &Names) -> Inferred
     }
 }
 
-fn failed_inference(failed: &ProviderFailed, names: &Names) -> Inferred {
-    Inferred {
+fn failed_inference(failed: &ProviderFailed, names: &DeclaredNames) -> InferenceFact {
+    InferenceFact {
         inference: failed.inference_id,
         attempt: failed.attempt.into(),
         turn: failed.turn,
@@ -407,16 +409,16 @@ fn failed_inference(failed: &ProviderFailed, names: &Names) -> Inferred {
     }
 }
 
-fn skill_fact(names: &Names, op: &'static str, skill: &str, turn: Uuid) -> What {
-    What::Skill {
+fn skill_fact(names: &DeclaredNames, op: &'static str, skill: &str, turn: Uuid) -> TelemetryFactKind {
+    TelemetryFactKind::Skill {
         op,
         skill: names.label(skill),
         turn: Some(turn),
     }
 }
 
-fn memory_fact(names: &Names, op: &'static str, store: &str, count: u64) -> What {
-    What::Memory {
+fn memory_fact(names: &DeclaredNames, op: &'static str, store: &str, count: u64) -> TelemetryFactKind {
+    TelemetryFactKind::Memory {
         op,
         store: names.label(store),
         count,
@@ -426,7 +428,7 @@ fn memory_fact(names: &Names, op: &'static str, store: &str, count: u64) -> What
 }
 
 /// One recall asks several stores; it is a hit if one of them found something.
-fn recalled_fact(names: &Names, recalled: &MemoryRecalled) -> What {
+fn recalled_fact(names: &DeclaredNames, recalled: &MemoryRecalled) -> TelemetryFactKind {
     let count = recalled
         .searches
         .iter()
@@ -436,7 +438,7 @@ fn recalled_fact(names: &Names, recalled: &MemoryRecalled) -> What {
         [one] => one.store.as_str(),
         _ => "",
     };
-    What::Memory {
+    TelemetryFactKind::Memory {
         op: "recalled",
         store: names.label(store),
         count: u64::try_from(count).unwrap_or(u64::MAX),
@@ -455,8 +457,8 @@ struct SwarmStep<'a> {
 }
 
 impl SwarmStep<'_> {
-    fn fact(&self, kind: &str, names: &Names) -> What {
-        What::Swarm {
+    fn fact(&self, kind: &str, names: &DeclaredNames) -> TelemetryFactKind {
+        TelemetryFactKind::Swarm {
             op: Label::declared(kind.rsplit('.').next().unwrap_or_default()),
             member: self.member.map(|member| names.label(member)),
             task: self.task.and_then(task_digest),

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clawk_egress::{Client, Deadlines, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Url};
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Journal, Scan};
+use clawk_kernel::ports::{Journal, JournalScan};
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_manifest::Manifest;
-use clawk_manifest::model::{Exporter as Declared, ExporterType, Metrics};
-use clawk_secrets::Resolver;
+use clawk_manifest::model::{Exporter as Declared, ExporterType, MetricSettings};
+use clawk_secrets::SecretResolver;
 use clawk_telemetry::{
-    Assembler, Batch, FileSink, HttpSink, Item, Label, Meter, Point, Resource, Sink, SqliteSink, Wanted,
+    Batch, ExporterMetrics, FileSink, HttpSink, Label, MetricPoint, SqliteSink, TelemetryAssembler,
+    TelemetryRecord, TelemetryResource, TelemetrySelection, TelemetrySink,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::written;
-use facts::Names;
+use facts::DeclaredNames;
 
 /// The folder of the state that holds what each exporter has delivered, and files with a relative `path`.
 const FOLDER: &str = "telemetry";
@@ -54,7 +55,7 @@ pub(crate) struct Cursor {
     /// Since when metrics count, microseconds since the epoch.
     since_us: i64,
     /// What was counted up to that row.
-    points: Vec<Point>,
+    points: Vec<MetricPoint>,
     /// Batches that the receiver refused for good.
     refused: u64,
     /// Why nothing is delivered now.
@@ -65,14 +66,14 @@ pub(crate) struct Cursor {
 #[derive(Debug)]
 pub(crate) struct Exporter {
     name: String,
-    wanted: Wanted,
-    metrics: Metrics,
-    resource: Resource,
-    names: Names,
+    wanted: TelemetrySelection,
+    metrics: MetricSettings,
+    resource: TelemetryResource,
+    names: DeclaredNames,
     journal: Arc<dyn Journal>,
     file: PathBuf,
-    sink: Arc<Sink>,
-    auth: Option<(Resolver, String)>,
+    sink: Arc<TelemetrySink>,
+    auth: Option<(SecretResolver, String)>,
     max_size: usize,
     interval: Duration,
     clock: SystemClock,
@@ -87,13 +88,13 @@ pub(crate) fn of(
     is_wired: bool,
     state: &Path,
     journal: &Arc<dyn Journal>,
-    resolver: &Resolver,
+    resolver: &SecretResolver,
 ) -> Result<Vec<Exporter>> {
     let Some(telemetry) = &manifest.telemetry else {
         return Ok(Vec::new());
     };
     let agent = &manifest.metadata.name;
-    let wanted = Wanted::of(telemetry, agent);
+    let wanted = TelemetrySelection::of(telemetry, agent);
     if wanted.is_off() {
         return Ok(Vec::new());
     }
@@ -111,10 +112,10 @@ pub(crate) fn of(
                 name,
                 wanted: wanted.clone(),
                 metrics: telemetry.metrics.clone(),
-                resource: Resource {
+                resource: TelemetryResource {
                     agent: Label::declared(agent),
                 },
-                names: Names::of(manifest),
+                names: DeclaredNames::of(manifest),
                 journal: Arc::clone(journal),
                 sink: Arc::new(sink),
                 auth: secret.map(|secret| (resolver.clone(), secret)),
@@ -126,7 +127,12 @@ pub(crate) fn of(
         .collect()
 }
 
-fn sink(declared: &Declared, is_wired: bool, folder: &Path, resolver: &Resolver) -> Result<Sink> {
+fn sink(
+    declared: &Declared,
+    is_wired: bool,
+    folder: &Path,
+    resolver: &SecretResolver,
+) -> Result<TelemetrySink> {
     let path = || -> Result<PathBuf> {
         let path = Path::new(declared.path.as_deref().unwrap_or_default());
         let plain = path
@@ -152,35 +158,35 @@ fn sink(declared: &Declared, is_wired: bool, folder: &Path, resolver: &Resolver)
             .unwrap_or_default()
             .parse()
             .map_err(|_| anyhow::anyhow!("`endpoint` is not a valid address"))?;
-        let deadlines = Deadlines {
+        let deadlines = ClientDeadlines {
             connect_ms: 3_000,
             first_byte_ms: 10_000,
             idle_ms: 5_000,
             total_ms: 15_000,
         };
-        let client = Client::for_provider(&endpoint, resolver.env(), deadlines, MAX_ANSWER_BYTES)?;
+        let client = EgressClient::for_provider(&endpoint, resolver.env(), deadlines, MAX_ANSWER_BYTES)?;
         Ok(HttpSink { endpoint, client })
     };
     Ok(match declared.kind {
-        ExporterType::Otlp => Sink::Otlp(http()?),
-        ExporterType::Webhook => Sink::Webhook(http()?),
-        ExporterType::File => Sink::File(FileSink {
+        ExporterType::Otlp => TelemetrySink::Otlp(http()?),
+        ExporterType::Webhook => TelemetrySink::Webhook(http()?),
+        ExporterType::File => TelemetrySink::File(FileSink {
             path: path()?,
             max_bytes: MAX_FILE_BYTES,
             kept: KEPT_FILES,
         }),
-        ExporterType::Sqlite => Sink::Sqlite(SqliteSink { path: path()? }),
-        ExporterType::Console => Sink::Console,
+        ExporterType::Sqlite => TelemetrySink::Sqlite(SqliteSink { path: path()? }),
+        ExporterType::Console => TelemetrySink::Console,
     })
 }
 
 /// What waits to be delivered.
 #[derive(Debug)]
-struct Work {
-    assembler: Assembler,
-    meter: Meter,
+struct PendingExport {
+    assembler: TelemetryAssembler,
+    meter: ExporterMetrics,
     cursor: Cursor,
-    items: Vec<Item>,
+    items: Vec<TelemetryRecord>,
     counted: bool,
     /// Since when something waits.
     since: Option<Instant>,
@@ -249,25 +255,25 @@ impl Exporter {
         }
     }
 
-    async fn begin(&mut self) -> Work {
+    async fn begin(&mut self) -> PendingExport {
         // silent-ok: without a cursor, all of the journal is delivered: twice rather than never
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
         let mut cursor: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as said
         if cursor.since_us == 0 {
             cursor.since_us = self.clock.now().0;
         }
-        let known = Scan {
+        let known = JournalScan {
             kinds: &[kind::TOOL_DESCRIBED],
             limit: 1000,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         // silent-ok: the names of tools that can't be read now are `other`
         for event in self.journal.scan(known).await.unwrap_or_default() {
             let _fact = facts::of(&event, &mut self.names);
         }
-        Work {
-            assembler: Assembler::new(self.wanted.clone()),
-            meter: Meter::new(self.metrics.clone(), cursor.points.clone()),
+        PendingExport {
+            assembler: TelemetryAssembler::new(self.wanted.clone()),
+            meter: ExporterMetrics::new(self.metrics.clone(), cursor.points.clone()),
             cursor,
             items: Vec::new(),
             counted: false,
@@ -278,15 +284,15 @@ impl Exporter {
     }
 
     /// Reads on and delivers if it is time; whether there may be more at once.
-    async fn step(&mut self, work: &mut Work, ends: bool) -> Result<bool> {
+    async fn step(&mut self, work: &mut PendingExport, ends: bool) -> Result<bool> {
         let room = self.max_size.saturating_sub(work.items.len());
         let mut read = 0;
         if room > 0 {
-            let scan = Scan {
+            let scan = JournalScan {
                 after_row: work.cursor.row,
                 limit: room.min(1000),
                 kinds: facts::KINDS,
-                ..Scan::default()
+                ..JournalScan::default()
             };
             let limit = scan.limit;
             let events = self.journal.scan(scan).await?;
@@ -314,7 +320,7 @@ impl Exporter {
         Ok(read > 0)
     }
 
-    async fn deliver(&self, work: &mut Work) -> Result<()> {
+    async fn deliver(&self, work: &mut PendingExport) -> Result<()> {
         if let Some(stuck) = &mut work.stuck {
             timeout(DELIVERY, stuck)
                 .await
@@ -371,7 +377,7 @@ impl Exporter {
     }
 
     /// Says in the log and in the state that nothing is delivered now. `told`: the log has it already.
-    fn failed(&self, work: &mut Work, error: &anyhow::Error, told: bool) {
+    fn failed(&self, work: &mut PendingExport, error: &anyhow::Error, told: bool) {
         let error = format!("{error:#}");
         if !told {
             tracing::error!(exporter = %self.name, row = work.cursor.row, error, "telemetry waits: its receiver does not take it");
@@ -381,7 +387,7 @@ impl Exporter {
     }
 
     /// Says in the kept cursor why it stands; the row stays that of the last delivery.
-    fn note_failure(&self, work: &Work) {
+    fn note_failure(&self, work: &PendingExport) {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default(); // silent-ok: nothing was delivered yet
         let mut kept: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as above
         kept.failing.clone_from(&work.cursor.failing);

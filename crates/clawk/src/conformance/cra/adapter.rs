@@ -7,27 +7,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use crate::conformance::connection::{Connection, Silence};
+use crate::conformance::connection::{AgentConnection, ReceiveFailure};
 
 /// How long one answer may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A running adapter. Dropping it ends it.
-pub(super) struct Adapter {
-    line: Mutex<Line>,
+pub(super) struct CraAdapter {
+    line: Mutex<AdapterConnection>,
 }
 
-struct Line {
-    connection: Connection,
+struct AdapterConnection {
+    connection: AgentConnection,
     asked: u64,
 }
 
-impl Adapter {
+impl CraAdapter {
     pub(super) fn start(command: Command) -> Result<Self> {
         Ok(Self {
-            line: Mutex::new(Line {
-                connection: Connection::start(command)?,
+            line: Mutex::new(AdapterConnection {
+                connection: AgentConnection::start(command)?,
                 asked: 0,
             }),
         })
@@ -48,9 +48,11 @@ impl Adapter {
             .connection
             .wait(until, |answer| answer.get("id") == Some(&id))
             .map_err(|silence| match silence {
-                Silence::Deadline => anyhow!("no answer to `{method}` within {} s", DEADLINE.as_secs()),
-                Silence::Gone => anyhow!("the adapter ended at `{method}`"),
-                Silence::Noise(noise) => anyhow!("in answer to `{method}`: {noise}"),
+                ReceiveFailure::Deadline => {
+                    anyhow!("no answer to `{method}` within {} s", DEADLINE.as_secs())
+                }
+                ReceiveFailure::Gone => anyhow!("the adapter ended at `{method}`"),
+                ReceiveFailure::Noise(noise) => anyhow!("in answer to `{method}`: {noise}"),
             })?;
         if let Some(result) = answer.get("result") {
             return Ok(Some(result.clone()));

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clawk_egress::{Client, Deadlines, Request, Url};
-use clawk_secrets::{Env, Secret};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
+use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// The largest answer, bytes.
 const ANSWER_BYTES: u64 = 64 * 1024 * 1024;
-const DEADLINES: Deadlines = Deadlines {
+const DEADLINES: ClientDeadlines = ClientDeadlines {
     connect_ms: 5_000,
     first_byte_ms: 30_000,
     idle_ms: 10_000,
@@ -21,7 +21,7 @@ const DEADLINES: Deadlines = Deadlines {
 /// Who the request is from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Auth {
+pub(super) enum CraAuth {
     /// The token, as `Authorization: Bearer`.
     #[default]
     Bearer,
@@ -35,13 +35,13 @@ pub(super) enum Auth {
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct CraResponse {
     pub(super) status: u16,
     pub(super) content_type: String,
     pub(super) text: String,
 }
 
-impl Answer {
+impl CraResponse {
     /// The body as JSON; null where it is none.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
@@ -62,18 +62,18 @@ impl Answer {
 
 /// An API and the token for it.
 #[derive(Clone)]
-pub(super) struct Api {
+pub(super) struct CraApi {
     pub(super) base: Url,
-    client: Client,
+    client: EgressClient,
     runtime: Arc<Runtime>,
     token: Option<Secret>,
 }
 
-impl Api {
+impl CraApi {
     pub(super) fn new(base: &str, token: Option<Secret>) -> Result<Self> {
         let base = Url::parse(base).with_context(|| format!("`{base}` is not a valid URL"))?;
         Ok(Self {
-            client: Client::for_provider(&base, &Env::Process, DEADLINES, ANSWER_BYTES)?,
+            client: EgressClient::for_provider(&base, &EnvironmentSource::Process, DEADLINES, ANSWER_BYTES)?,
             runtime: Arc::new(
                 tokio::runtime::Builder::new_current_thread()
                     .enable_all()
@@ -94,20 +94,20 @@ impl Api {
     }
 
     /// The headers that say who asks.
-    pub(super) fn credentials(&self, auth: Auth) -> Result<HeaderMap> {
+    pub(super) fn credentials(&self, auth: CraAuth) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         let bearer = |token: &str| HeaderValue::try_from(format!("Bearer {token}"));
         match (auth, &self.token) {
-            (Auth::Bearer, Some(token)) => {
+            (CraAuth::Bearer, Some(token)) => {
                 headers.insert(header::AUTHORIZATION, bearer(token.expose())?);
             }
-            (Auth::ApiKey, Some(token)) => {
+            (CraAuth::ApiKey, Some(token)) => {
                 headers.insert("x-api-key", HeaderValue::try_from(token.expose())?);
             }
-            (Auth::Wrong, _) => {
+            (CraAuth::Wrong, _) => {
                 headers.insert(header::AUTHORIZATION, bearer("nobody-gave-this-out")?);
             }
-            (Auth::Bearer | Auth::ApiKey, None) | (Auth::None, _) => {}
+            (CraAuth::Bearer | CraAuth::ApiKey, None) | (CraAuth::None, _) => {}
         }
         headers.values_mut().for_each(|value| value.set_sensitive(true));
         Ok(headers)
@@ -122,9 +122,9 @@ impl Api {
         method: &str,
         path: &str,
         body: Option<&Value>,
-        auth: Auth,
+        auth: CraAuth,
         accept: Option<&str>,
-    ) -> Result<Answer> {
+    ) -> Result<CraResponse> {
         let url = self
             .base
             .join(path)
@@ -158,7 +158,7 @@ impl Api {
                 .unwrap_or_default()
                 .to_owned();
             let bytes = response.bytes().await?;
-            Ok(Answer {
+            Ok(CraResponse {
                 status,
                 content_type,
                 text: String::from_utf8_lossy(&bytes).into_owned(),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::golden::Folder;
+use super::golden::GoldenFolder;
 
 const FILES: [&str; 5] = [
     include_str!("../../../../../vectors/cra/carp.json"),
@@ -58,16 +58,16 @@ impl Level {
 
 /// One test.
 #[derive(Debug, Clone)]
-pub(super) struct Case {
+pub(super) struct CraCase {
     pub(super) test_id: String,
     pub(super) level: Level,
-    pub(super) what: What,
+    pub(super) what: CraCaseKind,
 }
 
 /// What is asked and what must come.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum What {
+pub(super) enum CraCaseKind {
     /// A request against its schema.
     CarpRequest(Document),
     /// A manifest against its schema.
@@ -79,8 +79,8 @@ pub(super) enum What {
     /// The built-in chain of four events, with changes.
     Chain {
         #[serde(default)]
-        changes: Vec<Change>,
-        expected: Validity,
+        changes: Vec<PointerChange>,
+        expected: ChainValidity,
         #[serde(default)]
         error: Option<String>,
         #[serde(default)]
@@ -107,16 +107,16 @@ pub(super) enum What {
     Replay {
         golden: String,
         #[serde(default)]
-        atlas_changes: Vec<Change>,
+        atlas_changes: Vec<PointerChange>,
         identical: bool,
     },
     /// One of our own golden folders, played.
     Golden { golden: String },
     /// A golden folder from outside, played.
     #[serde(skip)]
-    Folder(Folder),
+    Folder(GoldenFolder),
     /// Requests to the HTTP API.
-    Http { steps: Vec<super::http::Step> },
+    Http { steps: Vec<super::http::CraHttpStep> },
 }
 
 /// A document and whether it must be taken.
@@ -124,19 +124,19 @@ pub(super) enum What {
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
     pub(super) input: Value,
-    pub(super) expected: Validity,
+    pub(super) expected: ChainValidity,
     #[serde(default)]
     pub(super) error_path: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub(super) enum Validity {
+pub(super) enum ChainValidity {
     Valid,
     Invalid,
 }
 
-impl Validity {
+impl ChainValidity {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Valid => "VALID",
@@ -148,7 +148,7 @@ impl Validity {
 /// Puts `value` at a JSON pointer; without one, takes away what is there.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Change {
+pub(super) struct PointerChange {
     pub(super) pointer: String,
     #[serde(default)]
     pub(super) value: Option<Value>,
@@ -168,7 +168,7 @@ pub(super) struct SequenceStep {
 
 /// What all cases have beside their kind's members.
 #[derive(Deserialize)]
-struct Head {
+struct CraCaseHead {
     test_id: String,
     #[serde(default)]
     section: String,
@@ -178,7 +178,7 @@ struct Head {
 ///
 /// # Errors
 /// Something can't be read as what it should be.
-pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<Case>> {
+pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCase>> {
     let mut found = Vec::new();
     for path in cases
         .iter()
@@ -210,11 +210,11 @@ pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<Case>
             listed(path, holds_atlas)?
         };
         for folder in folders {
-            let folder = Folder::read(&folder)?;
-            found.push(Case {
+            let folder = GoldenFolder::read(&folder)?;
+            found.push(CraCase {
                 test_id: folder.test_id(),
                 level: Level::CraMinimal,
-                what: What::Folder(folder),
+                what: CraCaseKind::Folder(folder),
             });
         }
     }
@@ -263,8 +263,8 @@ fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// All cases, in the document's order.
-pub(super) fn all() -> Result<Vec<Case>> {
-    let mut found: Vec<(Vec<u32>, Case)> = Vec::new();
+pub(super) fn all() -> Result<Vec<CraCase>> {
+    let mut found: Vec<(Vec<u32>, CraCase)> = Vec::new();
     for text in FILES {
         let values: Vec<Map<String, Value>> =
             serde_json::from_str(text).context("vectors/cra is not readable")?;
@@ -276,11 +276,12 @@ pub(super) fn all() -> Result<Vec<Case>> {
     Ok(found.into_iter().map(|(_, case)| case).collect())
 }
 
-fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, Case)> {
-    let head: Head = serde_json::from_value(Value::Object(value.clone())).context("a case without a head")?;
+fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, CraCase)> {
+    let head: CraCaseHead =
+        serde_json::from_value(Value::Object(value.clone())).context("a case without a head")?;
     value.remove("test_id");
     value.remove("section");
-    let what: What =
+    let what: CraCaseKind =
         serde_json::from_value(Value::Object(value)).with_context(|| format!("`{}`", head.test_id))?;
     let section = head
         .section
@@ -289,27 +290,29 @@ fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, Case)> {
         .collect();
     let level = level(&head.section, &what);
     let test_id = head.test_id;
-    Ok((section, Case { test_id, level, what }))
+    Ok((section, CraCase { test_id, level, what }))
 }
 
 /// The document's table of levels, read by section.
-fn level(section: &str, what: &What) -> Level {
+fn level(section: &str, what: &CraCaseKind) -> Level {
     match what {
-        What::Golden { .. } | What::Folder(_) => Level::CraMinimal,
-        What::Http { .. } => Level::CraFull,
-        What::Hash { .. }
-        | What::Chain { .. }
-        | What::TraceEvent(_)
-        | What::Diff { .. }
-        | What::Replay { .. } => Level::TraceCore,
-        What::AtlasManifest(_) => Level::AtlasCore,
-        What::Resolve { .. } if section.starts_with('6') => Level::AtlasCore,
-        What::CarpRequest(_) | What::Resolve { .. } | What::Sequence { .. } => Level::CarpCore,
+        CraCaseKind::Golden { .. } | CraCaseKind::Folder(_) => Level::CraMinimal,
+        CraCaseKind::Http { .. } => Level::CraFull,
+        CraCaseKind::Hash { .. }
+        | CraCaseKind::Chain { .. }
+        | CraCaseKind::TraceEvent(_)
+        | CraCaseKind::Diff { .. }
+        | CraCaseKind::Replay { .. } => Level::TraceCore,
+        CraCaseKind::AtlasManifest(_) => Level::AtlasCore,
+        CraCaseKind::Resolve { .. } if section.starts_with('6') => Level::AtlasCore,
+        CraCaseKind::CarpRequest(_) | CraCaseKind::Resolve { .. } | CraCaseKind::Sequence { .. } => {
+            Level::CarpCore
+        }
     }
 }
 
 /// Applies changes to a document.
-pub(super) fn change(document: &mut Value, changes: &[Change]) -> Result<()> {
+pub(super) fn change(document: &mut Value, changes: &[PointerChange]) -> Result<()> {
     for change in changes {
         let (parent, last) = change
             .pointer

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 /// An Atlas to be governed by: its manifest and its files.
 #[derive(Debug, Clone)]
-pub(super) struct Package {
+pub(super) struct AtlasPackage {
     pub(super) manifest: Value,
     /// Name below the folder, and text.
     pub(super) files: Vec<(String, String)>,
 }
 
 /// A whole Atlas of a fixture's parts. `mentioned`: actions that the case asks about.
-pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> Package {
+pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPackage {
     let mut manifest = Map::from_iter([
         ("atlas_version".to_owned(), json!("1.0")),
         ("atlas_id".to_owned(), json!("com.example.case")),
@@ -57,7 +57,7 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> Package
             (name, body)
         })
         .collect();
-    Package {
+    AtlasPackage {
         manifest: Value::Object(manifest),
         files,
     }

@@ -7,14 +7,14 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::compare;
-use super::complete::Package;
-use super::report::Miss;
-use super::session::{Session, text};
-use super::target::Target;
+use super::complete::AtlasPackage;
+use super::report::CraShortfall;
+use super::session::{CraSession, text};
+use super::target::CraTarget;
 
 /// A golden folder, read.
 #[derive(Debug, Clone)]
-pub(super) struct Folder {
+pub(super) struct GoldenFolder {
     name: String,
     /// Path below the folder, and text.
     files: Vec<(String, String)>,
@@ -26,7 +26,7 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const MAX_FILES: usize = 1_000;
 
 /// Our own folders: name, then path below the folder and text.
-type Own = (&'static str, &'static [(&'static str, &'static str)]);
+type BuiltinGoldenFolder = (&'static str, &'static [(&'static str, &'static str)]);
 
 macro_rules! golden {
     ($name:literal: $($file:literal),+ $(,)?) => {
@@ -37,7 +37,7 @@ macro_rules! golden {
     };
 }
 
-const FOLDERS: &[Own] = &[
+const FOLDERS: &[BuiltinGoldenFolder] = &[
     golden!("simple-resolve":
         "atlas.json", "context/handbook.md", "request.json", "expected-resolution.json", "expected-trace.jsonl"),
     golden!("policy-deny":
@@ -47,7 +47,7 @@ const FOLDERS: &[Own] = &[
         "requests/003-execute.json", "expected-resolutions/001-resolution.json", "expected-trace.jsonl"),
 ];
 
-impl Folder {
+impl GoldenFolder {
     /// One of our own.
     pub(super) fn named(name: &str) -> Result<Self> {
         let own = FOLDERS.iter().find(|(known, _)| *known == name);
@@ -117,9 +117,9 @@ impl Folder {
         serde_json::from_str(self.text(file)?).with_context(|| format!("{}/{file}", self.name))
     }
 
-    fn package(&self) -> Result<Package> {
+    fn package(&self) -> Result<AtlasPackage> {
         let files = self.files.iter();
-        Ok(Package {
+        Ok(AtlasPackage {
             manifest: self.json("atlas.json")?,
             files: files
                 .filter(|(name, _)| name.starts_with("context/"))
@@ -159,17 +159,17 @@ impl Folder {
 }
 
 /// The Atlas of one of our own folders.
-pub(super) fn package(name: &str) -> Result<Package> {
-    Folder::named(name)?.package()
+pub(super) fn package(name: &str) -> Result<AtlasPackage> {
+    GoldenFolder::named(name)?.package()
 }
 
 /// The trace of one of our own folders.
 pub(super) fn trace(name: &str) -> Result<Vec<Value>> {
-    Folder::named(name)?.trace()
+    GoldenFolder::named(name)?.trace()
 }
 
 /// Plays a folder: each resolution and the whole trace must be as expected, under the comparison rules.
-pub(super) fn judge(target: &Target, folder: &Folder) -> Result<(), Miss> {
+pub(super) fn judge(target: &CraTarget, folder: &GoldenFolder) -> Result<(), CraShortfall> {
     let name = &folder.name;
     let expected = folder.trace()?;
     let first = expected.first().and_then(|event| event.get("payload"));
@@ -179,7 +179,7 @@ pub(super) fn judge(target: &Target, folder: &Folder) -> Result<(), Miss> {
     ) else {
         return Err(anyhow::anyhow!("`{name}` does not begin with a session").into());
     };
-    let session = Session::open(target, &[folder.package()?], &agent, &goal)?;
+    let session = CraSession::open(target, &[folder.package()?], &agent, &goal)?;
     let mut resolution_id = String::new();
     for (request, wanted) in folder.requests()? {
         match text(&request, "operation").as_deref() {
@@ -201,10 +201,10 @@ pub(super) fn judge(target: &Target, folder: &Folder) -> Result<(), Miss> {
     same("the trace", &Value::from(expected), &Value::from(found))
 }
 
-fn same(what: &str, wanted: &Value, found: &Value) -> Result<(), Miss> {
+fn same(what: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
     match compare::first_difference(wanted, found) {
         None => Ok(()),
-        Some((at, wanted, got)) => Err(Miss::Failed {
+        Some((at, wanted, got)) => Err(CraShortfall::Failed {
             error: format!("{what} differs at `{at}`: expected {wanted}, got {got}"),
             details: json!({ "expected": wanted, "got": got, "whole": found }),
         }),

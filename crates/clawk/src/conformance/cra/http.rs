@@ -8,9 +8,9 @@ use clawk_kernel::time::{Clock, SystemClock};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::api::{Answer, Api, Auth};
-use super::report::Miss;
-use super::target::Target;
+use super::api::{CraApi, CraAuth, CraResponse};
+use super::report::CraShortfall;
+use super::target::CraTarget;
 use super::{golden, stream};
 use crate::conformance::pattern;
 use crate::conformance::vector::each_string;
@@ -18,7 +18,7 @@ use crate::conformance::vector::each_string;
 /// One step.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Step {
+pub(super) enum CraHttpStep {
     /// A stream of events is opened; what is expected of it must come while the steps are played, or soon after.
     Stream {
         path: String,
@@ -26,15 +26,15 @@ pub(super) enum Step {
         expect: Vec<Value>,
     },
     #[serde(untagged)]
-    Send(Box<Send>),
+    Send(Box<CraExchange>),
 }
 
 /// A request and its answer.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Send {
-    send: Received,
-    expect: Expected,
+pub(super) struct CraExchange {
+    send: CraRequest,
+    expect: ExpectedResponse,
     /// Names for parts of the answer: JSON pointers.
     #[serde(default)]
     capture: BTreeMap<String, String>,
@@ -43,13 +43,13 @@ pub(super) struct Send {
 /// A request. `{name}` in the path and in strings stands for what was captured.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Received {
+struct CraRequest {
     method: String,
     path: String,
     #[serde(default)]
     body: Option<Value>,
     #[serde(default)]
-    auth: Auth,
+    auth: CraAuth,
     #[serde(default)]
     accept: Option<String>,
 }
@@ -57,8 +57,8 @@ struct Received {
 /// Patterns, as in `vectors/ckp`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Expected {
-    status: Status,
+struct ExpectedResponse {
+    status: ExpectedStatus,
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
@@ -71,12 +71,12 @@ struct Expected {
 /// One status, or any of several where the protocol leaves it open.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-enum Status {
+enum ExpectedStatus {
     One(u16),
     Any(Vec<u16>),
 }
 
-impl Status {
+impl ExpectedStatus {
     fn holds(&self, found: u16) -> bool {
         match self {
             Self::One(status) => *status == found,
@@ -85,7 +85,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ExpectedStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(status) => write!(f, "{status}"),
@@ -95,9 +95,9 @@ impl fmt::Display for Status {
 }
 
 /// Plays the steps against the API under the Atlas of `multi-action`.
-pub(super) fn judge(target: &Target, steps: &[Step]) -> Result<(), Miss> {
+pub(super) fn judge(target: &CraTarget, steps: &[CraHttpStep]) -> Result<(), CraShortfall> {
     if !target.has_api() {
-        return Err(Miss::Skipped(
+        return Err(CraShortfall::Skipped(
             "there is no API; give a URL or a command with `{port}`".to_owned(),
         ));
     }
@@ -105,23 +105,23 @@ pub(super) fn judge(target: &Target, steps: &[Step]) -> Result<(), Miss> {
         return Ok(());
     };
     let now = SystemClock::default().now();
-    let mut player = Player {
+    let mut player = CraHttpPlayer {
         api: &served.api,
         known: Map::from_iter([("now".to_owned(), json!(now.to_string()))]),
     };
     steps.iter().try_for_each(|step| player.play(step))
 }
 
-struct Player<'a> {
-    api: &'a Api,
+struct CraHttpPlayer<'a> {
+    api: &'a CraApi,
     known: Map<String, Value>,
 }
 
-impl Player<'_> {
-    fn play(&mut self, step: &Step) -> Result<(), Miss> {
+impl CraHttpPlayer<'_> {
+    fn play(&mut self, step: &CraHttpStep) -> Result<(), CraShortfall> {
         match step {
-            Step::Send(send) => self.send(send),
-            Step::Stream { path, steps, expect } => {
+            CraHttpStep::Send(send) => self.send(send),
+            CraHttpStep::Stream { path, steps, expect } => {
                 let stream = stream::open(self.api, &self.filled(path))?;
                 steps.iter().try_for_each(|step| self.play(step))?;
                 let wanted: Vec<Value> = expect.iter().map(|pattern| self.with_known(pattern)).collect();
@@ -130,17 +130,20 @@ impl Player<'_> {
         }
     }
 
-    fn send(&mut self, step: &Send) -> Result<(), Miss> {
-        let Received {
+    fn send(&mut self, step: &CraExchange) -> Result<(), CraShortfall> {
+        let CraRequest {
             method,
             path,
             body,
             auth,
             accept,
         } = &step.send;
-        if !self.api.guarded() && matches!(auth, Auth::Wrong | Auth::None) && step.expect.status.holds(401) {
+        if !self.api.guarded()
+            && matches!(auth, CraAuth::Wrong | CraAuth::None)
+            && step.expect.status.holds(401)
+        {
             let why = "the API was given no token (`--token-env`), so it need not ask for one";
-            return Err(Miss::Skipped(why.to_owned()));
+            return Err(CraShortfall::Skipped(why.to_owned()));
         }
         let path = self.filled(path);
         let body = body.as_ref().map(|body| self.with_known(body));
@@ -151,7 +154,7 @@ impl Player<'_> {
         let expected = &step.expect;
         if !expected.status.holds(answer.status) {
             let got = format!("{}: {}", answer.status, shown(&answer));
-            return Err(Miss::other(
+            return Err(CraShortfall::other(
                 format!("{asked} to be answered {}", expected.status),
                 got,
                 json!(body),
@@ -160,7 +163,7 @@ impl Player<'_> {
         if let Some(kind) = &expected.content_type
             && !answer.content_type.starts_with(kind.as_str())
         {
-            return Err(Miss::other(
+            return Err(CraShortfall::other(
                 format!("{asked} as `{kind}`"),
                 format!("`{}`", answer.content_type),
                 Value::Null,
@@ -180,8 +183,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn check(&self, asked: &str, wanted: &Value, found: &Value) -> Result<(), Miss> {
-        pattern::fits(&self.with_known(wanted), found).map_err(|misfit| Miss::Failed {
+    fn check(&self, asked: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
+        pattern::fits(&self.with_known(wanted), found).map_err(|misfit| CraShortfall::Failed {
             error: format!("{asked}: at `{}` expected {}", misfit.at, misfit.wanted),
             details: found.clone(),
         })
@@ -205,6 +208,6 @@ impl Player<'_> {
     }
 }
 
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &CraResponse) -> String {
     answer.text.chars().take(300).collect()
 }

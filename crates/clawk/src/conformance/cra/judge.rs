@@ -3,36 +3,36 @@
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::api::Auth;
-use super::case::{self, Case, Change, Document, SequenceStep, Validity, What};
-use super::complete::{self, Package};
-use super::report::Miss;
-use super::session::{Session, text};
-use super::target::Target;
+use super::api::CraAuth;
+use super::case::{self, ChainValidity, CraCase, CraCaseKind, Document, PointerChange, SequenceStep};
+use super::complete::{self, AtlasPackage};
+use super::report::CraShortfall;
+use super::session::{CraSession, text};
+use super::target::CraTarget;
 use super::{golden, http};
 
-pub(super) fn judge(target: &Target, case: &Case) -> Result<(), Miss> {
+pub(super) fn judge(target: &CraTarget, case: &CraCase) -> Result<(), CraShortfall> {
     match &case.what {
-        What::CarpRequest(document) => document_of(target, "carp_request", document),
-        What::AtlasManifest(document) => document_of(target, "atlas_manifest", document),
-        What::TraceEvent(document) => document_of(target, "trace_event", document),
-        What::Hash { event, expected_hash } => {
+        CraCaseKind::CarpRequest(document) => document_of(target, "carp_request", document),
+        CraCaseKind::AtlasManifest(document) => document_of(target, "atlas_manifest", document),
+        CraCaseKind::TraceEvent(document) => document_of(target, "trace_event", document),
+        CraCaseKind::Hash { event, expected_hash } => {
             let answer = ask(target, "cra.hash", &json!({ "event": event }))?;
             expect("hash", &json!(expected_hash), answer.get("hash"))
         }
-        What::Chain {
+        CraCaseKind::Chain {
             changes,
             expected,
             error,
             error_at,
         } => chain(target, changes, *expected, error.as_deref(), *error_at),
-        What::Resolve {
+        CraCaseKind::Resolve {
             atlas,
             request,
             expected,
         } => resolve(target, atlas, request, expected),
-        What::Sequence { atlas, sequence } => self::sequence(target, atlas, sequence),
-        What::Diff {
+        CraCaseKind::Sequence { atlas, sequence } => self::sequence(target, atlas, sequence),
+        CraCaseKind::Diff {
             trace_a,
             trace_b,
             expected_diff,
@@ -44,32 +44,32 @@ pub(super) fn judge(target: &Target, case: &Case) -> Result<(), Miss> {
                 .filter_map(|key| Some((key, expected_diff.get(*key)?)))
                 .try_for_each(|(key, wanted)| fits(key, wanted, &answer))
         }
-        What::Replay {
+        CraCaseKind::Replay {
             golden,
             atlas_changes,
             identical,
         } => replay(target, golden, atlas_changes, *identical),
-        What::Golden { golden } => golden::judge(target, &golden::Folder::named(golden)?),
-        What::Folder(folder) => golden::judge(target, folder),
-        What::Http { steps } => http::judge(target, steps),
+        CraCaseKind::Golden { golden } => golden::judge(target, &golden::GoldenFolder::named(golden)?),
+        CraCaseKind::Folder(folder) => golden::judge(target, folder),
+        CraCaseKind::Http { steps } => http::judge(target, steps),
     }
 }
 
 /// A question to the adapter.
-fn ask(target: &Target, method: &str, params: &Value) -> Result<Value, Miss> {
+fn ask(target: &CraTarget, method: &str, params: &Value) -> Result<Value, CraShortfall> {
     let answer = target.adapter()?.ask(method, params)?;
-    answer.ok_or_else(|| Miss::Skipped(format!("the adapter has no `{method}`")))
+    answer.ok_or_else(|| CraShortfall::Skipped(format!("the adapter has no `{method}`")))
 }
 
-fn expect(what: &str, wanted: &Value, found: Option<&Value>) -> Result<(), Miss> {
+fn expect(what: &str, wanted: &Value, found: Option<&Value>) -> Result<(), CraShortfall> {
     if found == Some(wanted) {
         return Ok(());
     }
     let got = found.map_or_else(|| "nothing".to_owned(), Value::to_string);
-    Err(Miss::other(format!("{what} {wanted}"), got, Value::Null))
+    Err(CraShortfall::other(format!("{what} {wanted}"), got, Value::Null))
 }
 
-fn fits(key: &str, wanted: &Value, answer: &Value) -> Result<(), Miss> {
+fn fits(key: &str, wanted: &Value, answer: &Value) -> Result<(), CraShortfall> {
     let found = answer.get(key).cloned().unwrap_or_default();
     match (wanted, &found) {
         (Value::Array(wanted), Value::Array(list)) => {
@@ -88,7 +88,7 @@ fn fits(key: &str, wanted: &Value, answer: &Value) -> Result<(), Miss> {
     }
 }
 
-fn document_of(target: &Target, schema: &str, document: &Document) -> Result<(), Miss> {
+fn document_of(target: &CraTarget, schema: &str, document: &Document) -> Result<(), CraShortfall> {
     if !target.has_adapter() {
         return over_http(target, schema, document);
     }
@@ -111,7 +111,7 @@ fn document_of(target: &Target, schema: &str, document: &Document) -> Result<(),
     if paths.contains(&path.as_str()) {
         return Ok(());
     }
-    Err(Miss::other(
+    Err(CraShortfall::other(
         format!("an error at `{path}`"),
         format!("errors at {paths:?}"),
         answer.clone(),
@@ -119,37 +119,45 @@ fn document_of(target: &Target, schema: &str, document: &Document) -> Result<(),
 }
 
 /// Where there is only an API: a request is resolved, a manifest is posted.
-fn over_http(target: &Target, schema: &str, document: &Document) -> Result<(), Miss> {
+fn over_http(target: &CraTarget, schema: &str, document: &Document) -> Result<(), CraShortfall> {
     let operation = text(&document.input, "operation");
     let (path, taken) = match schema {
         "carp_request" if operation.as_deref() == Some("execute") => ("/v1/execute", [200, 404]),
         "carp_request" if operation.as_deref() == Some("validate") => {
-            return Err(Miss::Skipped("the API has no way to validate".to_owned()));
+            return Err(CraShortfall::Skipped("the API has no way to validate".to_owned()));
         }
         "carp_request" => ("/v1/resolve", [200, 404]),
         "atlas_manifest" => ("/v1/atlases", [201, 409]),
-        _ => return Err(Miss::Skipped("only an adapter can be asked this".to_owned())),
+        _ => {
+            return Err(CraShortfall::Skipped(
+                "only an adapter can be asked this".to_owned(),
+            ));
+        }
     };
     let Some(served) = target.serve(&[])? else {
-        return Err(Miss::Skipped("there is no API".to_owned()));
+        return Err(CraShortfall::Skipped("there is no API".to_owned()));
     };
     let answer = served
         .api
-        .send("POST", path, Some(&document.input), Auth::Bearer, None)?;
+        .send("POST", path, Some(&document.input), CraAuth::Bearer, None)?;
     let body = answer.json();
     if !taken.contains(&answer.status) && answer.status != 400 {
-        return Err(Miss::other("taken or 400", answer.status, body));
+        return Err(CraShortfall::other("taken or 400", answer.status, body));
     }
     if answer.status == 201
         && let Some(id) = text(&document.input, "atlas_id")
     {
-        served
-            .api
-            .send("DELETE", &format!("/v1/atlases/{id}"), None, Auth::Bearer, None)?;
+        served.api.send(
+            "DELETE",
+            &format!("/v1/atlases/{id}"),
+            None,
+            CraAuth::Bearer,
+            None,
+        )?;
     }
     validity(document.expected, answer.status != 400, &body)?;
     match &document.error_path {
-        Some(path) if !answer.text.contains(path.trim_start_matches('/')) => Err(Miss::other(
+        Some(path) if !answer.text.contains(path.trim_start_matches('/')) => Err(CraShortfall::other(
             format!("an error that names `{path}`"),
             &answer.text,
             body,
@@ -158,21 +166,25 @@ fn over_http(target: &Target, schema: &str, document: &Document) -> Result<(), M
     }
 }
 
-fn validity(expected: Validity, valid: bool, answer: &Value) -> Result<(), Miss> {
-    let got = if valid { Validity::Valid } else { Validity::Invalid };
+fn validity(expected: ChainValidity, valid: bool, answer: &Value) -> Result<(), CraShortfall> {
+    let got = if valid {
+        ChainValidity::Valid
+    } else {
+        ChainValidity::Invalid
+    };
     if got == expected {
         return Ok(());
     }
-    Err(Miss::other(expected.name(), got.name(), answer.clone()))
+    Err(CraShortfall::other(expected.name(), got.name(), answer.clone()))
 }
 
 fn chain(
-    target: &Target,
-    changes: &[Change],
-    expected: Validity,
+    target: &CraTarget,
+    changes: &[PointerChange],
+    expected: ChainValidity,
     error: Option<&str>,
     error_at: Option<u64>,
-) -> Result<(), Miss> {
+) -> Result<(), CraShortfall> {
     let events = damaged(changes)?;
     let answer = ask(target, "cra.verify", &json!({ "events": events }))?;
     let valid = answer
@@ -190,7 +202,7 @@ fn chain(
 }
 
 /// The golden chain with changes; who asks for it gets fresh digests.
-fn damaged(changes: &[Change]) -> Result<Value> {
+fn damaged(changes: &[PointerChange]) -> Result<Value> {
     let mut events = Value::from(golden::trace("multi-action")?);
     for change in changes {
         case::change(&mut events, std::slice::from_ref(change))?;
@@ -209,7 +221,11 @@ fn damaged(changes: &[Change]) -> Result<Value> {
     Ok(events)
 }
 
-fn session<'t>(target: &'t Target, package: Package, parts: &Value) -> Result<Session<'t>, Miss> {
+fn session<'t>(
+    target: &'t CraTarget,
+    package: AtlasPackage,
+    parts: &Value,
+) -> Result<CraSession<'t>, CraShortfall> {
     let goal = parts
         .pointer("/task/goal")
         .and_then(Value::as_str)
@@ -218,15 +234,15 @@ fn session<'t>(target: &'t Target, package: Package, parts: &Value) -> Result<Se
         .pointer("/requester/agent_id")
         .and_then(Value::as_str)
         .unwrap_or("test-agent");
-    Session::open(target, &[package], agent, goal)
+    CraSession::open(target, &[package], agent, goal)
 }
 
 fn resolve(
-    target: &Target,
+    target: &CraTarget,
     atlas: &Map<String, Value>,
     parts: &Map<String, Value>,
     expected: &Map<String, Value>,
-) -> Result<(), Miss> {
+) -> Result<(), CraShortfall> {
     let mentioned: Vec<String> = text(&Value::Object(parts.clone()), "action")
         .into_iter()
         .collect();
@@ -254,13 +270,13 @@ fn resolve(
     Ok(())
 }
 
-fn with(miss: Miss, whole: &Value) -> Miss {
+fn with(miss: CraShortfall, whole: &Value) -> CraShortfall {
     match miss {
-        Miss::Failed { error, .. } => Miss::Failed {
+        CraShortfall::Failed { error, .. } => CraShortfall::Failed {
             error,
             details: json!({ "whole": whole }),
         },
-        Miss::Skipped(reason) => Miss::Skipped(reason),
+        CraShortfall::Skipped(reason) => CraShortfall::Skipped(reason),
     }
 }
 
@@ -296,7 +312,11 @@ fn packs(found: &Value) -> Value {
         .collect()
 }
 
-fn sequence(target: &Target, atlas: &Map<String, Value>, steps: &[SequenceStep]) -> Result<(), Miss> {
+fn sequence(
+    target: &CraTarget,
+    atlas: &Map<String, Value>,
+    steps: &[SequenceStep],
+) -> Result<(), CraShortfall> {
     let mentioned: Vec<String> = steps.iter().map(|step| step.action.clone()).collect();
     let request = complete::request(&Map::new());
     let session = session(target, complete::atlas(atlas, &mentioned), &request)?;
@@ -320,7 +340,7 @@ fn sequence(target: &Target, atlas: &Map<String, Value>, steps: &[SequenceStep])
         };
         let at = format!("step {number} (`{}`)", step.action);
         if got != step.expected {
-            return Err(Miss::other(
+            return Err(CraShortfall::other(
                 format!("{at}: {}", step.expected),
                 got,
                 executed.body,
@@ -334,7 +354,7 @@ fn sequence(target: &Target, atlas: &Map<String, Value>, steps: &[SequenceStep])
                 resolution.pointer("/denied_actions").unwrap_or(&Value::Null)
             );
             if !said.contains(reason.as_str()) {
-                return Err(Miss::other(
+                return Err(CraShortfall::other(
                     format!("{at}: reason `{reason}`"),
                     said,
                     executed.body,
@@ -345,7 +365,12 @@ fn sequence(target: &Target, atlas: &Map<String, Value>, steps: &[SequenceStep])
     Ok(())
 }
 
-fn replay(target: &Target, golden: &str, changes: &[Change], identical: bool) -> Result<(), Miss> {
+fn replay(
+    target: &CraTarget,
+    golden: &str,
+    changes: &[PointerChange],
+    identical: bool,
+) -> Result<(), CraShortfall> {
     let mut package = golden::package(golden)?;
     case::change(&mut package.manifest, changes)?;
     let files: Value = package

@@ -27,8 +27,8 @@ use clawk_kernel::time::{Clock, SystemClock};
 
 pub(crate) use case::Level;
 pub(crate) use own::main as adapter;
-pub(crate) use report::{Outcome, Report, Status};
-pub(crate) use target::{ADAPTER_VERB, Target};
+pub(crate) use report::{CraCaseResult, CraReport, CraStatus};
+pub(crate) use target::{ADAPTER_VERB, CraTarget};
 
 /// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `cases` and `golden`: what is
 /// played instead of the built-in cases. `only`: beginnings of ids, where not all are wanted. With any of the three, no
@@ -37,16 +37,16 @@ pub(crate) use target::{ADAPTER_VERB, Target};
 /// # Errors
 /// The cases cannot be read. Whatever a target does is an outcome.
 pub(crate) fn run(
-    target: &Target,
+    target: &CraTarget,
     level: Level,
     (cases, golden, only): (&[PathBuf], &[PathBuf], &[String]),
-    mut seen: impl FnMut(&Outcome),
-) -> Result<Report> {
+    mut seen: impl FnMut(&CraCaseResult),
+) -> Result<CraReport> {
     let started = Instant::now();
     let timestamp = SystemClock::default().now().to_string();
     let (implementation, version) = target.about();
-    let mut report = Report::new(implementation, version, timestamp);
-    let wanted = |case: &case::Case| {
+    let mut report = CraReport::new(implementation, version, timestamp);
+    let wanted = |case: &case::CraCase| {
         level.includes(case.level)
             && (only.is_empty() || only.iter().any(|start| case.test_id.starts_with(start.as_str())))
     };
@@ -59,7 +59,7 @@ pub(crate) fn run(
     for case in played.into_iter().filter(wanted) {
         let began = Instant::now();
         let verdict = judge::judge(target, &case);
-        let outcome = Outcome::new(&case, verdict, began.elapsed());
+        let outcome = CraCaseResult::new(&case, verdict, began.elapsed());
         seen(&outcome);
         report.add(outcome);
     }

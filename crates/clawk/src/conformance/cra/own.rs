@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use clawk_carp::message::{self, Shape};
-use clawk_carp::{Atlas, AtlasSet, Faults, Options, replay};
+use clawk_carp::message::{self, RequestShape};
+use clawk_carp::{Atlas, AtlasSet, InputFaults, Options, replay};
 use clawk_proto::SessionId;
 use clawk_trace::canonical::payload_of;
-use clawk_trace::chain::{self, Preimage};
-use clawk_trace::{Scratch, diff_events, verify};
+use clawk_trace::chain::{self, EventPreimage};
+use clawk_trace::{HashBuffer, diff_events, verify};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -62,8 +62,8 @@ fn answer(method: &str, params: &Value) -> Result<Option<Value>> {
 }
 
 fn validate(schema: &str, input: &Value) -> Result<Value> {
-    let checked: Result<(), Faults> = match schema {
-        "carp_request" => message::read(input, Shape::Schema).map(drop),
+    let checked: Result<(), InputFaults> = match schema {
+        "carp_request" => message::read(input, RequestShape::Schema).map(drop),
         "atlas_manifest" => Atlas::in_memory(&serde_json::to_vec(input)?, &BTreeMap::new()).map(drop),
         "trace_event" => {
             let errors = event::faults(input);
@@ -84,7 +84,7 @@ pub(super) fn hash(event: &Value) -> Result<String> {
     let (version, event_id, trace_id) = (member("trace_version")?, member("event_id")?, member("trace_id")?);
     let (span_id, session_id, timestamp) = (member("span_id")?, member("session_id")?, member("timestamp")?);
     let (event_type, previous) = (member("event_type")?, member("previous_event_hash")?);
-    let parts = Preimage {
+    let parts = EventPreimage {
         version: &version,
         event_id: &event_id,
         trace_id: &trace_id,
@@ -103,7 +103,7 @@ pub(super) fn hash(event: &Value) -> Result<String> {
         payload: payload.get(),
         previous: &previous,
     };
-    Ok(chain::hash(&parts, &mut Scratch::default()).to_hex())
+    Ok(chain::hash(&parts, &mut HashBuffer::default()).to_hex())
 }
 
 /// Events as JSON Lines.

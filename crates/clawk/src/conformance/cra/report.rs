@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::case::{Case, Level};
+use super::case::{CraCase, Level};
 
 /// How one case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Status {
+pub(crate) enum CraStatus {
     Passed,
     Failed,
     Skipped,
@@ -18,14 +18,14 @@ pub(crate) enum Status {
 
 /// Why a case did not pass.
 #[derive(Debug)]
-pub(super) enum Miss {
+pub(super) enum CraShortfall {
     /// Something else came.
     Failed { error: String, details: Value },
     /// The target has no door for this.
     Skipped(String),
 }
 
-impl Miss {
+impl CraShortfall {
     /// Expected one thing, got another.
     pub(super) fn other(
         expected: impl std::fmt::Display,
@@ -39,7 +39,7 @@ impl Miss {
     }
 }
 
-impl From<anyhow::Error> for Miss {
+impl From<anyhow::Error> for CraShortfall {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed {
             error: format!("{error:#}"),
@@ -50,9 +50,9 @@ impl From<anyhow::Error> for Miss {
 
 /// One case's result.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct CraCaseResult {
     pub(crate) test_id: String,
-    pub(crate) status: Status,
+    pub(crate) status: CraStatus,
     pub(crate) duration_ms: u64,
     /// What was expected and what came; or why it could not be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,12 +63,12 @@ pub(crate) struct Outcome {
     level: Level,
 }
 
-impl Outcome {
-    pub(super) fn new(case: &Case, verdict: Result<(), Miss>, took: Duration) -> Self {
+impl CraCaseResult {
+    pub(super) fn new(case: &CraCase, verdict: Result<(), CraShortfall>, took: Duration) -> Self {
         let (status, error, details) = match verdict {
-            Ok(()) => (Status::Passed, None, Value::Null),
-            Err(Miss::Failed { error, details }) => (Status::Failed, Some(error), details),
-            Err(Miss::Skipped(reason)) => (Status::Skipped, Some(reason), Value::Null),
+            Ok(()) => (CraStatus::Passed, None, Value::Null),
+            Err(CraShortfall::Failed { error, details }) => (CraStatus::Failed, Some(error), details),
+            Err(CraShortfall::Skipped(reason)) => (CraStatus::Skipped, Some(reason), Value::Null),
         };
         Self {
             test_id: case.test_id.clone(),
@@ -94,16 +94,16 @@ pub(crate) struct TestRun {
 
 /// The whole report.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct CraReport {
     pub(crate) implementation: String,
     pub(crate) version: String,
     /// The highest level all of whose cases passed, none skipped; null where there is none.
     pub(crate) conformance_level: Option<&'static str>,
     pub(crate) test_run: TestRun,
-    pub(crate) results: Vec<Outcome>,
+    pub(crate) results: Vec<CraCaseResult>,
 }
 
-impl Report {
+impl CraReport {
     pub(super) const fn new(implementation: String, version: String, timestamp: String) -> Self {
         Self {
             implementation,
@@ -121,13 +121,13 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, outcome: Outcome) {
+    pub(super) fn add(&mut self, outcome: CraCaseResult) {
         let run = &mut self.test_run;
         run.total += 1;
         match outcome.status {
-            Status::Passed => run.passed += 1,
-            Status::Failed => run.failed += 1,
-            Status::Skipped => run.skipped += 1,
+            CraStatus::Passed => run.passed += 1,
+            CraStatus::Failed => run.failed += 1,
+            CraStatus::Skipped => run.skipped += 1,
         }
         self.results.push(outcome);
     }
@@ -154,7 +154,7 @@ impl Report {
         self.results
             .iter()
             .filter(|outcome| level.includes(outcome.level))
-            .all(|outcome| outcome.status == Status::Passed)
+            .all(|outcome| outcome.status == CraStatus::Passed)
     }
 }
 

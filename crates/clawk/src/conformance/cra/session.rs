@@ -3,15 +3,15 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::adapter::Adapter;
-use super::api::Auth;
-use super::complete::Package;
-use super::report::Miss;
-use super::target::{Served, Target};
+use super::adapter::CraAdapter;
+use super::api::CraAuth;
+use super::complete::AtlasPackage;
+use super::report::CraShortfall;
+use super::target::{CraServerInstance, CraTarget};
 
 /// How an execution ended.
 #[derive(Debug, Clone)]
-pub(super) struct Executed {
+pub(super) struct CraExecution {
     /// `success`, `error`, `denied` or `pending_approval`.
     pub(super) status: String,
     /// The whole answer.
@@ -19,26 +19,36 @@ pub(super) struct Executed {
 }
 
 /// An open session.
-pub(super) enum Session<'t> {
-    Http { served: Box<Served<'t>>, id: String },
-    Adapter { adapter: &'t Adapter, id: String },
+pub(super) enum CraSession<'t> {
+    Http {
+        served: Box<CraServerInstance<'t>>,
+        id: String,
+    },
+    Adapter {
+        adapter: &'t CraAdapter,
+        id: String,
+    },
 }
 
-impl<'t> Session<'t> {
+impl<'t> CraSession<'t> {
     /// Opens one under the given Atlases.
     pub(super) fn open(
-        target: &'t Target,
-        atlases: &[Package],
+        target: &'t CraTarget,
+        atlases: &[AtlasPackage],
         agent: &str,
         goal: &str,
-    ) -> Result<Self, Miss> {
+    ) -> Result<Self, CraShortfall> {
         if let Some(served) = target.serve(atlases)? {
             let body = json!({ "agent_id": agent, "goal": goal });
             let answer = served
                 .api
-                .send("POST", "/v1/sessions", Some(&body), Auth::Bearer, None)?;
+                .send("POST", "/v1/sessions", Some(&body), CraAuth::Bearer, None)?;
             if answer.status != 201 {
-                return Err(Miss::other("a session (201)", answer.status, answer.json()));
+                return Err(CraShortfall::other(
+                    "a session (201)",
+                    answer.status,
+                    answer.json(),
+                ));
             }
             let id = text(&answer.json(), "session_id").context("the new session has no `session_id`")?;
             return Ok(Self::Http {
@@ -57,7 +67,7 @@ impl<'t> Session<'t> {
                 adapter,
                 id: text(&opened, "session_id").context("the new session has no `session_id`")?,
             }),
-            None => Err(Miss::Skipped("the adapter has no sessions".to_owned())),
+            None => Err(CraShortfall::Skipped("the adapter has no sessions".to_owned())),
         }
     }
 
@@ -68,7 +78,7 @@ impl<'t> Session<'t> {
             Self::Http { served, .. } => {
                 let answer = served
                     .api
-                    .send("POST", "/v1/resolve", Some(&request), Auth::Bearer, None)?;
+                    .send("POST", "/v1/resolve", Some(&request), CraAuth::Bearer, None)?;
                 if answer.status != 200 {
                     bail!("resolve was answered {}: {}", answer.status, answer.text);
                 }
@@ -81,7 +91,7 @@ impl<'t> Session<'t> {
     }
 
     /// Executes an action of a resolution.
-    pub(super) fn execute(&self, mut request: Value, resolution_id: &str) -> Result<Executed> {
+    pub(super) fn execute(&self, mut request: Value, resolution_id: &str) -> Result<CraExecution> {
         self.address(&mut request);
         if let Some(place) = request.pointer_mut("/execution/resolution_id") {
             *place = json!(resolution_id);
@@ -90,13 +100,13 @@ impl<'t> Session<'t> {
             Self::Http { served, .. } => {
                 let answer = served
                     .api
-                    .send("POST", "/v1/execute", Some(&request), Auth::Bearer, None)?;
+                    .send("POST", "/v1/execute", Some(&request), CraAuth::Bearer, None)?;
                 match answer.status {
                     200 => answer.json(),
                     403 => {
                         let body = answer.json();
                         let status = "denied".to_owned();
-                        return Ok(Executed { status, body });
+                        return Ok(CraExecution { status, body });
                     }
                     other => bail!("execute was answered {other}: {}", answer.text),
                 }
@@ -106,7 +116,7 @@ impl<'t> Session<'t> {
             }
         };
         let status = text(&body, "status").context("the execution has no `status`")?;
-        Ok(Executed { status, body })
+        Ok(CraExecution { status, body })
     }
 
     /// All events of the session so far.
@@ -115,7 +125,7 @@ impl<'t> Session<'t> {
             Self::Http { served, id } => {
                 let path = format!("/v1/traces/{id}?limit=1000");
                 let ndjson = Some("application/x-ndjson");
-                let answer = served.api.send("GET", &path, None, Auth::Bearer, ndjson)?;
+                let answer = served.api.send("GET", &path, None, CraAuth::Bearer, ndjson)?;
                 if answer.status != 200 {
                     bail!("the trace was answered {}: {}", answer.status, answer.text);
                 }
@@ -145,7 +155,7 @@ impl<'t> Session<'t> {
     }
 }
 
-fn files(package: &Package) -> Value {
+fn files(package: &AtlasPackage) -> Value {
     package
         .files
         .iter()

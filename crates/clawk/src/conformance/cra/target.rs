@@ -13,11 +13,11 @@ use clawk_secrets::Secret;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::adapter::Adapter;
-use super::api::{Api, Auth};
-use super::complete::Package;
+use super::adapter::CraAdapter;
+use super::api::{CraApi, CraAuth};
+use super::complete::AtlasPackage;
 use super::golden;
-use super::report::Miss;
+use super::report::CraShortfall;
 use super::session::text;
 use crate::conformance::target::spawner;
 
@@ -29,42 +29,42 @@ pub(super) const TOKEN_ENV: &str = "CRA_TOKEN";
 pub(crate) const ADAPTER_VERB: &str = "__cra";
 
 /// An implementation under test.
-pub(crate) struct Target {
+pub(crate) struct CraTarget {
     name: String,
-    adapter: Option<(Door, OnceLock<Result<Adapter, String>>)>,
-    server: Option<Server>,
+    adapter: Option<(ProgramLaunch, OnceLock<Result<CraAdapter, String>>)>,
+    server: Option<CraServer>,
 }
 
 /// How a program is started.
-enum Door {
+enum ProgramLaunch {
     /// A command line, through `sh -c`.
     Line(String),
     /// clawk itself.
     Own(PathBuf),
 }
 
-enum Server {
+enum CraServer {
     /// It runs already.
-    Url(Api),
+    Url(CraApi),
     /// A program that is started once for each set of Atlases.
-    Started(Door),
+    Started(ProgramLaunch),
 }
 
 /// A server for one case. Dropping it ends what was started for it and removes what was sent to it.
-pub(super) struct Served<'t> {
-    pub(super) api: Api,
+pub(super) struct CraServerInstance<'t> {
+    pub(super) api: CraApi,
     started: Option<(Child, TempDir)>,
     sent: Vec<String>,
-    _target: std::marker::PhantomData<&'t Target>,
+    _target: std::marker::PhantomData<&'t CraTarget>,
 }
 
-impl Target {
+impl CraTarget {
     /// clawk itself: its adapter, and its API started for each case.
     pub(crate) fn own(program: PathBuf) -> Self {
         Self {
             name: "clawk".to_owned(),
-            adapter: Some((Door::Own(program.clone()), OnceLock::new())),
-            server: Some(Server::Started(Door::Own(program))),
+            adapter: Some((ProgramLaunch::Own(program.clone()), OnceLock::new())),
+            server: Some(CraServer::Started(ProgramLaunch::Own(program))),
         }
     }
 
@@ -74,11 +74,11 @@ impl Target {
     /// The URL is none.
     pub(crate) fn parse(given: &str, token: Option<Secret>) -> Result<Self> {
         let name = given.to_owned();
-        let line = || Door::Line(name.clone());
+        let line = || ProgramLaunch::Line(name.clone());
         let (adapter, server) = if given.starts_with("http://") || given.starts_with("https://") {
-            (None, Some(Server::Url(Api::new(given, token)?)))
+            (None, Some(CraServer::Url(CraApi::new(given, token)?)))
         } else if given.contains("{port}") {
-            (None, Some(Server::Started(line())))
+            (None, Some(CraServer::Started(line())))
         } else {
             (Some((line(), OnceLock::new())), None)
         };
@@ -97,8 +97,8 @@ impl Target {
         {
             return (name, version);
         }
-        if let Some(Server::Url(api)) = &self.server
-            && let Ok(health) = api.send("GET", "/v1/health", None, Auth::None, None)
+        if let Some(CraServer::Url(api)) = &self.server
+            && let Ok(health) = api.send("GET", "/v1/health", None, CraAuth::None, None)
             && let Some(version) = text(&health.json(), "version")
         {
             return (self.name.clone(), version);
@@ -110,19 +110,21 @@ impl Target {
     ///
     /// # Errors
     /// There is none (skipped), or it does not start.
-    pub(super) fn adapter(&self) -> Result<&Adapter, Miss> {
+    pub(super) fn adapter(&self) -> Result<&CraAdapter, CraShortfall> {
         let Some((door, started)) = &self.adapter else {
-            return Err(Miss::Skipped("only an adapter can be asked this".to_owned()));
+            return Err(CraShortfall::Skipped(
+                "only an adapter can be asked this".to_owned(),
+            ));
         };
         let started = started.get_or_init(|| {
             let mut command = match door {
-                Door::Line(line) => through_shell(line),
-                Door::Own(program) => spawner(program),
+                ProgramLaunch::Line(line) => through_shell(line),
+                ProgramLaunch::Own(program) => spawner(program),
             };
-            if matches!(door, Door::Own(_)) {
+            if matches!(door, ProgramLaunch::Own(_)) {
                 command.arg(ADAPTER_VERB);
             }
-            Adapter::start(command).map_err(|error| format!("{error:#}"))
+            CraAdapter::start(command).map_err(|error| format!("{error:#}"))
         });
         started.as_ref().map_err(|error| anyhow!("{error}").into())
     }
@@ -138,22 +140,25 @@ impl Target {
     }
 
     /// The API under these Atlases; `None` where the target has no API.
-    pub(super) fn serve(&self, atlases: &[Package]) -> Result<Option<Served<'_>>, Miss> {
+    pub(super) fn serve(
+        &self,
+        atlases: &[AtlasPackage],
+    ) -> Result<Option<CraServerInstance<'_>>, CraShortfall> {
         match &self.server {
             None => Ok(None),
-            Some(Server::Url(api)) => send(api, atlases).map(Some),
+            Some(CraServer::Url(api)) => send(api, atlases).map(Some),
             // A server that is started has to be started with something.
-            Some(Server::Started(door)) if atlases.is_empty() => {
+            Some(CraServer::Started(door)) if atlases.is_empty() => {
                 Ok(Some(door.serve(&[golden::package("simple-resolve")?])?))
             }
-            Some(Server::Started(door)) => Ok(Some(door.serve(atlases)?)),
+            Some(CraServer::Started(door)) => Ok(Some(door.serve(atlases)?)),
         }
     }
 }
 
 /// Sends manifests to a server that runs. Files cannot be sent.
-fn send<'t>(api: &Api, atlases: &[Package]) -> Result<Served<'t>, Miss> {
-    let mut served = Served {
+fn send<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>, CraShortfall> {
+    let mut served = CraServerInstance {
         api: api.clone(),
         started: None,
         sent: Vec::new(),
@@ -162,11 +167,17 @@ fn send<'t>(api: &Api, atlases: &[Package]) -> Result<Served<'t>, Miss> {
     for package in atlases {
         if !package.files.is_empty() {
             let why = "an Atlas's files cannot be sent over the API; start the server through a command with `{atlas}`";
-            return Err(Miss::Skipped(why.to_owned()));
+            return Err(CraShortfall::Skipped(why.to_owned()));
         }
-        let answer = api.send("POST", "/v1/atlases", Some(&package.manifest), Auth::Bearer, None)?;
+        let answer = api.send(
+            "POST",
+            "/v1/atlases",
+            Some(&package.manifest),
+            CraAuth::Bearer,
+            None,
+        )?;
         if answer.status != 201 {
-            return Err(Miss::other(
+            return Err(CraShortfall::other(
                 "the Atlas to be taken (201)",
                 answer.status,
                 answer.json(),
@@ -177,8 +188,8 @@ fn send<'t>(api: &Api, atlases: &[Package]) -> Result<Served<'t>, Miss> {
     Ok(served)
 }
 
-impl Door {
-    fn serve<'t>(&self, atlases: &[Package]) -> Result<Served<'t>> {
+impl ProgramLaunch {
+    fn serve<'t>(&self, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>> {
         let dir = TempDir::new().context("no temporary directory")?;
         for (number, package) in atlases.iter().enumerate() {
             write(&dir.path().join(format!("atlas-{number}")), package)?;
@@ -204,8 +215,8 @@ impl Door {
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("stderr"))?);
         let child = command.spawn().context("the server could not be started")?;
-        let mut served = Served {
-            api: Api::new(&format!("http://127.0.0.1:{port}"), Some(token))?,
+        let mut served = CraServerInstance {
+            api: CraApi::new(&format!("http://127.0.0.1:{port}"), Some(token))?,
             started: Some((child, dir)),
             sent: Vec::new(),
             _target: std::marker::PhantomData,
@@ -239,11 +250,11 @@ fn own_server(program: &Path, dir: &Path, port: u16, atlases: usize) -> Result<C
     Ok(command)
 }
 
-impl Served<'_> {
+impl CraServerInstance<'_> {
     fn until_healthy(&mut self) -> Result<()> {
         let until = Instant::now() + START;
         loop {
-            let answer = self.api.send("GET", "/v1/health", None, Auth::None, None);
+            let answer = self.api.send("GET", "/v1/health", None, CraAuth::None, None);
             if answer.is_ok_and(|answer| answer.status == 200) {
                 return Ok(());
             }
@@ -264,12 +275,12 @@ impl Served<'_> {
     }
 }
 
-impl Drop for Served<'_> {
+impl Drop for CraServerInstance<'_> {
     fn drop(&mut self) {
         for id in &self.sent {
             let path = format!("/v1/atlases/{id}");
             // silent-ok: a server that keeps an Atlas makes the next case's answer wrong, which shows
-            let _ = self.api.send("DELETE", &path, None, Auth::Bearer, None);
+            let _ = self.api.send("DELETE", &path, None, CraAuth::Bearer, None);
         }
         if let Some((child, _)) = &mut self.started {
             // silent-ok: it ended by itself, which is what was wanted
@@ -280,7 +291,7 @@ impl Drop for Served<'_> {
 }
 
 /// Writes an Atlas as a folder.
-pub(super) fn write(dir: &Path, package: &Package) -> Result<()> {
+pub(super) fn write(dir: &Path, package: &AtlasPackage) -> Result<()> {
     std::fs::create_dir_all(dir)?;
     std::fs::write(
         dir.join("atlas.json"),

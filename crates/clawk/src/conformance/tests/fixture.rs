@@ -9,18 +9,18 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::conformance::connection::Connection;
+use crate::conformance::connection::AgentConnection;
 
 /// Serves one conversation.
 pub(crate) type Serve = dyn Fn(PipeReader, PipeWriter) + Send + Sync;
 
 /// Starts it in a thread of its own.
-pub(crate) fn connect(serve: &Arc<Serve>) -> Result<Connection> {
+pub(crate) fn connect(serve: &Arc<Serve>) -> Result<AgentConnection> {
     let (agent_in, to_agent) = std::io::pipe()?;
     let (from_agent, agent_out) = std::io::pipe()?;
     let serve = Arc::clone(serve);
     thread::spawn(move || serve(agent_in, agent_out));
-    Ok(Connection::over(to_agent, from_agent))
+    Ok(AgentConnection::over(to_agent, from_agent))
 }
 
 /// One way of being wrong.

@@ -7,22 +7,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{Batch, Entry, Journal, JournalError, Memory};
+use clawk_kernel::ports::{Batch, Journal, JournalEntry, JournalError, Memory};
 use clawk_kernel::time::{Clock, Timestamp};
-use clawk_postgres::{Database, PgMemory, PgReader, PgState, PgStateError, Removal, Serving, Sharing};
+use clawk_postgres::{
+    ContentRemoval, PgDatabase, PgMemory, PgReader, PgState, PgStateError, ServingOptions, StateSharing,
+};
 use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use clawk_store::{
-    Delivery, Erase, Erased, Head, Keys, MemoryPart, Options, Remembered, Restore, StateError, Stats,
+    Delivery, ErasureResult, ErasureSelection, Keys, MemoryPart, Options, RememberedEntry, RestoreSelection,
+    StateError, StoredHead, WriterStats,
 };
-use clawk_trace::Report;
-use clawk_trace::checkpoint::{PublicKey, Signer};
+use clawk_trace::VerificationReport;
+use clawk_trace::checkpoint::{PublicKey, TraceSigner};
 
-use super::{Use, open_database, reader, server, wait};
+use super::{DatabaseAccess, open_database, reader, server, wait};
 use crate::out;
-use crate::state::kept::{self, Beside};
-use crate::state::server::{Failover, Server};
+use crate::state::kept::{self, SharingPolicy};
+use crate::state::server::{FailoverMode, StateServer};
 
 /// How long whoever joins for a moment waits for one that has the agent alone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,25 +36,25 @@ pub(crate) enum StateDir {
     /// In the directory.
     Sqlite(clawk_store::StateDir),
     /// On a server.
-    Postgres(Arc<Remote>),
+    Postgres(Arc<RemoteState>),
 }
 
 /// A state on a server, and the directory beside it.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteState {
     pub(super) path: PathBuf,
     pub(super) state: PgState,
     agent: String,
     lock: Mutex<Option<File>>,
 }
 
-impl Drop for Remote {
+impl Drop for RemoteState {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Remote {
+impl RemoteState {
     fn close(&self) {
         let state = self.state.clone();
         let closed = wait(async move {
@@ -64,12 +67,12 @@ impl Remote {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    async fn noted(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+    async fn noted(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
         let record = Batch {
             entries,
             ..Batch::default()
         };
-        self.state.remove(record, Removal::default()).await
+        self.state.remove(record, ContentRemoval::default()).await
     }
 
     /// The stores that lie in the state.
@@ -92,7 +95,7 @@ impl StateDir {
             None => clawk_store::StateDir::open(path, options).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, (&agent, None), Beside::Refused)
+                serve(path, &server, (&agent, None), SharingPolicy::Refused)
             }
         }
     }
@@ -108,13 +111,13 @@ impl StateDir {
             None => clawk_store::StateDir::open_with(path, options, keys).map(Self::Sqlite),
             Some(server) => {
                 let agent = agent_of(&server)?;
-                serve(path, &server, (&agent, keys), Beside::Refused)
+                serve(path, &server, (&agent, keys), SharingPolicy::Refused)
             }
         }
     }
 
     /// What opens and seals encrypted stores.
-    pub(crate) fn vault(&self) -> Option<&Vault> {
+    pub(crate) fn vault(&self) -> Option<&SealKeyring> {
         match self {
             Self::Sqlite(state) => state.vault(),
             Self::Postgres(remote) => remote.state.vault(),
@@ -195,12 +198,12 @@ impl StateDir {
         matches!(self, Self::Postgres(_))
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> WriterStats {
         match self {
             Self::Sqlite(state) => state.stats(),
             Self::Postgres(remote) => {
                 let (commits, entries) = remote.state.written();
-                Stats { commits, entries }
+                WriterStats { commits, entries }
             }
         }
     }
@@ -219,7 +222,11 @@ impl StateDir {
         }
     }
 
-    pub(crate) async fn seal(&self, signer: &Signer, at: Timestamp) -> Result<Option<Head>, JournalError> {
+    pub(crate) async fn seal(
+        &self,
+        signer: &TraceSigner,
+        at: Timestamp,
+    ) -> Result<Option<StoredHead>, JournalError> {
         match self {
             Self::Sqlite(state) => state.seal(signer, at).await,
             // Of several hosts, one signs.
@@ -249,11 +256,11 @@ impl StateDir {
     pub(crate) fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
         match self {
             Self::Sqlite(state) => state.projections(last),
-            Self::Postgres(remote) => super::Reader::open(&remote.path)?.projections(last),
+            Self::Postgres(remote) => super::StateReader::open(&remote.path)?.projections(last),
         }
     }
 
-    pub(crate) fn signer(&self) -> Result<Signer, StateError> {
+    pub(crate) fn signer(&self) -> Result<TraceSigner, StateError> {
         match self {
             Self::Sqlite(state) => state.signer(),
             Self::Postgres(remote) => {
@@ -276,7 +283,7 @@ impl StateDir {
         match self {
             Self::Sqlite(state) => state.delivered(place, delivery).await,
             Self::Postgres(remote) => {
-                let sent = clawk_postgres::Sent {
+                let sent = clawk_postgres::HeadDelivery {
                     size: delivery.size,
                     failures: delivery.failures,
                     error: delivery.error,
@@ -286,7 +293,7 @@ impl StateDir {
         }
     }
 
-    pub(crate) async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, JournalError> {
+    pub(crate) async fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<StoredHead>, JournalError> {
         match self {
             Self::Sqlite(state) => state.heads_after(size, limit).await,
             Self::Postgres(remote) => {
@@ -323,7 +330,7 @@ impl StateDir {
         }
     }
 
-    pub(crate) async fn verify(&self, session: SessionId) -> Result<Report, String> {
+    pub(crate) async fn verify(&self, session: SessionId) -> Result<VerificationReport, String> {
         match self {
             Self::Sqlite(state) => state.verify(session).await,
             Self::Postgres(remote) => {
@@ -335,11 +342,11 @@ impl StateDir {
 
     pub(crate) async fn erase(
         &self,
-        what: Erase,
+        what: ErasureSelection,
         reason: &str,
         by: &str,
         clock: &dyn Clock,
-    ) -> Result<Erased, JournalError> {
+    ) -> Result<ErasureResult, JournalError> {
         match self {
             Self::Sqlite(state) => state.erase(what, reason, by, clock).await,
             Self::Postgres(remote) => super::erase::erase(remote, what, (reason, by), clock).await,
@@ -355,7 +362,7 @@ impl StateDir {
 
     pub(crate) async fn forget(
         &self,
-        gone: &[Remembered],
+        gone: &[RememberedEntry],
         reason: &str,
         by: &str,
         clock: &dyn Clock,
@@ -369,7 +376,7 @@ impl StateDir {
     /// A server keeps no embedding that was paid for.
     pub(crate) async fn forgotten_elsewhere(
         &self,
-        entries: Vec<Entry>,
+        entries: Vec<JournalEntry>,
         embedded: Vec<Digest>,
     ) -> Result<(), JournalError> {
         match self {
@@ -378,7 +385,7 @@ impl StateDir {
         }
     }
 
-    pub(crate) async fn restored_elsewhere(&self, entries: Vec<Entry>) -> Result<(), JournalError> {
+    pub(crate) async fn restored_elsewhere(&self, entries: Vec<JournalEntry>) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.restored_elsewhere(entries).await,
             Self::Postgres(remote) => remote.noted(entries).await,
@@ -388,7 +395,7 @@ impl StateDir {
     pub(crate) async fn restore(
         &self,
         parts: &[MemoryPart],
-        which: Restore,
+        which: RestoreSelection,
         by: &str,
         clock: &dyn Clock,
     ) -> Result<u64, JournalError> {
@@ -407,8 +414,8 @@ fn elsewhere(why: &str) -> JournalError {
 }
 
 /// The agent whose state it is; a state that nobody ever served has none.
-fn agent_of(server: &Server) -> Result<String, StateError> {
-    let reader = PgReader::new(open_database(server, Use::Read)?);
+fn agent_of(server: &StateServer) -> Result<String, StateError> {
+    let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
     let info = wait(async move { reader.info().await })?;
     info.agent
         .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
@@ -417,27 +424,28 @@ fn agent_of(server: &Server) -> Result<String, StateError> {
 /// Takes the directory and the lease, or joins the hosts that share the agent.
 pub(crate) fn serve(
     path: &Path,
-    server: &Server,
+    server: &StateServer,
     (agent, keys): (&str, Option<Keys>),
-    beside: Beside,
+    beside: SharingPolicy,
 ) -> Result<StateDir, StateError> {
     let (patience, sharing) = match beside {
-        Beside::Refused => (Some(Duration::ZERO), Sharing::Alone),
-        Beside::Shares => (None, Sharing::Shared),
-        Beside::Joins => (Some(PATIENCE), Sharing::Shared),
+        SharingPolicy::Refused => (Some(Duration::ZERO), StateSharing::Alone),
+        SharingPolicy::Shares => (None, StateSharing::Shared),
+        SharingPolicy::Joins => (Some(PATIENCE), StateSharing::Shared),
     };
     let lock = take_lock(path)?;
-    let database = open_database(server, Use::Serve)?;
+    let database = open_database(server, DatabaseAccess::Serve)?;
     let pid = std::process::id();
     let host = server.host.clone().unwrap_or_else(|| made_up(path));
-    let serving = Serving {
+    let serving = ServingOptions {
         lease: Duration::from_millis(server.lease_ms),
         sharing,
         keys,
         find: Some(kept::find_key),
         // A verb that opens the state for itself says nothing that must outlive the server.
-        synchronous: !matches!(beside, Beside::Refused) && server.failover == Failover::Synchronous,
-        ..Serving::new(agent, &host, pid)
+        synchronous: !matches!(beside, SharingPolicy::Refused)
+            && server.failover == FailoverMode::Synchronous,
+        ..ServingOptions::new(agent, &host, pid)
     };
     let holder = |host: String| StateError::Locked {
         path: path.to_owned(),
@@ -458,7 +466,7 @@ pub(crate) fn serve(
     if let Some(why) = state.database().unprotected() {
         out::note(&why);
     }
-    Ok(StateDir::Postgres(Arc::new(Remote {
+    Ok(StateDir::Postgres(Arc::new(RemoteState {
         path: path.to_owned(),
         state,
         agent: agent.to_owned(),
@@ -468,8 +476,8 @@ pub(crate) fn serve(
 
 /// Opens it on the runtime of its connections.
 fn open_within(
-    database: Database,
-    serving: Serving,
+    database: PgDatabase,
+    serving: ServingOptions,
     patience: Option<Duration>,
 ) -> Result<Result<PgState, PgStateError>, StateError> {
     let (send, receive) = std::sync::mpsc::sync_channel(1);

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_events::payload::{AtlasLoaded, AtlasRemoved};
 use clawk_events::{EventError, kind};
-use clawk_kernel::ports::{Batch, JournalError, Recorded, Scan};
+use clawk_kernel::ports::{Batch, JournalError, JournalScan, RecordedEvent};
 use clawk_kernel::time::Clock;
-use clawk_postgres::{Gone, PgReader, PgStateError, Removal};
+use clawk_postgres::{ContentRemoval, ErasedReference, PgReader, PgStateError};
 use clawk_proto::{Digest, SessionId};
-use clawk_store::{Erase, Erased, redacted};
+use clawk_store::{ErasureResult, ErasureSelection, redacted};
 
-use super::dir::Remote;
+use super::dir::RemoteState;
 
 /// Rows that one commit of an expiry looks at.
 const EXPIRY_ROWS: i64 = 2000;
@@ -18,11 +18,11 @@ const EXPIRY_ROWS: i64 = 2000;
 const ATLASES: [&str; 2] = [kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
 
 pub(super) async fn erase(
-    remote: &Remote,
-    what: Erase,
+    remote: &RemoteState,
+    what: ErasureSelection,
     (reason, by): (&str, &str),
     clock: &dyn Clock,
-) -> Result<Erased, JournalError> {
+) -> Result<ErasureResult, JournalError> {
     let reader = remote.reader();
     let found = find(&reader, what).await;
     let (gone, mut erased, removal) = found.map_err(|error| JournalError::Unreadable(error.to_string()))?;
@@ -35,19 +35,19 @@ pub(super) async fn erase(
     Ok(erased)
 }
 
-type Found = (BTreeMap<SessionId, Vec<Digest>>, Erased, Removal);
+type ErasurePlan = (BTreeMap<SessionId, Vec<Digest>>, ErasureResult, ContentRemoval);
 
-async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
+async fn find(reader: &PgReader, what: ErasureSelection) -> Result<ErasurePlan, PgStateError> {
     let upto = reader.last_row().await?;
     let (mut mark, mut more) = (None, false);
-    let candidates: Vec<Gone> = match what {
-        Erase::Before(time) => {
+    let candidates: Vec<ErasedReference> = match what {
+        ErasureSelection::Before(time) => {
             let (due, last, again) = reader.expired(time, EXPIRY_ROWS).await?;
             (mark, more) = (last, again);
             due
         }
-        Erase::Session(session) => reader.with_content(Some(session), None, None).await?,
-        Erase::Event(session, sequence) => {
+        ErasureSelection::Session(session) => reader.with_content(Some(session), None, None).await?,
+        ErasureSelection::Event(session, sequence) => {
             let of_event = reader.with_content(Some(session), Some(sequence), None).await?;
             match of_event.first() {
                 Some((_, _, digest)) => reader.with_content(Some(session), None, Some(*digest)).await?,
@@ -55,20 +55,22 @@ async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
             }
         }
         // Named in this session, gone everywhere.
-        Erase::Digest(session, digest) => reader.with_content(Some(session), None, Some(digest)).await?,
+        ErasureSelection::Digest(session, digest) => {
+            reader.with_content(Some(session), None, Some(digest)).await?
+        }
     };
     let (of, before) = match what {
-        Erase::Session(session) | Erase::Event(session, _) => (Some(session), None),
-        Erase::Digest(..) => (None, None),
-        Erase::Before(time) => (None, Some(time)),
+        ErasureSelection::Session(session) | ErasureSelection::Event(session, _) => (Some(session), None),
+        ErasureSelection::Digest(..) => (None, None),
+        ErasureSelection::Before(time) => (None, Some(time)),
     };
     let digests: BTreeSet<Digest> = candidates.iter().map(|(_, _, digest)| *digest).collect();
     let all: Vec<Digest> = digests.iter().copied().collect();
     let elsewhere = reader.referred_elsewhere(&all, of, before, upto).await?;
     let in_force = atlases_in_force(reader).await?;
-    let mut erased = Erased {
+    let mut erased = ErasureResult {
         more,
-        ..Erased::default()
+        ..ErasureResult::default()
     };
     let mut going = BTreeSet::new();
     for digest in digests {
@@ -87,7 +89,7 @@ async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
             gone.entry(*session).or_default().push(*digest);
         }
     }
-    let removal = Removal {
+    let removal = ContentRemoval {
         digests: going.into_iter().collect(),
         upto,
         mark,
@@ -96,7 +98,7 @@ async fn find(reader: &PgReader, what: Erase) -> Result<Found, PgStateError> {
 }
 
 /// An event that the answer depends on can't be read.
-fn unreadable_event(event: &Recorded, error: &EventError) -> PgStateError {
+fn unreadable_event(event: &RecordedEvent, error: &EventError) -> PgStateError {
     PgStateError::Broken(format!(
         "event {} of session {} can't be read: {error}",
         event.sequence, event.session
@@ -109,12 +111,12 @@ async fn atlases_in_force(reader: &PgReader) -> Result<BTreeSet<Digest>, PgState
     let mut after_row = 0;
     loop {
         let page = reader
-            .recorded_events(&Scan {
+            .recorded_events(&JournalScan {
                 after_row,
                 kinds: &ATLASES,
                 with_content: true,
                 limit: 100,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await?;
         let Some(last) = page.last() else { break };

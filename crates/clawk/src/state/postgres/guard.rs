@@ -5,19 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawk_kernel::Parts;
+use clawk_kernel::AgentDependencies;
 use clawk_kernel::call::Permit;
-use clawk_kernel::place::Search;
+use clawk_kernel::place::PathSearch;
 use clawk_kernel::ports::{
-    Audio, Completion, Delta, Description, Embedded, FaultKind, InferRequest, Later, Look, Marked,
-    MarkedContent, Mend, Provider, ProviderError, RunError, RunOutcome, Spoken, ToolRunner, Transcribed,
+    AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, InspectedCall,
+    MarkedContent, ModelCompletion, ModelProvider, ProviderError, ReconcileMethod, RunError, RunOutcome,
+    SpokenAudio, TaintedFiles, TextEmbeddings, ToolDescription, ToolRunner,
 };
-use clawk_kernel::sheet::Preview;
-use clawk_kernel::witness::Fact;
-use clawk_plan::{Plan, Refusal};
-use clawk_policy::path::Places;
-use clawk_postgres::License;
-use clawk_server::Host;
+use clawk_kernel::sheet::ExecutorPreview;
+use clawk_kernel::witness::GrantPrecondition;
+use clawk_plan::{Plan, SandboxRefusal};
+use clawk_policy::path::RealLocations;
+use clawk_postgres::FencingToken;
+use clawk_server::AgentHost;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -27,12 +28,12 @@ use super::StateDir;
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Puts the question before the parts that act.
-pub(crate) fn around(mut parts: Parts, state: &StateDir) -> Parts {
+pub(crate) fn around(mut parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
     let StateDir::Postgres(remote) = state else {
         return parts;
     };
     let license = remote.state.license();
-    parts.runner = Arc::new(Leased {
+    parts.runner = Arc::new(LeasedToolRunner {
         inner: parts.runner,
         license: license.clone(),
     });
@@ -47,7 +48,7 @@ pub(crate) fn around(mut parts: Parts, state: &StateDir) -> Parts {
 
 /// Ends when this host may not go on: another one has the whole agent. When the server was gone for a while, or other hosts have taken
 /// over from one of several, the agent begins anew on what is recorded, and its clients go on.
-pub(crate) async fn served(state: &StateDir, host: &Host) {
+pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
     let StateDir::Postgres(remote) = state else {
         return std::future::pending().await;
     };
@@ -84,17 +85,17 @@ pub(crate) async fn served(state: &StateDir, host: &Host) {
 }
 
 #[derive(Debug)]
-struct Leased {
+struct LeasedToolRunner {
     inner: Arc<dyn ToolRunner>,
-    license: License,
+    license: FencingToken,
 }
 
-impl ToolRunner for Leased {
-    fn describe<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Description, RunError>> {
+impl ToolRunner for LeasedToolRunner {
+    fn describe<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<ToolDescription, RunError>> {
         self.inner.describe(tool)
     }
 
-    fn takes_over<'a>(&'a self, tool: &'a str) -> Later<'a, Result<Option<Vec<String>>, RunError>> {
+    fn takes_over<'a>(&'a self, tool: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>, RunError>> {
         self.inner.takes_over(tool)
     }
 
@@ -104,7 +105,7 @@ impl ToolRunner for Leased {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.inner.preflight(tool, arguments, plan, workdir)
     }
 
@@ -114,7 +115,7 @@ impl ToolRunner for Leased {
         arguments: &Map<String, Value>,
         plan: &Plan,
         workdir: &Path,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SandboxRefusal> {
         self.inner.foresee(tool, arguments, plan, workdir)
     }
 
@@ -122,7 +123,7 @@ impl ToolRunner for Leased {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let granted = self.license.granted().await;
             granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
@@ -130,31 +131,31 @@ impl ToolRunner for Leased {
         })
     }
 
-    fn preview<'a>(&'a self, look: Look<'a>) -> Later<'a, Preview> {
+    fn preview<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, ExecutorPreview> {
         self.inner.preview(look)
     }
 
-    fn stands_on<'a>(&'a self, look: Look<'a>) -> Later<'a, Vec<Fact>> {
+    fn stands_on<'a>(&'a self, look: InspectedCall<'a>) -> BoxFuture<'a, Vec<GrantPrecondition>> {
         self.inner.stands_on(look)
     }
 
-    fn was_asked(&self, look: Look<'_>) -> Option<bool> {
+    fn was_asked(&self, look: InspectedCall<'_>) -> Option<bool> {
         self.inner.was_asked(look)
     }
 
-    fn places<'a>(&'a self, look: Look<'a>, search: Search) -> Later<'a, Places> {
+    fn places<'a>(&'a self, look: InspectedCall<'a>, search: PathSearch) -> BoxFuture<'a, RealLocations> {
         self.inner.places(look, search)
     }
 
-    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> Later<'a, Marked> {
+    fn marked<'a>(&'a self, contents: Vec<MarkedContent>) -> BoxFuture<'a, TaintedFiles> {
         self.inner.marked(contents)
     }
 
-    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> Later<'a, Result<(), String>> {
+    fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
         self.inner.mark(content, origins)
     }
 
-    fn mend(&self, tool: &str) -> Mend {
+    fn mend(&self, tool: &str) -> ReconcileMethod {
         self.inner.mend(tool)
     }
 
@@ -162,7 +163,7 @@ impl ToolRunner for Leased {
         &'a self,
         permit: Permit,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<RunOutcome, RunError>> {
+    ) -> BoxFuture<'a, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let granted = self.license.granted().await;
             granted.map_err(|why| RunError::NotBegun(why.to_string()))?;
@@ -174,19 +175,19 @@ impl ToolRunner for Leased {
         self.inner.is_kernels(tool)
     }
 
-    fn models(&self, sampler: clawk_kernel::ports::Sampler) {
+    fn models(&self, sampler: clawk_kernel::ports::SamplingHandler) {
         self.inner.models(sampler);
     }
 
-    fn close(&self) -> Later<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         self.inner.close()
     }
 }
 
 #[derive(Debug)]
 struct LeasedProvider {
-    inner: Arc<dyn Provider>,
-    license: License,
+    inner: Arc<dyn ModelProvider>,
+    license: FencingToken,
 }
 
 impl LeasedProvider {
@@ -202,13 +203,13 @@ impl LeasedProvider {
     }
 }
 
-impl Provider for LeasedProvider {
+impl ModelProvider for LeasedProvider {
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
-        on_delta: &'a (dyn Fn(Delta<'_>) + Send + Sync),
+        on_delta: &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync),
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Completion, ProviderError>> {
+    ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>> {
         Box::pin(async move {
             self.granted().await?;
             self.inner.infer(request, on_delta, cancel).await
@@ -221,7 +222,7 @@ impl Provider for LeasedProvider {
         dimensions: Option<u64>,
         texts: &'a [String],
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Embedded, ProviderError>> {
+    ) -> BoxFuture<'a, Result<TextEmbeddings, ProviderError>> {
         Box::pin(async move {
             self.granted().await?;
             self.inner.embed(model, dimensions, texts, cancel).await
@@ -230,9 +231,9 @@ impl Provider for LeasedProvider {
 
     fn transcribe<'a>(
         &'a self,
-        audio: &'a Audio,
+        audio: &'a AudioRecording,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Transcribed, ProviderError>> {
+    ) -> BoxFuture<'a, Result<AudioTranscript, ProviderError>> {
         Box::pin(async move {
             self.granted().await?;
             self.inner.transcribe(audio, cancel).await
@@ -244,18 +245,18 @@ impl Provider for LeasedProvider {
         voice: &'a str,
         text: &'a str,
         cancel: &'a CancellationToken,
-    ) -> Later<'a, Result<Spoken, ProviderError>> {
+    ) -> BoxFuture<'a, Result<SpokenAudio, ProviderError>> {
         Box::pin(async move {
             self.granted().await?;
             self.inner.speak(voice, text, cancel).await
         })
     }
 
-    fn window_tokens(&self) -> Later<'_, Option<u64>> {
+    fn window_tokens(&self) -> BoxFuture<'_, Option<u64>> {
         self.inner.window_tokens()
     }
 
-    fn reach(&self) -> Later<'_, Result<(), ProviderError>> {
+    fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         self.inner.reach()
     }
 }

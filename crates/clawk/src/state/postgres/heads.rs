@@ -6,14 +6,16 @@ use clawk_kernel::ports::JournalError;
 use clawk_kernel::time::Timestamp;
 use clawk_postgres::{KeptHead, PgReader};
 use clawk_proto::Digest;
-use clawk_store::{Head, SESSIONS_SIGNED, StateError};
-use clawk_trace::checkpoint::{Line, PublicKey, Signer, Statement, Tree, TreeStatement};
+use clawk_store::{SESSIONS_SIGNED, StateError, StoredHead};
+use clawk_trace::checkpoint::{
+    CheckpointLine, CheckpointStatement, PublicKey, TraceSigner, Tree, TreeStatement,
+};
 
-use super::dir::Remote;
+use super::dir::RemoteState;
 use super::wait;
 
-pub(super) fn head(kept: KeptHead) -> Head {
-    Head {
+pub(super) fn head(kept: KeptHead) -> StoredHead {
+    StoredHead {
         size: kept.size,
         root: kept.root,
         at: kept.at,
@@ -30,10 +32,10 @@ fn tree_of(kept: &KeptHead) -> Option<Tree> {
 
 /// Signs the journal as it stands and keeps the head; `None`: nothing came since the last one.
 pub(super) async fn seal(
-    remote: &Remote,
-    signer: &Signer,
+    remote: &RemoteState,
+    signer: &TraceSigner,
     at: Timestamp,
-) -> Result<Option<Head>, JournalError> {
+) -> Result<Option<StoredHead>, JournalError> {
     let unreadable = |error: &dyn std::fmt::Display| JournalError::Unreadable(error.to_string());
     let reader = remote.reader();
     let last = reader.last_head().await.map_err(|error| unreadable(&error))?;
@@ -68,7 +70,7 @@ pub(super) async fn seal(
     };
     let mut lines = line(&signer.sign_tree(statement))?;
     for (session_id, events, head) in grown.sessions {
-        let statement = Statement {
+        let statement = CheckpointStatement {
             session_id,
             events,
             head,
@@ -115,14 +117,14 @@ pub(super) fn check(path: &Path, reader: PgReader, own: Option<&PublicKey>) -> R
     let told = keys.iter().filter_map(|key| PublicKey::parse(key).ok()); // silent-ok: a key that is none signs nothing
     let mut keys: Vec<PublicKey> = told.collect();
     keys.extend(own.cloned());
-    match Line::parse(kept.lines.lines().next().unwrap_or_default()) {
+    match CheckpointLine::parse(kept.lines.lines().next().unwrap_or_default()) {
         Ok(line) if !keys.iter().any(|key| line.signed_by(key)) => {
             return broken(format!(
                 "the last signed head names the key `{}`, which no host has told, or the head was changed",
                 line.key_id().chars().take(32).collect::<String>()
             ));
         }
-        Ok(Line::Tree(signed))
+        Ok(CheckpointLine::Tree(signed))
             if signed.statement.size == kept.size && signed.statement.root == kept.root => {}
         Ok(_) | Err(_) => return broken("the last signed head can't be read".to_owned()), // silent-ok: as said
     }

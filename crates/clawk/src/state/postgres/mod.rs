@@ -15,18 +15,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clawk_kernel::ports::Inspect;
-use clawk_postgres::{Database, Options, PgReader, PgStateError, TlsMode};
-use clawk_secrets::{Env, Resolver, Secret};
+use clawk_kernel::ports::MemoryInspector;
+use clawk_postgres::{Options, PgDatabase, PgReader, PgStateError, TlsMode};
+use clawk_secrets::{EnvironmentSource, Secret, SecretResolver};
 use clawk_store::StateError;
 use tokio::runtime::{Handle, Runtime};
 
 pub(crate) use dir::{StateDir, serve};
 pub(crate) use guard::{around, served};
-pub(crate) use reader::Reader;
+pub(crate) use reader::StateReader;
 
-use super::kept::{HostInfo, Kept, LeaseInfo, StateInfo};
-use super::server::Server;
+use super::kept::{HostInfo, InspectedStores, LeaseInfo, StateInfo};
+use super::server::StateServer;
 use crate::config::Config;
 
 /// How long a connection is waited for.
@@ -84,7 +84,7 @@ pub(super) fn of_server(error: PgStateError) -> StateError {
 
 /// What is done with a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum DatabaseAccess {
     /// It is only read, from the server itself, so what is read is up to date.
     Read,
     /// It is only read, and may lag behind: the replica (`read_url`), where there is one.
@@ -95,10 +95,10 @@ enum Use {
     Serve,
 }
 
-fn database(server: &Server, what: Use) -> Result<Database> {
-    let read_only = matches!(what, Use::Read | Use::ReadReplica);
+fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
+    let read_only = matches!(what, DatabaseAccess::Read | DatabaseAccess::ReadReplica);
     let url = match (&server.read_url, what) {
-        (Some(url), Use::ReadReplica) => url,
+        (Some(url), DatabaseAccess::ReadReplica) => url,
         _ => &server.url,
     };
     let made = Options {
@@ -114,24 +114,31 @@ fn database(server: &Server, what: Use) -> Result<Database> {
         connect_timeout: CONNECT,
         operation_timeout: OPERATION,
         // A host that is put to sleep in the middle of a commit holds up the others for less than its lease.
-        idle_timeout: (what == Use::Serve)
+        idle_timeout: (what == DatabaseAccess::Serve)
             .then(|| (Duration::from_millis(server.lease_ms) * 2 / 3).max(IDLE)),
         pgvector: !read_only,
         read_only,
         url: Secret::new("[state] url", url.as_str()),
     };
-    Ok(Database::on(made, &Env::Process, runtime()?.clone())?)
+    Ok(PgDatabase::on(
+        made,
+        &EnvironmentSource::Process,
+        runtime()?.clone(),
+    )?)
 }
 
 /// The stores of a state on a server, with what looks at them; with the state open, they can be changed.
 ///
 /// # Errors
 /// The server is away.
-pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option<Kept>, StateError> {
+pub(crate) fn stores(
+    reader: &StateReader,
+    state: Option<&StateDir>,
+) -> Result<Option<InspectedStores>, StateError> {
     let memory = match (state, reader) {
-        (_, Reader::Sqlite(_)) => return Ok(None),
+        (_, StateReader::Sqlite(_)) => return Ok(None),
         (Some(StateDir::Postgres(remote)), _) => remote.stores(),
-        (Some(StateDir::Sqlite(_)) | None, Reader::Postgres { reader, .. }) => {
+        (Some(StateDir::Sqlite(_)) | None, StateReader::Postgres { reader, .. }) => {
             let asked = reader.clone();
             let Some(agent) = wait(async move { asked.info().await })?.agent else {
                 return Ok(Some(Vec::new()));
@@ -155,7 +162,7 @@ pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option
             why: why.to_owned(),
         });
     }
-    let memory: Arc<dyn Inspect> = Arc::new(memory);
+    let memory: Arc<dyn MemoryInspector> = Arc::new(memory);
     Ok(Some(
         stores
             .into_iter()
@@ -165,8 +172,8 @@ pub(crate) fn stores(reader: &Reader, state: Option<&StateDir>) -> Result<Option
 }
 
 /// What keeps the state, and who serves it.
-pub(crate) fn info(server: &Server) -> Result<StateInfo, StateError> {
-    let reader = PgReader::new(open_database(server, Use::ReadReplica)?);
+pub(crate) fn info(server: &StateServer) -> Result<StateInfo, StateError> {
+    let reader = PgReader::new(open_database(server, DatabaseAccess::ReadReplica)?);
     let found = wait(async move { reader.info().await })?;
     let hosts = found.hosts.into_iter().map(|seen| HostInfo {
         host: seen.host,
@@ -189,13 +196,17 @@ pub(crate) fn info(server: &Server) -> Result<StateInfo, StateError> {
 }
 
 /// The password; `None`: the server may not want one.
-fn password(server: &Server) -> Result<Option<Secret>> {
+fn password(server: &StateServer) -> Result<Option<Secret>> {
     let resolver = match &server.config {
         Some(file) => {
             let config = Config::load(Some(file), None)?;
-            Resolver::new(&config.settings.secrets_store, &config.folder(), Env::Process)?
+            SecretResolver::new(
+                &config.settings.secrets_store,
+                &config.folder(),
+                EnvironmentSource::Process,
+            )?
         }
-        None => Resolver::without_store(Env::Process),
+        None => SecretResolver::without_store(EnvironmentSource::Process),
     };
     match resolver.resolve(&server.password) {
         Ok(secret) => Ok(Some(secret)),
@@ -223,11 +234,11 @@ fn near(url: &str) -> bool {
 }
 
 /// The server that a directory names.
-fn server(dir: &Path) -> Result<Option<Server>, StateError> {
-    Server::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
+fn server(dir: &Path) -> Result<Option<StateServer>, StateError> {
+    StateServer::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 
-fn open_database(server: &Server, what: Use) -> Result<Database, StateError> {
+fn open_database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase, StateError> {
     database(server, what).map_err(|error| StateError::Server(format!("{error:#}")))
 }
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use clawk_kernel::moved::{Row, Sum, Table};
-use clawk_postgres::moving::{self, Export, Import};
-use clawk_postgres::{Database, PgReader, PgState, PgStateError, Serving};
+use clawk_kernel::moved::{MovedRow, StateTotals, Table};
+use clawk_postgres::moving::{self, PgStateExport, PgStateImport};
+use clawk_postgres::{PgDatabase, PgReader, PgState, PgStateError, ServingOptions};
 use clawk_store::StateError;
 
-use super::{Use, of_server, open_database, wait};
+use super::{DatabaseAccess, of_server, open_database, wait};
 use crate::state::kept::{self, Keys};
-use crate::state::server::Server;
+use crate::state::server::StateServer;
 
 /// How long a lease is waited for: one of a move that was killed ends in this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,35 +20,35 @@ fn ended() -> StateError {
 
 /// The side that is read. While it lives, nobody else serves the state.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct PgMoveSource {
     pub(crate) agent: String,
     /// The public keys that hosts told.
     pub(crate) keys: Vec<String>,
-    database: Database,
+    database: PgDatabase,
     /// Holds the lease; `None`: the state was moved before and is only read.
     state: Option<PgState>,
-    export: Option<Export>,
+    export: Option<PgStateExport>,
 }
 
-impl Source {
+impl PgMoveSource {
     /// Takes the lease.
     ///
     /// # Errors
     /// A host serves it, it was moved elsewhere, no agent has run with it, or the server is away.
-    pub(crate) fn open(server: &Server, target: &str) -> Result<Self, StateError> {
-        let reader = PgReader::new(open_database(server, Use::Read)?);
+    pub(crate) fn open(server: &StateServer, target: &str) -> Result<Self, StateError> {
+        let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
         let (info, keys) = wait(async move { Ok((reader.info().await?, reader.keys().await?)) })?;
         let agent = info
             .agent
             .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))?;
-        let database = open_database(server, Use::Write)?;
+        let database = open_database(server, DatabaseAccess::Write)?;
         let state = match info.moved {
             Some(to) if to == target => None,
             Some(to) => return Err(of_server(PgStateError::Moved { to })),
             None => {
-                let serving = Serving {
+                let serving = ServingOptions {
                     find: Some(kept::find_key),
-                    ..Serving::new(&agent, "clawk state move", std::process::id())
+                    ..ServingOptions::new(&agent, "clawk state move", std::process::id())
                 };
                 let database = database.clone();
                 let opened = wait(async move { PgState::open(database, serving, Some(PATIENCE)).await });
@@ -58,7 +58,7 @@ impl Source {
         let from = PgReader::new(database.clone());
         let export = wait(async move {
             let from = from.looked(Some(kept::find_key)).await?;
-            Export::begin(&from).await
+            PgStateExport::begin(&from).await
         })?;
         Ok(Self {
             agent,
@@ -73,15 +73,15 @@ impl Source {
     ///
     /// # Errors
     /// The key of its encrypted stores is missing or wrong, or the server is away.
-    pub(crate) fn as_of_now(server: &Server, most: u64) -> Result<Option<Self>, StateError> {
-        let database = open_database(server, Use::Read)?;
+    pub(crate) fn as_of_now(server: &StateServer, most: u64) -> Result<Option<Self>, StateError> {
+        let database = open_database(server, DatabaseAccess::Read)?;
         let reader = PgReader::new(database.clone());
         let export = wait(async move {
             let reader = match reader.looked(Some(kept::find_key)).await {
                 Err(PgStateError::Absent(_)) => return Ok(None), // silent-ok: nobody has served it yet
                 found => found?,
             };
-            Export::begin(&reader).await.map(Some)
+            PgStateExport::begin(&reader).await.map(Some)
         })?;
         Ok(export.map(|export| Self {
             agent: String::new(),
@@ -94,10 +94,10 @@ impl Source {
 
     /// The key of its encrypted stores.
     pub(crate) fn sealed_by(&self) -> Option<Keys> {
-        self.export.as_ref().and_then(Export::keys)
+        self.export.as_ref().and_then(PgStateExport::keys)
     }
 
-    pub(crate) fn page(&mut self, table: &'static Table) -> Result<Vec<Row>, StateError> {
+    pub(crate) fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
         let mut export = self.export.take().ok_or_else(ended)?;
         let (export, rows) = wait(async move {
             let rows = export.page(table).await?;
@@ -107,8 +107,8 @@ impl Source {
         Ok(rows)
     }
 
-    pub(crate) fn sum(&mut self) -> Sum {
-        self.export.as_mut().map(Export::sum).unwrap_or_default()
+    pub(crate) fn sum(&mut self) -> StateTotals {
+        self.export.as_mut().map(PgStateExport::sum).unwrap_or_default()
     }
 
     pub(crate) fn moved(&mut self, target: &str) -> Result<(), StateError> {
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for PgMoveSource {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
             // silent-ok: the lease expires by itself
@@ -139,20 +139,20 @@ impl Drop for Source {
 
 /// The side that is written: one transaction.
 #[derive(Debug)]
-pub(crate) struct Target(Option<Import>);
+pub(crate) struct PgMoveTarget(Option<PgStateImport>);
 
-impl Target {
+impl PgMoveTarget {
     /// Begins it.
     ///
     /// # Errors
     /// The schema holds a state, or the server is away.
-    pub(crate) fn begin(server: &Server, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
-        let (database, agent) = (open_database(server, Use::Write)?, agent.to_owned());
-        let import = wait(async move { Import::begin(&database, &agent, keys).await })?;
+    pub(crate) fn begin(server: &StateServer, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
+        let (database, agent) = (open_database(server, DatabaseAccess::Write)?, agent.to_owned());
+        let import = wait(async move { PgStateImport::begin(&database, &agent, keys).await })?;
         Ok(Self(Some(import)))
     }
 
-    pub(crate) fn rows(&mut self, table: &'static Table, rows: Vec<Row>) -> Result<(), StateError> {
+    pub(crate) fn rows(&mut self, table: &'static Table, rows: Vec<MovedRow>) -> Result<(), StateError> {
         let mut import = self.0.take().ok_or_else(ended)?;
         self.0 = Some(wait(async move {
             import.rows(table, rows).await?;
@@ -161,7 +161,7 @@ impl Target {
         Ok(())
     }
 
-    pub(crate) fn stored(&mut self) -> Result<Sum, StateError> {
+    pub(crate) fn stored(&mut self) -> Result<StateTotals, StateError> {
         let import = self.0.take().ok_or_else(ended)?;
         let (import, sum) = wait(async move {
             let sum = import.stored().await?;
@@ -181,7 +181,7 @@ impl Target {
 ///
 /// # Errors
 /// The server is away.
-pub(crate) fn verify(server: &Server) -> Result<bool, StateError> {
-    let reader = PgReader::new(open_database(server, Use::Write)?);
+pub(crate) fn verify(server: &StateServer) -> Result<bool, StateError> {
+    let reader = PgReader::new(open_database(server, DatabaseAccess::Write)?);
     wait(async move { Ok(super::reader::verify(&reader, None).await?.valid) })
 }

@@ -4,25 +4,25 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use clawk_events::payload::ContentRedacted;
-use clawk_kernel::ports::{OutboxRow, Recorded, Scan, SessionRow, Spent};
-use clawk_kernel::projection::Fold;
-use clawk_postgres::{PgReader, PgStateError, Which};
+use clawk_kernel::ports::{JournalScan, OutboxRow, RecordedEvent, SessionRow, SpentAmount};
+use clawk_kernel::projection::ProjectionFold;
+use clawk_postgres::{PgEventQuery, PgReader, PgStateError};
 use clawk_proto::{Digest, SessionId};
-use clawk_recall::seal::Vault;
+use clawk_recall::seal::SealKeyring;
 use clawk_store::{
-    Contents, Delivery, Filter, Head, Lost, MemoryPart, REDACTED, References, Remembered, StateError,
-    StoredEvent, UnreadableRecord,
+    ContentInventory, Delivery, Filter, LostContent, MemoryPart, REDACTED, RememberedEntry,
+    SealKeyReferences, StateError, StoredEvent, StoredHead, UnreadableRecord,
 };
 use clawk_trace::chain::digest_of;
-use clawk_trace::checkpoint::{Line, PublicKey};
+use clawk_trace::checkpoint::{CheckpointLine, PublicKey};
 use clawk_trace::event::RawEvent;
 use clawk_trace::verify::Verifier;
-use clawk_trace::{FaultKind, Report};
+use clawk_trace::{FaultKind, VerificationReport};
 
 use super::dir::ROWS;
-use super::{Use, heads, open_database, server, wait};
+use super::{DatabaseAccess, heads, open_database, server, wait};
 use crate::state::kept;
-use crate::state::server::Server;
+use crate::state::server::StateServer;
 
 /// Events read at a time.
 const PAGE: usize = 1000;
@@ -31,9 +31,9 @@ const NAMED: usize = 64;
 
 /// Reads what a directory holds or names; somebody may serve it at the same time.
 #[derive(Debug)]
-pub(crate) enum Reader {
+pub(crate) enum StateReader {
     /// In the directory.
-    Sqlite(clawk_store::Reader),
+    Sqlite(clawk_store::StateDirReader),
     /// On a server.
     Postgres {
         /// The directory beside it.
@@ -49,26 +49,30 @@ fn no_memory<T>() -> Result<T, StateError> {
     )))
 }
 
-impl Reader {
+impl StateReader {
     /// As it is now.
     pub(crate) fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(state.as_ref(), Use::Read)
+        Self::of(state.as_ref(), DatabaseAccess::Read)
     }
 
     /// What a replica has of it, where one is named: for who only shows it.
     pub(crate) fn open_replica(state: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(state.as_ref(), Use::ReadReplica)
+        Self::of(state.as_ref(), DatabaseAccess::ReadReplica)
     }
 
-    fn of(path: &Path, what: Use) -> Result<Self, StateError> {
+    fn of(path: &Path, what: DatabaseAccess) -> Result<Self, StateError> {
         match server(path)? {
-            None => clawk_store::Reader::open(path).map(Self::Sqlite),
+            None => clawk_store::StateDirReader::open(path).map(Self::Sqlite),
             Some(server) => Self::of_server(path, &server, what),
         }
     }
 
     /// With the key, where something is encrypted and its key is found.
-    pub(super) fn of_server(path: &Path, server: &Server, what: Use) -> Result<Self, StateError> {
+    pub(super) fn of_server(
+        path: &Path,
+        server: &StateServer,
+        what: DatabaseAccess,
+    ) -> Result<Self, StateError> {
         let reader = PgReader::new(open_database(server, what)?);
         Ok(Self::Postgres {
             path: path.to_owned(),
@@ -77,7 +81,7 @@ impl Reader {
     }
 
     /// What opens encrypted stores.
-    pub(crate) fn vault(&self) -> Option<&Vault> {
+    pub(crate) fn vault(&self) -> Option<&SealKeyring> {
         match self {
             Self::Sqlite(reader) => reader.vault(),
             Self::Postgres { reader, .. } => reader.seals().vault(),
@@ -92,7 +96,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn key_references(&self) -> Result<Option<References>, StateError> {
+    pub(crate) fn key_references(&self) -> Result<Option<SealKeyReferences>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.key_references(),
             Self::Postgres { reader, .. } => {
@@ -109,7 +113,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn recorded_events(&self, scan: &Scan) -> Result<Vec<Recorded>, StateError> {
+    pub(crate) fn recorded_events(&self, scan: &JournalScan) -> Result<Vec<RecordedEvent>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.recorded_events(scan),
             Self::Postgres { reader, .. } => {
@@ -154,7 +158,7 @@ impl Reader {
             Self::Sqlite(reader) => reader.events(filter),
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
-                let which = Which {
+                let which = PgEventQuery {
                     session: filter.session,
                     after_row: filter.after_row,
                     limit: filter.limit,
@@ -170,7 +174,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn verify(&self, session: Option<SessionId>) -> Result<Report, StateError> {
+    pub(crate) fn verify(&self, session: Option<SessionId>) -> Result<VerificationReport, StateError> {
         match self {
             Self::Sqlite(reader) => reader.verify(session),
             Self::Postgres { reader, .. } => {
@@ -190,7 +194,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn spent_since(&self, hour: i64) -> Result<Vec<Spent>, StateError> {
+    pub(crate) fn spent_since(&self, hour: i64) -> Result<Vec<SpentAmount>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.spent_since(hour),
             Self::Postgres { reader, .. } => {
@@ -227,7 +231,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn contents(&self, session: Option<SessionId>) -> Result<Contents, StateError> {
+    pub(crate) fn contents(&self, session: Option<SessionId>) -> Result<ContentInventory, StateError> {
         match self {
             Self::Sqlite(reader) => reader.contents(session),
             Self::Postgres { reader, .. } => {
@@ -249,7 +253,7 @@ impl Reader {
                 let all = wait(async move { reader.heads_after(0, usize::MAX).await })?;
                 let mut text = String::new();
                 for line in all.iter().flat_map(|head| head.lines.lines()) {
-                    if Line::parse(line).is_ok_and(|line| line.key_id() == key.id()) {
+                    if CheckpointLine::parse(line).is_ok_and(|line| line.key_id() == key.id()) {
                         text.push_str(line);
                         text.push('\n');
                     }
@@ -259,7 +263,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<Head>, StateError> {
+    pub(crate) fn heads_after(&self, size: u64, limit: usize) -> Result<Vec<StoredHead>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.heads_after(size, limit),
             Self::Postgres { reader, .. } => {
@@ -270,7 +274,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn head_of(&self, size: u64) -> Result<Option<Head>, StateError> {
+    pub(crate) fn head_of(&self, size: u64) -> Result<Option<StoredHead>, StateError> {
         let found = self.heads_after(size.saturating_sub(1), 1)?;
         Ok(found.into_iter().find(|head| head.size == size))
     }
@@ -281,7 +285,7 @@ impl Reader {
             Self::Postgres { reader, .. } => {
                 let reader = reader.clone();
                 let found = wait(async move { reader.deliveries().await })?;
-                let one = |(place, sent): (String, clawk_postgres::Sent)| {
+                let one = |(place, sent): (String, clawk_postgres::HeadDelivery)| {
                     let delivery = Delivery {
                         size: sent.size,
                         failures: sent.failures,
@@ -306,7 +310,7 @@ impl Reader {
         part: &MemoryPart,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Remembered>, StateError> {
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.remembered(part, before, limit),
             Self::Postgres { .. } => no_memory(),
@@ -318,7 +322,7 @@ impl Reader {
         part: &MemoryPart,
         words: &str,
         limit: usize,
-    ) -> Result<Vec<Remembered>, StateError> {
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.recalled(part, words, limit),
             Self::Postgres { .. } => no_memory(),
@@ -329,14 +333,18 @@ impl Reader {
         &self,
         parts: &[MemoryPart],
         name: &str,
-    ) -> Result<Vec<Remembered>, StateError> {
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.remembered_as(parts, name),
             Self::Postgres { .. } => no_memory(),
         }
     }
 
-    pub(crate) fn set_aside(&self, part: &MemoryPart, limit: usize) -> Result<Vec<Remembered>, StateError> {
+    pub(crate) fn set_aside(
+        &self,
+        part: &MemoryPart,
+        limit: usize,
+    ) -> Result<Vec<RememberedEntry>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.set_aside(part, limit),
             Self::Postgres { .. } => no_memory(),
@@ -345,11 +353,14 @@ impl Reader {
 }
 
 /// Verifies every chain from its first event, and that none has lost its end.
-pub(super) async fn verify(reader: &PgReader, session: Option<SessionId>) -> Result<Report, PgStateError> {
+pub(super) async fn verify(
+    reader: &PgReader,
+    session: Option<SessionId>,
+) -> Result<VerificationReport, PgStateError> {
     // Read first: somebody may be appending, so that later there may be more, but never less.
     let recorded = reader.ends(session).await?;
     let mut verifier = Verifier::default();
-    let mut which = Which {
+    let mut which = PgEventQuery {
         session,
         after_row: 0,
         limit: PAGE,
@@ -369,7 +380,7 @@ pub(super) async fn verify(reader: &PgReader, session: Option<SessionId>) -> Res
     Ok(report)
 }
 
-fn check_ends(recorded: &[(SessionId, u64, Digest)], report: &mut Report) {
+fn check_ends(recorded: &[(SessionId, u64, Digest)], report: &mut VerificationReport) {
     let found: HashMap<_, _> = report
         .sessions
         .iter()
@@ -392,13 +403,13 @@ async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>
     // All that is kept is of one moment, and events behind it are left out.
     let (kept, upto) = reader.kept().await?;
     let mut after_row = last.map_or(0, |last| upto.saturating_sub(last));
-    let mut fold = Fold::new(&kept, after_row == 0);
+    let mut fold = ProjectionFold::new(&kept, after_row == 0);
     while after_row < upto {
         let page = reader
-            .recorded_events(&Scan {
+            .recorded_events(&JournalScan {
                 after_row,
                 limit: PAGE,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await?;
         let Some(end) = page.last() else { break };
@@ -410,17 +421,17 @@ async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>
     Ok(fold.differences(&kept))
 }
 
-async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Contents, PgStateError> {
-    let mut found = Contents::default();
+async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<ContentInventory, PgStateError> {
+    let mut found = ContentInventory::default();
     let mut erased: HashSet<Digest> = HashSet::new();
     let mut after_row = 0;
     loop {
         let page = reader
-            .recorded_events(&Scan {
+            .recorded_events(&JournalScan {
                 after_row,
                 kinds: &[REDACTED],
                 limit: PAGE,
-                ..Scan::default()
+                ..JournalScan::default()
             })
             .await?;
         let Some(last) = page.last() else { break };
@@ -454,7 +465,7 @@ async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Conte
             }
         };
         if found.lost.len() < NAMED {
-            found.lost.push(Lost {
+            found.lost.push(LostContent {
                 digest,
                 how,
                 session_id,

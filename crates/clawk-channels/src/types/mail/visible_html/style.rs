@@ -7,7 +7,7 @@ const LEAST_PX: f32 = 3.0;
 
 /// What declarations say of an element.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Declared {
+pub(super) struct StyleDeclarations {
     /// Nothing of it, or below it, is shown.
     pub(super) gone: bool,
     pub(super) invisible: Option<bool>,
@@ -16,7 +16,7 @@ pub(super) struct Declared {
     pub(super) background: Option<[u8; 3]>,
 }
 
-impl Declared {
+impl StyleDeclarations {
     /// With what `later` says.
     pub(super) fn join(&mut self, later: &Self) {
         self.gone |= later.gone;
@@ -28,9 +28,9 @@ impl Declared {
 }
 
 /// What a `style` attribute, or the body of a rule, declares.
-pub(super) fn declared(style: &str) -> Declared {
+pub(super) fn declared(style: &str) -> StyleDeclarations {
     let style = plain(style);
-    let mut all = Declared::default();
+    let mut all = StyleDeclarations::default();
     let (mut clips, mut flat) = (false, false);
     for declaration in style.split(';') {
         let Some((name, value)) = declaration.split_once(':') else {
@@ -54,15 +54,15 @@ pub(super) fn declared(style: &str) -> Declared {
                 all.tiny = sizes.next().map(|px| px < LEAST_PX).or(all.tiny);
             }
             "color" => match colour(value) {
-                Some(Colour::Rgb(rgb)) => all.colour = Some(rgb),
-                Some(Colour::Transparent) => all.invisible = Some(true),
+                Some(CssColour::Rgb(rgb)) => all.colour = Some(rgb),
+                Some(CssColour::Transparent) => all.invisible = Some(true),
                 None => {}
             },
             "background" | "background-color" => {
                 let mut colours = value
                     .split_inclusive([' ', ')'])
                     .filter_map(|word| colour(word.trim()));
-                if let Some(Colour::Rgb(rgb)) = colour(value).or_else(|| colours.next()) {
+                if let Some(CssColour::Rgb(rgb)) = colour(value).or_else(|| colours.next()) {
                     all.background = Some(rgb);
                 }
             }
@@ -93,16 +93,16 @@ pub(super) fn declared(style: &str) -> Declared {
 
 /// Rules with simple selectors: an element's name, a class, an id, or a name with one of them.
 #[derive(Debug, Default)]
-pub(super) struct Sheet(Vec<(Selector, Declared)>);
+pub(super) struct StyleSheet(Vec<(CssSelector, StyleDeclarations)>);
 
 #[derive(Debug)]
-struct Selector {
+struct CssSelector {
     element: Option<String>,
     class: Option<String>,
     id: Option<String>,
 }
 
-impl Sheet {
+impl StyleSheet {
     /// The rules of all style elements of a mail that say something of sight.
     pub(super) fn read(html: &str) -> Self {
         let mut rules = Vec::new();
@@ -118,7 +118,7 @@ impl Sheet {
                     continue;
                 };
                 let said = declared(declarations);
-                if said == Declared::default() || rules.len() >= MAX_RULES {
+                if said == StyleDeclarations::default() || rules.len() >= MAX_RULES {
                     continue;
                 }
                 let selectors = selectors.rsplit(['{', ';']).next().unwrap_or_default();
@@ -129,8 +129,8 @@ impl Sheet {
     }
 
     /// What the rules say of an element.
-    pub(super) fn declared(&self, element: &str, class: &str, id: &str) -> Declared {
-        let mut all = Declared::default();
+    pub(super) fn declared(&self, element: &str, class: &str, id: &str) -> StyleDeclarations {
+        let mut all = StyleDeclarations::default();
         let (class, id) = (class.to_ascii_lowercase(), id.to_ascii_lowercase());
         for (selector, said) in &self.0 {
             let of_element = selector.element.as_deref().is_none_or(|name| name == element);
@@ -148,7 +148,7 @@ impl Sheet {
 }
 
 /// The last part of a selector; none where it is of another kind than this reader knows.
-fn selector(text: &str) -> Option<Selector> {
+fn selector(text: &str) -> Option<CssSelector> {
     let last = text.split_ascii_whitespace().next_back()?;
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '#' | '*');
     if !last.chars().all(known) {
@@ -160,7 +160,7 @@ fn selector(text: &str) -> Option<Selector> {
         let (_, name) = rest.split_once(mark)?;
         name.split(['.', '#']).next().map(str::to_owned)
     };
-    Some(Selector {
+    Some(CssSelector {
         element: Some(element)
             .filter(|name| !name.is_empty() && *name != "*")
             .map(str::to_owned),
@@ -219,13 +219,13 @@ fn pixels(value: &str) -> Option<f32> {
     Some(number * factor)
 }
 
-enum Colour {
+enum CssColour {
     Rgb([u8; 3]),
     Transparent,
 }
 
 /// A colour by name or number; none where it is not one that this reader knows.
-fn colour(value: &str) -> Option<Colour> {
+fn colour(value: &str) -> Option<CssColour> {
     let named = match value {
         "white" => Some([255, 255, 255]),
         "black" => Some([0, 0, 0]),
@@ -237,11 +237,11 @@ fn colour(value: &str) -> Option<Colour> {
         "gray" | "grey" => Some([128, 128, 128]),
         "silver" => Some([192, 192, 192]),
         "navy" => Some([0, 0, 128]),
-        "transparent" => return Some(Colour::Transparent),
+        "transparent" => return Some(CssColour::Transparent),
         _ => None,
     };
     if let Some(rgb) = named {
-        return Some(Colour::Rgb(rgb));
+        return Some(CssColour::Rgb(rgb));
     }
     if let Some(hex) = value.strip_prefix('#') {
         return of_hex(hex);
@@ -253,8 +253,8 @@ fn colour(value: &str) -> Option<Colour> {
         .filter_map(|part| part.trim().trim_end_matches('%').parse().ok()) // silent-ok: too few numbers are no colour
         .collect();
     match numbers.as_slice() {
-        [_, _, _, alpha] if *alpha <= 0.05 => Some(Colour::Transparent),
-        [red, green, blue, ..] => Some(Colour::Rgb([byte(*red), byte(*green), byte(*blue)])),
+        [_, _, _, alpha] if *alpha <= 0.05 => Some(CssColour::Transparent),
+        [red, green, blue, ..] => Some(CssColour::Rgb([byte(*red), byte(*green), byte(*blue)])),
         _ => None,
     }
 }
@@ -266,7 +266,7 @@ fn byte(number: f32) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-fn of_hex(hex: &str) -> Option<Colour> {
+fn of_hex(hex: &str) -> Option<CssColour> {
     let digit = |at: usize| {
         hex.chars()
             .nth(at)?
@@ -276,10 +276,10 @@ fn of_hex(hex: &str) -> Option<Colour> {
     let pair = |at: usize| Some(digit(at)? * 16 + digit(at + 1)?);
     let twice = |at: usize| digit(at).map(|digit| digit * 17);
     match hex.len() {
-        4 if twice(3) == Some(0) => Some(Colour::Transparent),
-        8 if pair(6) == Some(0) => Some(Colour::Transparent),
-        3 | 4 => Some(Colour::Rgb([twice(0)?, twice(1)?, twice(2)?])),
-        6 | 8 => Some(Colour::Rgb([pair(0)?, pair(2)?, pair(4)?])),
+        4 if twice(3) == Some(0) => Some(CssColour::Transparent),
+        8 if pair(6) == Some(0) => Some(CssColour::Transparent),
+        3 | 4 => Some(CssColour::Rgb([twice(0)?, twice(1)?, twice(2)?])),
+        6 | 8 => Some(CssColour::Rgb([pair(0)?, pair(2)?, pair(4)?])),
         _ => None,
     }
 }

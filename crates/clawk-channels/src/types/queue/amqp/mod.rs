@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{Stream, Url};
+use clawk_egress::{EgressStream, Url};
 use clawk_kernel::ports::Delivery;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
-use self::wire::{Fields, Frame, Id, Method, Properties};
-use super::{MAX_BYTES, Message, Queue, ReplyTo};
-use crate::adapter::{Ended, Out};
+use self::wire::{AmqpFieldReader, AmqpFrame, AmqpMethodId, AmqpProperties, Method};
+use super::{MAX_BYTES, QueueAdapter, QueueTriggerMessage, ReplyTo};
+use crate::adapter::{ChannelDisconnect, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::Inlet;
+use crate::inlet::InboundPipeline;
 
 /// How long connecting and each answer of the broker may take, milliseconds.
 const CONNECT_MS: u64 = 10_000;
@@ -36,13 +36,13 @@ const REFUSED: u16 = 403;
 const MISSING: u16 = 404;
 const NO_ROUTE: u16 = 312;
 
-pub(super) struct Rabbit {
+pub(super) struct RabbitMqTrigger {
     url: Url,
     queue: String,
-    env: Env,
+    env: EnvironmentSource,
 }
 
-impl fmt::Debug for Rabbit {
+impl fmt::Debug for RabbitMqTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Amqp({})", self.queue)
     }
@@ -50,23 +50,27 @@ impl fmt::Debug for Rabbit {
 
 /// Why there is no answer.
 #[derive(Debug)]
-enum Broken {
+enum AmqpFailure {
     /// The broker closed the channel or the connection: its code, and its words.
     Closed(u16, String),
     Lost(String),
 }
 
-impl Broken {
-    fn ended(self) -> Ended {
+impl AmqpFailure {
+    fn ended(self) -> ChannelDisconnect {
         match self {
-            Self::Closed(REFUSED, reason) => Ended::fatal(format!("the broker refuses it ({reason})")),
-            Self::Closed(code, reason) => Ended::broken(format!("the broker closed with {code} ({reason})")),
-            Self::Lost(reason) => Ended::broken(reason),
+            Self::Closed(REFUSED, reason) => {
+                ChannelDisconnect::fatal(format!("the broker refuses it ({reason})"))
+            }
+            Self::Closed(code, reason) => {
+                ChannelDisconnect::broken(format!("the broker closed with {code} ({reason})"))
+            }
+            Self::Lost(reason) => ChannelDisconnect::broken(reason),
         }
     }
 }
 
-impl From<String> for Broken {
+impl From<String> for AmqpFailure {
     fn from(reason: String) -> Self {
         Self::Lost(reason)
     }
@@ -74,38 +78,39 @@ impl From<String> for Broken {
 
 /// A message with its delivery tag on this connection.
 #[derive(Debug)]
-struct Delivered {
+struct AmqpDelivery {
     tag: u64,
     redelivered: bool,
-    properties: Properties,
+    properties: AmqpProperties,
     body: Vec<u8>,
     /// Its body is larger than what is kept.
     large: bool,
 }
 
 /// A connection with one channel.
-struct Connection {
-    input: ReadHalf<Stream>,
-    out: Arc<Mutex<WriteHalf<Stream>>>,
+struct AmqpConnection {
+    input: ReadHalf<EgressStream>,
+    out: Arc<Mutex<WriteHalf<EgressStream>>>,
     max_frame: u32,
 }
 
-impl Connection {
-    async fn say(&self, bytes: &[u8]) -> Result<(), Broken> {
+impl AmqpConnection {
+    async fn say(&self, bytes: &[u8]) -> Result<(), AmqpFailure> {
         say(&self.out, bytes).await
     }
 
     /// The next frame; a close of the broker is an error.
-    async fn next(&mut self) -> Result<Frame, Broken> {
+    async fn next(&mut self) -> Result<AmqpFrame, AmqpFailure> {
         let silence = Duration::from_secs(u64::from(HEARTBEAT_S) * 2 + 5);
         let frame = tokio::time::timeout(silence, wire::read(&mut self.input)).await;
-        let frame = frame.map_err(|_| Broken::Lost("the broker was silent for too long".to_owned()))??; // silent-ok: said
-        if let Frame::Method {
+        let frame =
+            frame.map_err(|_| AmqpFailure::Lost("the broker was silent for too long".to_owned()))??; // silent-ok: said
+        if let AmqpFrame::Method {
             id: id @ (wire::CLOSE | wire::CHANNEL_CLOSE),
             rest,
         } = &frame
         {
-            let mut fields = Fields(rest);
+            let mut fields = AmqpFieldReader(rest);
             let (code, reason) = (fields.short().unwrap_or(0), fields.text().unwrap_or_default());
             let closed = if *id == wire::CLOSE {
                 Method::new(wire::CLOSE_OK).framed(0)
@@ -116,43 +121,46 @@ impl Connection {
             if let Err(broken) = self.say(&closed).await {
                 tracing::debug!(?broken, "a close could not be answered");
             }
-            return Err(Broken::Closed(code, shown(&reason)));
+            return Err(AmqpFailure::Closed(code, shown(&reason)));
         }
         Ok(frame)
     }
 
     /// Sends a method and waits for the one that answers it.
-    async fn ask(&mut self, bytes: &[u8], wanted: Id) -> Result<Vec<u8>, Broken> {
+    async fn ask(&mut self, bytes: &[u8], wanted: AmqpMethodId) -> Result<Vec<u8>, AmqpFailure> {
         self.say(bytes).await?;
         self.wait_for(wanted).await
     }
 
-    async fn wait_for(&mut self, wanted: Id) -> Result<Vec<u8>, Broken> {
+    async fn wait_for(&mut self, wanted: AmqpMethodId) -> Result<Vec<u8>, AmqpFailure> {
         let until = Instant::now() + PATIENCE;
         loop {
             let next = tokio::time::timeout_at(until, self.next()).await;
-            match next.map_err(|_| Broken::Lost("the broker did not answer in time".to_owned()))?? {
-                Frame::Method { id, rest, .. } if id == wanted => return Ok(rest),
-                Frame::Method { .. } | Frame::Heartbeat | Frame::Header { .. } | Frame::Body(_) => {}
+            match next.map_err(|_| AmqpFailure::Lost("the broker did not answer in time".to_owned()))?? {
+                AmqpFrame::Method { id, rest, .. } if id == wanted => return Ok(rest),
+                AmqpFrame::Method { .. }
+                | AmqpFrame::Heartbeat
+                | AmqpFrame::Header { .. }
+                | AmqpFrame::Body(_) => {}
             }
         }
     }
 
     /// The content that follows a method: its properties and its body, of which at most [`MAX_BYTES`] are kept.
-    async fn content(&mut self) -> Result<(Properties, Vec<u8>, bool), Broken> {
-        let wrong = || Broken::Lost("the broker sent a message without its content".to_owned());
+    async fn content(&mut self) -> Result<(AmqpProperties, Vec<u8>, bool), AmqpFailure> {
+        let wrong = || AmqpFailure::Lost("the broker sent a message without its content".to_owned());
         let (size, properties) = loop {
             match self.next().await? {
-                Frame::Header { size, properties } => break (size, properties),
-                Frame::Heartbeat => {}
-                Frame::Method { .. } | Frame::Body(_) => return Err(wrong()),
+                AmqpFrame::Header { size, properties } => break (size, properties),
+                AmqpFrame::Heartbeat => {}
+                AmqpFrame::Method { .. } | AmqpFrame::Body(_) => return Err(wrong()),
             }
         };
-        let properties = Properties::read(&properties).ok_or_else(wrong)?;
+        let properties = AmqpProperties::read(&properties).ok_or_else(wrong)?;
         let (mut body, mut left, mut large) = (Vec::new(), size, false);
         while left > 0 {
             match self.next().await? {
-                Frame::Body(part) => {
+                AmqpFrame::Body(part) => {
                     left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
                     if body.len() + part.len() > MAX_BYTES {
                         large = true;
@@ -160,19 +168,19 @@ impl Connection {
                         body.extend(part);
                     }
                 }
-                Frame::Heartbeat => {}
-                Frame::Method { .. } | Frame::Header { .. } => return Err(wrong()),
+                AmqpFrame::Heartbeat => {}
+                AmqpFrame::Method { .. } | AmqpFrame::Header { .. } => return Err(wrong()),
             }
         }
         Ok((properties, body, large))
     }
 }
 
-async fn say(out: &Mutex<WriteHalf<Stream>>, bytes: &[u8]) -> Result<(), Broken> {
+async fn say(out: &Mutex<WriteHalf<EgressStream>>, bytes: &[u8]) -> Result<(), AmqpFailure> {
     let mut out = out.lock().await;
     match tokio::time::timeout(PATIENCE, wire::write(&mut *out, bytes)).await {
         Ok(written) => Ok(written?),
-        Err(_) => Err(Broken::Lost("the broker does not read".to_owned())),
+        Err(_) => Err(AmqpFailure::Lost("the broker does not read".to_owned())),
     }
 }
 
@@ -192,10 +200,10 @@ fn decoded(part: &str) -> Option<String> {
     String::from_utf8(bytes).ok() // silent-ok: told as an address that can't be read
 }
 
-impl Rabbit {
+impl RabbitMqTrigger {
     /// # Errors
     /// The address can't be read.
-    pub(super) fn new(url: Url, queue: &str, env: &Env) -> Result<Self, String> {
+    pub(super) fn new(url: Url, queue: &str, env: &EnvironmentSource) -> Result<Self, String> {
         if queue.len() > 255 {
             return Err("`trigger.queue_name` has more than 255 bytes".to_owned());
         }
@@ -222,7 +230,7 @@ impl Rabbit {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, Broken> {
+    async fn connect(&self) -> Result<AmqpConnection, AmqpFailure> {
         let secure = self.url.scheme() == "amqps";
         let host = self
             .url
@@ -230,10 +238,10 @@ impl Rabbit {
             .unwrap_or("localhost")
             .trim_matches(['[', ']']);
         let port = self.url.port().unwrap_or(if secure { 5671 } else { 5672 });
-        let stream = Stream::connect(host, port, secure, &self.env, CONNECT_MS).await;
-        let stream = stream.map_err(|error| Broken::Lost(error.to_string()))?;
+        let stream = EgressStream::connect(host, port, secure, &self.env, CONNECT_MS).await;
+        let stream = stream.map_err(|error| AmqpFailure::Lost(error.to_string()))?;
         let (input, out) = tokio::io::split(stream);
-        let mut connection = Connection {
+        let mut connection = AmqpConnection {
             input,
             out: Arc::new(Mutex::new(out)),
             max_frame: wire::MAX_FRAME,
@@ -252,7 +260,7 @@ impl Rabbit {
             .long_bytes(login.as_bytes())
             .text("en_US");
         let tuned = connection.ask(&start.framed(0), wire::TUNE).await?;
-        let mut fields = Fields(&tuned);
+        let mut fields = AmqpFieldReader(&tuned);
         let (_channels, wanted) = (fields.short(), fields.long().unwrap_or(0));
         if wanted >= 4_096 {
             connection.max_frame = wanted.min(wire::MAX_FRAME);
@@ -268,13 +276,13 @@ impl Rabbit {
         Ok(connection)
     }
 
-    async fn channel(&self, connection: &mut Connection) -> Result<(), Broken> {
+    async fn channel(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
         let open = Method::new(wire::CHANNEL_OPEN).text("").framed(CHANNEL);
         connection.ask(&open, wire::CHANNEL_OPEN_OK).await.map(drop)
     }
 
     /// Opens the queue. If it does not exist, declares a durable one.
-    async fn declare(&self, connection: &mut Connection) -> Result<(), Broken> {
+    async fn declare(&self, connection: &mut AmqpConnection) -> Result<(), AmqpFailure> {
         let declare = |bits: u8| {
             Method::new(wire::DECLARE)
                 .short(0)
@@ -286,7 +294,7 @@ impl Rabbit {
         // To declare it with other arguments than it has would be an error.
         match connection.ask(&declare(1), wire::DECLARE_OK).await {
             Ok(_) => Ok(()),
-            Err(Broken::Closed(MISSING, _)) => {
+            Err(AmqpFailure::Closed(MISSING, _)) => {
                 self.channel(connection).await?;
                 connection.ask(&declare(2), wire::DECLARE_OK).await.map(drop)
             }
@@ -294,9 +302,13 @@ impl Rabbit {
         }
     }
 
-    pub(super) async fn listen(&self, queue: &Queue, inlet: &Inlet) -> Result<(), Ended> {
-        let mut connection = self.connect().await.map_err(Broken::ended)?;
-        self.declare(&mut connection).await.map_err(Broken::ended)?;
+    pub(super) async fn listen(
+        &self,
+        queue: &QueueAdapter,
+        inlet: &InboundPipeline,
+    ) -> Result<(), ChannelDisconnect> {
+        let mut connection = self.connect().await.map_err(AmqpFailure::ended)?;
+        self.declare(&mut connection).await.map_err(AmqpFailure::ended)?;
         let most = queue.runs.places().clamp(1, MAX_PREFETCH);
         let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
         let qos = Method::new(wire::QOS).long(0).short(prefetch).octet(0);
@@ -310,7 +322,7 @@ impl Rabbit {
             connection.ask(&qos.framed(CHANNEL), wire::QOS_OK).await?;
             connection.ask(&consume.framed(CHANNEL), wire::CONSUME_OK).await
         };
-        asked.await.map_err(Broken::ended)?;
+        asked.await.map_err(AmqpFailure::ended)?;
         inlet.ready();
         // The broker gives no more than it may: there is room for all of them.
         let (came, coming) = mpsc::channel(most);
@@ -323,7 +335,7 @@ impl Rabbit {
     }
 
     /// Publishes an answer to the message's `reply-to` queue, and waits for the broker's confirmation.
-    pub(super) async fn answer(&self, reply: &ReplyTo, out: &Out) -> Delivery {
+    pub(super) async fn answer(&self, reply: &ReplyTo, out: &OutboundMessage) -> Delivery {
         let mut connection = match self.connect().await {
             Ok(connection) => connection,
             Err(broken) => {
@@ -354,9 +366,13 @@ impl Rabbit {
     }
 }
 
-async fn publish(connection: &mut Connection, reply: &ReplyTo, out: &Out) -> Result<Delivery, Broken> {
+async fn publish(
+    connection: &mut AmqpConnection,
+    reply: &ReplyTo,
+    out: &OutboundMessage,
+) -> Result<Delivery, AmqpFailure> {
     let body = out.markdown.as_bytes();
-    let properties = Properties {
+    let properties = AmqpProperties {
         correlation: reply.correlation.clone(),
         reply_to: None,
         id: Some(out.id.clone()),
@@ -378,13 +394,13 @@ async fn publish(connection: &mut Connection, reply: &ReplyTo, out: &Out) -> Res
     let mut returned = None;
     loop {
         let next = tokio::time::timeout_at(until, connection.next()).await;
-        let next = next.map_err(|_| Broken::Lost("the broker did not confirm it in time".to_owned()))?; // silent-ok: said
-        let Frame::Method { id, rest, .. } = next? else {
+        let next = next.map_err(|_| AmqpFailure::Lost("the broker did not confirm it in time".to_owned()))?; // silent-ok: said
+        let AmqpFrame::Method { id, rest, .. } = next? else {
             continue;
         };
         match id {
             wire::RETURN => {
-                let mut fields = Fields(&rest);
+                let mut fields = AmqpFieldReader(&rest);
                 returned = Some((fields.short().unwrap_or(0), fields.text().unwrap_or_default()));
                 connection.content().await?;
             }
@@ -411,23 +427,28 @@ async fn publish(connection: &mut Connection, reply: &ReplyTo, out: &Out) -> Res
 }
 
 /// Reads frames of the broker. It never waits for the agent, so that heartbeats are always read in time.
-async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Result<(), Ended> {
+async fn hear(
+    connection: &mut AmqpConnection,
+    came: &mpsc::Sender<AmqpDelivery>,
+) -> Result<(), ChannelDisconnect> {
     loop {
-        let frame = connection.next().await.map_err(Broken::ended)?;
-        let Frame::Method { id, rest, .. } = frame else {
+        let frame = connection.next().await.map_err(AmqpFailure::ended)?;
+        let AmqpFrame::Method { id, rest, .. } = frame else {
             continue;
         };
         match id {
             wire::DELIVER => {
-                let mut fields = Fields(&rest);
+                let mut fields = AmqpFieldReader(&rest);
                 let read = fields
                     .text()
                     .and_then(|_consumer| Some((fields.longlong()?, fields.octet()? & 1 == 1)));
                 let Some((tag, redelivered)) = read else {
-                    return Err(Ended::broken("the broker sent a delivery that can't be read"));
+                    return Err(ChannelDisconnect::broken(
+                        "the broker sent a delivery that can't be read",
+                    ));
                 };
-                let (properties, body, large) = connection.content().await.map_err(Broken::ended)?;
-                let delivered = Delivered {
+                let (properties, body, large) = connection.content().await.map_err(AmqpFailure::ended)?;
+                let delivered = AmqpDelivery {
                     tag,
                     redelivered,
                     properties,
@@ -435,12 +456,12 @@ async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Re
                     large,
                 };
                 if came.try_send(delivered).is_err() {
-                    return Err(Ended::broken(
+                    return Err(ChannelDisconnect::broken(
                         "the broker gives more messages than it was asked for",
                     ));
                 }
             }
-            wire::CANCEL => return Err(Ended::broken("the queue was deleted")),
+            wire::CANCEL => return Err(ChannelDisconnect::broken("the queue was deleted")),
             _ => {}
         }
     }
@@ -448,19 +469,19 @@ async fn hear(connection: &mut Connection, came: &mpsc::Sender<Delivered>) -> Re
 
 /// Takes messages in, and acknowledges each when it is stored durably.
 async fn take(
-    queue: &Queue,
-    inlet: &Inlet,
-    mut coming: mpsc::Receiver<Delivered>,
-    out: &Mutex<WriteHalf<Stream>>,
-) -> Result<(), Ended> {
+    queue: &QueueAdapter,
+    inlet: &InboundPipeline,
+    mut coming: mpsc::Receiver<AmqpDelivery>,
+    out: &Mutex<WriteHalf<EgressStream>>,
+) -> Result<(), ChannelDisconnect> {
     while let Some(delivered) = coming.recv().await {
         let tag = delivered.tag;
-        let Properties {
+        let AmqpProperties {
             correlation,
             reply_to,
             id,
         } = delivered.properties;
-        let message = Message {
+        let message = QueueTriggerMessage {
             // The producer's own; without one the message has none.
             id: id
                 .filter(|id| !id.is_empty() && !id.contains(char::is_control))
@@ -474,29 +495,29 @@ async fn take(
         };
         queue.take(inlet, message).await?;
         let ack = Method::new(wire::ACK).longlong(tag).octet(0).framed(CHANNEL);
-        say(out, &ack).await.map_err(Broken::ended)?;
+        say(out, &ack).await.map_err(AmqpFailure::ended)?;
     }
     Ok(())
 }
 
 /// Sends heartbeats.
-async fn beat(out: &Mutex<WriteHalf<Stream>>) -> Result<(), Ended> {
+async fn beat(out: &Mutex<WriteHalf<EgressStream>>) -> Result<(), ChannelDisconnect> {
     let beat = wire::framed(8, 0, &[]);
     loop {
         tokio::time::sleep(Duration::from_secs(u64::from(HEARTBEAT_S) / 2)).await;
-        say(out, &beat).await.map_err(Broken::ended)?;
+        say(out, &beat).await.map_err(AmqpFailure::ended)?;
     }
 }
 
 /// Messages without an id that were taken, so that one which the broker delivers again is known by its content.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub(super) struct Seen(VecDeque<(String, String)>);
+pub(super) struct SeenMessages(VecDeque<(String, String)>);
 
 /// How many of them.
 const SEEN: usize = 1_000;
 
-impl Seen {
+impl SeenMessages {
     /// The id of a message by its digest: of a new one, `fresh`; of one that comes again, the id that it had.
     pub(super) fn id(&mut self, digest: &str, redelivered: bool, fresh: String) -> String {
         if redelivered && let Some((_, id)) = self.0.iter().rev().find(|(known, _)| known == digest) {
@@ -513,13 +534,13 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use clawk_egress::Url;
-    use clawk_secrets::Env;
+    use clawk_secrets::EnvironmentSource;
 
-    use super::{Rabbit, Seen};
+    use super::{RabbitMqTrigger, SeenMessages};
 
     #[test]
     fn equal_messages_are_two_unless_the_broker_says_that_one_comes_again() {
-        let mut seen = Seen::default();
+        let mut seen = SeenMessages::default();
         assert_eq!(seen.id("d", false, "1".to_owned()), "1");
         assert_eq!(seen.id("d", false, "2".to_owned()), "2");
         assert_eq!(seen.id("d", true, "3".to_owned()), "2");
@@ -528,9 +549,10 @@ mod tests {
 
     #[test]
     fn the_address_names_a_virtual_host() {
-        let env = Env::Fixed(std::collections::BTreeMap::new());
-        let vhost =
-            |url: &str| Rabbit::new(Url::parse(url).unwrap(), "q", &env).and_then(|rabbit| rabbit.vhost());
+        let env = EnvironmentSource::Fixed(std::collections::BTreeMap::new());
+        let vhost = |url: &str| {
+            RabbitMqTrigger::new(Url::parse(url).unwrap(), "q", &env).and_then(|rabbit| rabbit.vhost())
+        };
         assert_eq!(vhost("amqp://host").unwrap(), "/");
         assert_eq!(vhost("amqp://host/").unwrap(), "/");
         assert_eq!(vhost("amqp://host/%2f").unwrap(), "/");

@@ -11,40 +11,40 @@ pub(super) const FRAME_ROOM: u32 = 8;
 const END: u8 = 0xce;
 
 /// Class and method.
-pub(super) type Id = (u16, u16);
+pub(super) type AmqpMethodId = (u16, u16);
 
-pub(super) const START: Id = (10, 10);
-pub(super) const START_OK: Id = (10, 11);
-pub(super) const TUNE: Id = (10, 30);
-pub(super) const TUNE_OK: Id = (10, 31);
-pub(super) const OPEN: Id = (10, 40);
-pub(super) const OPEN_OK: Id = (10, 41);
-pub(super) const CLOSE: Id = (10, 50);
-pub(super) const CLOSE_OK: Id = (10, 51);
-pub(super) const CHANNEL_OPEN: Id = (20, 10);
-pub(super) const CHANNEL_OPEN_OK: Id = (20, 11);
-pub(super) const CHANNEL_CLOSE: Id = (20, 40);
-pub(super) const CHANNEL_CLOSE_OK: Id = (20, 41);
-pub(super) const DECLARE: Id = (50, 10);
-pub(super) const DECLARE_OK: Id = (50, 11);
-pub(super) const QOS: Id = (60, 10);
-pub(super) const QOS_OK: Id = (60, 11);
-pub(super) const CONSUME: Id = (60, 20);
-pub(super) const CONSUME_OK: Id = (60, 21);
-pub(super) const CANCEL: Id = (60, 30);
-pub(super) const PUBLISH: Id = (60, 40);
-pub(super) const RETURN: Id = (60, 50);
-pub(super) const DELIVER: Id = (60, 60);
-pub(super) const ACK: Id = (60, 80);
-pub(super) const NACK: Id = (60, 120);
-pub(super) const CONFIRM: Id = (85, 10);
-pub(super) const CONFIRM_OK: Id = (85, 11);
+pub(super) const START: AmqpMethodId = (10, 10);
+pub(super) const START_OK: AmqpMethodId = (10, 11);
+pub(super) const TUNE: AmqpMethodId = (10, 30);
+pub(super) const TUNE_OK: AmqpMethodId = (10, 31);
+pub(super) const OPEN: AmqpMethodId = (10, 40);
+pub(super) const OPEN_OK: AmqpMethodId = (10, 41);
+pub(super) const CLOSE: AmqpMethodId = (10, 50);
+pub(super) const CLOSE_OK: AmqpMethodId = (10, 51);
+pub(super) const CHANNEL_OPEN: AmqpMethodId = (20, 10);
+pub(super) const CHANNEL_OPEN_OK: AmqpMethodId = (20, 11);
+pub(super) const CHANNEL_CLOSE: AmqpMethodId = (20, 40);
+pub(super) const CHANNEL_CLOSE_OK: AmqpMethodId = (20, 41);
+pub(super) const DECLARE: AmqpMethodId = (50, 10);
+pub(super) const DECLARE_OK: AmqpMethodId = (50, 11);
+pub(super) const QOS: AmqpMethodId = (60, 10);
+pub(super) const QOS_OK: AmqpMethodId = (60, 11);
+pub(super) const CONSUME: AmqpMethodId = (60, 20);
+pub(super) const CONSUME_OK: AmqpMethodId = (60, 21);
+pub(super) const CANCEL: AmqpMethodId = (60, 30);
+pub(super) const PUBLISH: AmqpMethodId = (60, 40);
+pub(super) const RETURN: AmqpMethodId = (60, 50);
+pub(super) const DELIVER: AmqpMethodId = (60, 60);
+pub(super) const ACK: AmqpMethodId = (60, 80);
+pub(super) const NACK: AmqpMethodId = (60, 120);
+pub(super) const CONFIRM: AmqpMethodId = (85, 10);
+pub(super) const CONFIRM_OK: AmqpMethodId = (85, 11);
 
 /// What a frame holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(super) enum AmqpFrame {
     Method {
-        id: Id,
+        id: AmqpMethodId,
         rest: Vec<u8>,
     },
     /// The size of a content's body, and its properties.
@@ -60,7 +60,7 @@ pub(super) enum Frame {
 ///
 /// # Errors
 /// The connection broke, or the bytes are not of the protocol.
-pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<Frame, String> {
+pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<AmqpFrame, String> {
     let mut head = [0_u8; 7];
     input
         .read_exact(&mut head)
@@ -84,14 +84,14 @@ pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<Frame, 
         return Err("the broker sent a frame without its end".to_owned());
     }
     let wrong = || "the broker sent a frame that can't be read".to_owned();
-    let mut fields = Fields(&payload);
+    let mut fields = AmqpFieldReader(&payload);
     match kind {
         1 => {
             let id = (
                 fields.short().ok_or_else(wrong)?,
                 fields.short().ok_or_else(wrong)?,
             );
-            Ok(Frame::Method {
+            Ok(AmqpFrame::Method {
                 id,
                 rest: fields.0.to_vec(),
             })
@@ -99,13 +99,13 @@ pub(super) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<Frame, 
         2 => {
             let (_class, _weight) = (fields.short(), fields.short());
             let size = fields.longlong().ok_or_else(wrong)?;
-            Ok(Frame::Header {
+            Ok(AmqpFrame::Header {
                 size,
                 properties: fields.0.to_vec(),
             })
         }
-        3 => Ok(Frame::Body(payload)),
-        8 => Ok(Frame::Heartbeat),
+        3 => Ok(AmqpFrame::Body(payload)),
+        8 => Ok(AmqpFrame::Heartbeat),
         _ => Err(wrong()),
     }
 }
@@ -130,9 +130,9 @@ pub(super) async fn write(out: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> 
 }
 
 /// Fields that are read one after another.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct AmqpFieldReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> AmqpFieldReader<'a> {
     fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -172,7 +172,7 @@ impl<'a> Fields<'a> {
 pub(super) struct Method(Vec<u8>);
 
 impl Method {
-    pub(super) fn new((class, method): Id) -> Self {
+    pub(super) fn new((class, method): AmqpMethodId) -> Self {
         let mut bytes = class.to_be_bytes().to_vec();
         bytes.extend(method.to_be_bytes());
         Self(bytes)
@@ -248,15 +248,15 @@ pub(super) fn abilities() -> Vec<u8> {
 
 /// Properties of a message that this client reads and writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Properties {
+pub(super) struct AmqpProperties {
     pub(super) correlation: Option<String>,
     pub(super) reply_to: Option<String>,
     pub(super) id: Option<String>,
 }
 
-impl Properties {
+impl AmqpProperties {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields(bytes);
+        let mut fields = AmqpFieldReader(bytes);
         let flags = fields.short()?;
         let has = |bit: u16| flags & (1 << bit) != 0;
         let mut found = Self::default();
@@ -310,13 +310,13 @@ impl Properties {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, Method, Properties, framed, read};
+    use super::{AmqpFrame, AmqpProperties, Method, framed, read};
 
     #[tokio::test]
     async fn what_is_written_is_read_and_broken_bytes_are_refused() {
         let bytes = Method::new((60, 80)).longlong(7).octet(0).framed(1);
         let frame = read(&mut bytes.as_slice()).await.unwrap();
-        let Frame::Method { id: (60, 80), rest } = frame else {
+        let AmqpFrame::Method { id: (60, 80), rest } = frame else {
             panic!("{frame:?}");
         };
         assert_eq!(rest, [0, 0, 0, 0, 0, 0, 0, 7, 0]);
@@ -336,18 +336,21 @@ mod tests {
 
     #[test]
     fn properties_come_back_as_they_went_and_others_are_passed_over() {
-        let properties = Properties {
+        let properties = AmqpProperties {
             correlation: Some("c1".to_owned()),
             reply_to: None,
             id: Some("m1".to_owned()),
         };
         let frame = properties.framed(1, 5);
-        assert_eq!(Properties::read(&frame[7 + 12..]).unwrap(), properties);
+        assert_eq!(AmqpProperties::read(&frame[7 + 12..]).unwrap(), properties);
         // A table of headers and a reply address, as a broker sends them.
         let mut bytes = (1_u16 << 13 | 1 << 9).to_be_bytes().to_vec();
         bytes.extend([0, 0, 0, 4, 1, b'x', b't', 1]);
         bytes.extend([2, b'q', b'1']);
-        assert_eq!(Properties::read(&bytes).unwrap().reply_to.as_deref(), Some("q1"));
-        assert_eq!(Properties::read(&[0xff, 0xff, 200]), None);
+        assert_eq!(
+            AmqpProperties::read(&bytes).unwrap().reply_to.as_deref(),
+            Some("q1")
+        );
+        assert_eq!(AmqpProperties::read(&[0xff, 0xff, 200]), None);
     }
 }

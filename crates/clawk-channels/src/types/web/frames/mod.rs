@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use clawk_kernel::ports::Frame;
+use clawk_kernel::ports::SocketFrame;
 use http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::log::Log;
-use super::seats::{Seats, SignedIn, digest};
-use super::sound::{Recording, Sound};
+use super::seats::{SignInRegistry, SignedIn, digest};
+use super::sound::{VoicePipeline, VoiceRecording};
 use super::{SHARED, STALL};
-use crate::adapter::{Hook, HookReply, Served, Talk};
-use crate::inlet::Inlet;
+use crate::adapter::{HookReply, HookRequest, HookResponse, HookWebSocket};
+use crate::inlet::InboundPipeline;
 
 /// The subprotocol, and how a page says its token: base64url of it, without padding.
 pub(super) const PROTOCOL: &str = "clawk.v1";
@@ -48,12 +48,12 @@ const POLICY: u16 = 1008;
 const AGAIN: u16 = 1013;
 
 /// How a socket is closed: the code and why.
-type Closed = (u16, &'static str);
+type SocketCloseReason = (u16, &'static str);
 
 /// What a program says.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
-enum Said {
+enum ClientFrame {
     Hello {
         session: Option<String>,
         /// The newest number that it has; absent: what it acknowledged.
@@ -86,25 +86,25 @@ enum Said {
 
 /// What sockets of one channel share.
 #[derive(Clone)]
-pub(super) struct Sockets {
-    pub(super) seats: Seats,
+pub(super) struct SocketContext {
+    pub(super) seats: SignInRegistry,
     pub(super) log: Arc<Log>,
     /// Streams and sockets that are open.
     pub(super) places: Arc<Semaphore>,
     /// The scheme and host under which the channel is known, where they are configured.
     pub(super) known_as: Option<String>,
     /// Recordings, where the channel takes them.
-    pub(super) sound: Option<Arc<Sound>>,
+    pub(super) sound: Option<Arc<VoicePipeline>>,
 }
 
 /// Who speaks on a socket, and in which conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Speaker {
+pub(super) struct SocketSpeaker {
     pub(super) sender: String,
     pub(super) conversation: String,
 }
 
-impl Speaker {
+impl SocketSpeaker {
     /// `None`: the session's secret is not one of ours.
     pub(super) fn of(user: &str, session: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(session).ok()?; // silent-ok: what can't be decoded is not ours
@@ -126,13 +126,13 @@ impl Speaker {
 }
 
 /// Whether a request asks for a WebSocket.
-pub(super) fn asks(hook: &Hook) -> bool {
+pub(super) fn asks(hook: &HookRequest) -> bool {
     hook.header(UPGRADE.as_str())
         .is_some_and(|to| to.eq_ignore_ascii_case("websocket"))
 }
 
 /// The token of a request: of its header, or of the second subprotocol.
-pub(super) fn token(hook: &Hook) -> Option<String> {
+pub(super) fn token(hook: &HookRequest) -> Option<String> {
     if let Some(header) = hook.header(AUTHORIZATION.as_str()) {
         return header.strip_prefix("Bearer ").map(str::to_owned);
     }
@@ -141,7 +141,7 @@ pub(super) fn token(hook: &Hook) -> Option<String> {
     String::from_utf8(token).ok() // silent-ok: the same
 }
 
-fn protocols(hook: &Hook) -> impl Iterator<Item = &str> {
+fn protocols(hook: &HookRequest) -> impl Iterator<SocketInput = &str> {
     let all = hook.headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     all.filter_map(|value| value.to_str().ok()) // silent-ok: not ours
         .flat_map(|value| value.split(','))
@@ -149,13 +149,13 @@ fn protocols(hook: &Hook) -> impl Iterator<Item = &str> {
 }
 
 /// What a socket is refused with.
-fn refused(status: u16, reason: &str) -> Served {
+fn refused(status: u16, reason: &str) -> HookResponse {
     HookReply::refused(status, reason).into()
 }
 
-impl Sockets {
+impl SocketContext {
     /// Opens a socket for whoever has a token.
-    pub(super) fn open(&self, inlet: &Arc<Inlet>, hook: &Hook) -> Served {
+    pub(super) fn open(&self, inlet: &Arc<InboundPipeline>, hook: &HookRequest) -> HookResponse {
         if !self.is_own_page(hook) {
             return refused(403, "pages of other sites may not open a socket here");
         }
@@ -177,15 +177,15 @@ impl Sockets {
         let (says, said) = mpsc::channel(BEHIND);
         let (sockets, inside) = (self.clone(), Arc::clone(inlet));
         inlet.spawn(async move {
-            let out = Outward(says);
+            let out = FrameSender(says);
             if let Err((code, reason)) = sockets.talk(&inside, &user, hears, &out).await {
                 // silent-ok: whoever is gone need not be told
-                let _told = out.0.send_timeout(Frame::Close(code, reason), STALL).await;
+                let _told = out.0.send_timeout(SocketFrame::Close(code, reason), STALL).await;
             }
             drop(place);
         });
-        Served {
-            talk: Some(Talk {
+        HookResponse {
+            talk: Some(HookWebSocket {
                 protocol: PROTOCOL,
                 max_frame_bytes: MAX_FRAME,
                 heard,
@@ -196,7 +196,7 @@ impl Sockets {
     }
 
     /// A browser says where its page is from. Programs say nothing.
-    fn is_own_page(&self, hook: &Hook) -> bool {
+    fn is_own_page(&self, hook: &HookRequest) -> bool {
         if !hook.headers.contains_key(ORIGIN) {
             return true;
         }
@@ -212,33 +212,33 @@ impl Sockets {
     /// One socket, until its program is gone.
     async fn talk(
         &self,
-        inlet: &Arc<Inlet>,
+        inlet: &Arc<InboundPipeline>,
         user: &str,
-        mut hears: mpsc::Receiver<Frame>,
-        out: &Outward,
-    ) -> Result<(), Closed> {
+        mut hears: mpsc::Receiver<SocketFrame>,
+        out: &FrameSender,
+    ) -> Result<(), SocketCloseReason> {
         let first = match tokio::time::timeout(HELLO, hears.recv()).await {
             Ok(Some(frame)) => read(frame)?,
             Ok(None) => return Ok(()),
             Err(_) => return Err((POLICY, "no `hello` came")),
         };
-        let Said::Hello { session, after } = first else {
+        let ClientFrame::Hello { session, after } = first else {
             return Err((POLICY, "`hello` comes first"));
         };
         let session = match session {
             Some(session) => session,
             None => fresh()?,
         };
-        let Some(speaker) = Speaker::of(user, &session) else {
+        let Some(speaker) = SocketSpeaker::of(user, &session) else {
             return Err((POLICY, "the session is not one of this channel"));
         };
         let acked = self.log.acked(&speaker.conversation).map_err(broken)?;
         out.tell(&json!({"type": "hello", "session": session, "sender": speaker.sender}))
             .await?;
-        let pending = Pending::default();
+        let pending = SocketSharedState::default();
         let (queue, queued) = mpsc::channel(WAITING);
         let (speech, aloud) = mpsc::channel(WAITING);
-        let talking = Talking {
+        let talking = SocketSession {
             sockets: self,
             inlet,
             speaker: &speaker,
@@ -255,14 +255,14 @@ impl Sockets {
     }
 }
 
-fn read(frame: Frame) -> Result<Said, Closed> {
-    let Frame::Text(text) = frame else {
+fn read(frame: SocketFrame) -> Result<ClientFrame, SocketCloseReason> {
+    let SocketFrame::Text(text) = frame else {
         return Err((UNSUPPORTED, "a text frame is wanted"));
     };
     serde_json::from_str(&text).map_err(|_| (INVALID, "the frame is not one of `clawk.v1`"))
 }
 
-fn fresh() -> Result<String, Closed> {
+fn fresh() -> Result<String, SocketCloseReason> {
     let mut random = [0_u8; SECRET];
     match getrandom::fill(&mut random) {
         Ok(()) => Ok(URL_SAFE_NO_PAD.encode(random)),
@@ -271,38 +271,38 @@ fn fresh() -> Result<String, Closed> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is passed as a function")]
-fn broken(error: std::io::Error) -> Closed {
+fn broken(error: std::io::Error) -> SocketCloseReason {
     tracing::warn!(%error, "a conversation can't be read");
     (AGAIN, "the conversation can't be read now")
 }
 
 /// What a program is told.
-struct Outward(mpsc::Sender<Frame>);
+struct FrameSender(mpsc::Sender<SocketFrame>);
 
-impl Outward {
-    async fn tell(&self, frame: &Value) -> Result<(), Closed> {
-        self.send(Frame::Text(frame.to_string())).await
+impl FrameSender {
+    async fn tell(&self, frame: &Value) -> Result<(), SocketCloseReason> {
+        self.send(SocketFrame::Text(frame.to_string())).await
     }
 
-    async fn send(&self, frame: Frame) -> Result<(), Closed> {
+    async fn send(&self, frame: SocketFrame) -> Result<(), SocketCloseReason> {
         let sent = self.0.send_timeout(frame, STALL).await;
         sent.map_err(|_| (POLICY, "it does not read"))
     }
 
-    async fn refuse(&self, id: &str, reason: &str) -> Result<(), Closed> {
+    async fn refuse(&self, id: &str, reason: &str) -> Result<(), SocketCloseReason> {
         self.tell(&json!({"type": "refused", "id": id, "reason": reason}))
             .await
     }
 }
 
 /// What is to be taken in.
-enum Item {
+enum SocketInput {
     Text(String, String),
-    Sound(Recording),
+    Sound(VoiceRecording),
 }
 
 /// An answer that is to be spoken.
-struct Answer {
+struct SpokenAnswer {
     seq: u64,
     of: String,
     markdown: String,
@@ -310,7 +310,7 @@ struct Answer {
 
 /// What the parts of one socket tell each other.
 #[derive(Debug, Default)]
-struct Pending {
+struct SocketSharedState {
     /// Ids whose `accepted` was not sent yet: no answer comes before it.
     taking: Mutex<HashSet<String>>,
     /// The newest answer that is to be spoken, and up to which one none is any more.
@@ -320,12 +320,12 @@ struct Pending {
 }
 
 /// One socket after its `hello`.
-struct Talking<'a> {
-    sockets: &'a Sockets,
-    inlet: &'a Arc<Inlet>,
-    speaker: &'a Speaker,
-    pending: &'a Pending,
-    out: &'a Outward,
+struct SocketSession<'a> {
+    sockets: &'a SocketContext,
+    inlet: &'a Arc<InboundPipeline>,
+    speaker: &'a SocketSpeaker,
+    pending: &'a SocketSharedState,
+    out: &'a FrameSender,
 }
 
 /// The name of a choice in frames.
@@ -350,22 +350,22 @@ mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-    use super::Speaker;
+    use super::SocketSpeaker;
 
     #[test]
     fn a_session_speaks_for_itself_or_for_the_person_of_the_token() {
         let secret = URL_SAFE_NO_PAD.encode([7; 32]);
         let other = URL_SAFE_NO_PAD.encode([8; 32]);
-        let shared = Speaker::of("user", &secret).unwrap();
-        assert_ne!(shared, Speaker::of("user", &other).unwrap());
+        let shared = SocketSpeaker::of("user", &secret).unwrap();
+        assert_ne!(shared, SocketSpeaker::of("user", &other).unwrap());
         assert!(!shared.sender.contains(&secret) && !shared.conversation.contains(&secret));
-        let ann = Speaker::of("ann", &secret).unwrap();
+        let ann = SocketSpeaker::of("ann", &secret).unwrap();
         assert_eq!(ann.sender, "ann");
         assert!(super::super::asked::is_of(&ann.conversation, "ann"));
         assert!(super::super::asked::is_of(&shared.conversation, &shared.sender));
         assert_ne!(
             ann.conversation,
-            Speaker::of("bob", &secret).unwrap().conversation,
+            SocketSpeaker::of("bob", &secret).unwrap().conversation,
             "one session of two people is two conversations"
         );
         for wrong in [
@@ -374,7 +374,7 @@ mod tests {
             secret.strip_prefix("B").unwrap(),
             "../../../../../../../../../../../../../../x",
         ] {
-            assert_eq!(Speaker::of("ann", wrong), None, "{wrong}");
+            assert_eq!(SocketSpeaker::of("ann", wrong), None, "{wrong}");
         }
     }
 }

@@ -4,21 +4,21 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clawk_kernel::ports::Frame;
+use clawk_kernel::ports::SocketFrame;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Answer, Closed, SOUND_BYTES, Talking, broken, lock, name_of};
-use crate::types::web::log::{Entry, Who};
-use crate::types::web::sound::Sound;
+use super::{SOUND_BYTES, SocketCloseReason, SocketSession, SpokenAnswer, broken, lock, name_of};
+use crate::types::web::log::{PageEntry, PageEntryAuthor};
+use crate::types::web::sound::VoicePipeline;
 
-impl Talking<'_> {
+impl SocketSession<'_> {
     /// Sends what the conversation gets after a number. Of what was there before, only the newest unacknowledged answer is spoken.
     pub(super) async fn show(
         &self,
         (after, acked): (u64, u64),
-        speech: mpsc::Sender<Answer>,
-    ) -> Result<(), Closed> {
+        speech: mpsc::Sender<SpokenAnswer>,
+    ) -> Result<(), SocketCloseReason> {
         let log = &self.sockets.log;
         let speaks = self.sockets.sound.as_ref().is_some_and(|sound| sound.speaks());
         let mut changed = log.watch();
@@ -37,7 +37,7 @@ impl Talking<'_> {
                 let first = rev == 0;
                 rev = entries.iter().map(|entry| entry.rev).max().unwrap_or(rev);
                 self.transcripts(&entries, sent).await?;
-                entries.retain(|entry| entry.who == Who::Agent);
+                entries.retain(|entry| entry.who == PageEntryAuthor::Agent);
                 entries.sort_by_key(|entry| entry.seq.unwrap_or(u64::MAX));
                 let mut aloud = Vec::new();
                 for entry in &entries {
@@ -51,7 +51,7 @@ impl Talking<'_> {
                         (new && speaks && !entry.refused, entry.seq, &entry.of)
                         && (!first || seq > acked)
                     {
-                        aloud.push(Answer {
+                        aloud.push(SpokenAnswer {
                             seq,
                             of: of.clone(),
                             markdown: entry.markdown.clone(),
@@ -72,11 +72,11 @@ impl Talking<'_> {
     }
 
     /// What was understood of recordings whose answers the program does not have.
-    async fn transcripts(&self, entries: &[Entry], sent: u64) -> Result<(), Closed> {
-        for entry in entries.iter().filter(|entry| entry.who == Who::You) {
+    async fn transcripts(&self, entries: &[PageEntry], sent: u64) -> Result<(), SocketCloseReason> {
+        for entry in entries.iter().filter(|entry| entry.who == PageEntryAuthor::You) {
             let Some(of) = &entry.of else { continue };
             let answered = entries.iter().any(|other| {
-                other.who == Who::Agent
+                other.who == PageEntryAuthor::Agent
                     && other.of.as_ref() == Some(of)
                     && other.seq.is_some_and(|seq| seq <= sent)
             });
@@ -89,7 +89,10 @@ impl Talking<'_> {
     }
 
     /// Speaks answers one after the other. What can't be spoken was delivered as text, and a notice says so.
-    pub(super) async fn speak(&self, mut answers: mpsc::Receiver<Answer>) -> Result<(), Closed> {
+    pub(super) async fn speak(
+        &self,
+        mut answers: mpsc::Receiver<SpokenAnswer>,
+    ) -> Result<(), SocketCloseReason> {
         while let Some(answer) = answers.recv().await {
             let begun = AtomicBool::new(false);
             let mut aloud = pin!(self.aloud(&answer, &begun));
@@ -116,11 +119,11 @@ impl Talking<'_> {
         std::future::pending().await
     }
 
-    async fn aloud(&self, answer: &Answer, begun: &AtomicBool) -> Result<(), Closed> {
+    async fn aloud(&self, answer: &SpokenAnswer, begun: &AtomicBool) -> Result<(), SocketCloseReason> {
         let Some(sound) = &self.sockets.sound else {
             return Ok(());
         };
-        for piece in Sound::pieces(&answer.markdown) {
+        for piece in VoicePipeline::pieces(&answer.markdown) {
             match sound.say(self.inlet, &piece).await {
                 Err(reason) => {
                     tracing::warn!(reason, "an answer could not be spoken");
@@ -134,7 +137,7 @@ impl Talking<'_> {
                         self.out.tell(&frame).await?;
                     }
                     for bytes in data.chunks(SOUND_BYTES) {
-                        self.out.send(Frame::Bytes(bytes.to_vec())).await?;
+                        self.out.send(SocketFrame::Bytes(bytes.to_vec())).await?;
                     }
                 }
             }
@@ -143,7 +146,7 @@ impl Talking<'_> {
     }
 
     /// Sends an entry unless it was sent; returns whether it was new.
-    async fn whole(&self, entry: &Entry, sent: &mut u64) -> Result<bool, Closed> {
+    async fn whole(&self, entry: &PageEntry, sent: &mut u64) -> Result<bool, SocketCloseReason> {
         let Some(seq) = entry.seq else { return Ok(false) };
         let new = seq > *sent;
         if new {
@@ -159,7 +162,7 @@ impl Talking<'_> {
         Ok(new)
     }
 
-    fn frame(&self, entry: &Entry, seq: u64) -> Value {
+    fn frame(&self, entry: &PageEntry, seq: u64) -> Value {
         if entry.refused {
             return json!({"type": "refused", "id": entry.of, "reason": entry.markdown, "seq": seq});
         }
@@ -177,7 +180,7 @@ impl Talking<'_> {
     }
 
     /// Where the files of a message are.
-    fn files(&self, entry: &Entry) -> Value {
+    fn files(&self, entry: &PageEntry) -> Value {
         let conversation = self.speaker.conversation.replace('@', "%40").replace('/', "%2F");
         let files = entry.files.iter().map(|file| {
             let url = format!("?file={}&conversation={conversation}", file.id);
@@ -187,7 +190,11 @@ impl Talking<'_> {
     }
 
     /// What was written since; where it does not continue what was sent, the whole message says it.
-    async fn delta(&self, entry: &Entry, written: &mut HashMap<String, String>) -> Result<(), Closed> {
+    async fn delta(
+        &self,
+        entry: &PageEntry,
+        written: &mut HashMap<String, String>,
+    ) -> Result<(), SocketCloseReason> {
         let message = entry.id.strip_suffix(".live").unwrap_or(&entry.id);
         let of = self.sockets.log.called(message);
         let text = entry.markdown.strip_suffix(" …").unwrap_or(&entry.markdown);

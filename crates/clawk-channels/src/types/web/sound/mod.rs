@@ -7,17 +7,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::Audio;
+use clawk_kernel::ports::AudioRecording;
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{Channel, Modality, Provider};
+use clawk_manifest::model::{Channel, ModelModality, Provider};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-use self::shelf::Shelf;
-pub(super) use self::shelf::{Recording, Taking};
-use super::log::{Entry, Log, Who};
-use crate::adapter::Incoming;
+use self::shelf::RecordingStore;
+pub(super) use self::shelf::{RecordingUpload, VoiceRecording};
+use super::log::{Log, PageEntry, PageEntryAuthor};
+use crate::adapter::PlatformMessage;
 use crate::config::ChannelConfig;
-use crate::inlet::{Inlet, Taken};
+use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::sealed_file::FileSeal;
 
 /// The longest recording, milliseconds.
@@ -32,11 +32,11 @@ const AT_ONCE: usize = 4;
 const MAX_LINES: usize = 256;
 
 /// What turns recordings into words and words into recordings.
-pub(super) struct Sound {
+pub(super) struct VoicePipeline {
     transcribe: String,
     /// Provider and voice; none: answers are text only.
     speak: Option<(String, String)>,
-    shelf: Shelf,
+    shelf: RecordingStore,
     log: Arc<Log>,
     /// One recording of a conversation at a time, in their order.
     lines: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -56,7 +56,7 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
             None => faults.push(format!(
                 "{table}.{key}` names the provider `{name}`, which is not declared"
             )),
-            Some(provider) if !provider.capabilities.contains(&Modality::Audio) => {
+            Some(provider) if !provider.capabilities.contains(&ModelModality::Audio) => {
                 faults.push(format!(
                     "{table}.{key}`: the provider `{name}` does not have `audio` in its `capabilities`"
                 ));
@@ -75,7 +75,7 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
     faults
 }
 
-impl Sound {
+impl VoicePipeline {
     pub(super) fn new(
         config: &ChannelConfig,
         (folder, seal): (std::path::PathBuf, FileSeal),
@@ -86,7 +86,7 @@ impl Sound {
         Ok(Self {
             transcribe: named("transcribe").ok_or("`settings.transcribe` is missing")?,
             speak: named("speak").map(|provider| (provider, voice)),
-            shelf: Shelf::new(folder, u64::from(config.max_attachment_mb) << 20, seal),
+            shelf: RecordingStore::new(folder, u64::from(config.max_attachment_mb) << 20, seal),
             log,
             lines: Mutex::default(),
             at_once: Semaphore::new(AT_ONCE),
@@ -101,7 +101,7 @@ impl Sound {
     ///
     /// # Errors
     /// For the program.
-    pub(super) fn begin(&self, media_type: &str) -> Result<Taking, String> {
+    pub(super) fn begin(&self, media_type: &str) -> Result<RecordingUpload, String> {
         self.shelf.begin(media_type)
     }
 
@@ -111,11 +111,11 @@ impl Sound {
     /// For the program.
     pub(super) fn keep(
         &self,
-        taking: Taking,
-        of: &Incoming,
+        taking: RecordingUpload,
+        of: &PlatformMessage,
         id: &str,
         at: Timestamp,
-    ) -> Result<Recording, String> {
+    ) -> Result<VoiceRecording, String> {
         self.shelf.keep(taking, of, id, at)
     }
 
@@ -137,7 +137,7 @@ impl Sound {
     }
 
     /// Takes up the recordings that an earlier run of the agent accepted and did not understand.
-    pub(super) async fn resume(&self, inlet: &Inlet) {
+    pub(super) async fn resume(&self, inlet: &InboundPipeline) {
         match self.shelf.pending() {
             Ok(waiting) => {
                 for recording in waiting {
@@ -150,7 +150,12 @@ impl Sound {
     }
 
     /// Turns a recording into a message. Until it is one, or is refused, it stays on the shelf.
-    pub(super) async fn understand(&self, inlet: &Inlet, recording: Recording, _place: OwnedMutexGuard<()>) {
+    pub(super) async fn understand(
+        &self,
+        inlet: &InboundPipeline,
+        recording: VoiceRecording,
+        _place: OwnedMutexGuard<()>,
+    ) {
         if !self.waits(&recording.conversation, &recording.id) {
             return;
         }
@@ -168,22 +173,26 @@ impl Sound {
             return self.refuse(&recording, "nothing was said", false);
         }
         // It stands before its answer.
-        let said = Entry {
+        let said = PageEntry {
             of: Some(recording.id.clone()),
-            ..Entry::new(&format!("said-{}", recording.id), Who::You, text.clone())
+            ..PageEntry::new(
+                &format!("said-{}", recording.id),
+                PageEntryAuthor::You,
+                text.clone(),
+            )
         };
         if let Err(error) = self.log.put(&recording.conversation, said) {
             tracing::warn!(%error, "a page can't show what was said");
         }
         loop {
             match inlet.message(recording.incoming(text.clone())).await {
-                Taken::Accepted { message, .. } => {
+                IngestOutcome::Accepted { message, .. } => {
                     self.log.knows(message, &recording.id);
                     break;
                 }
-                Taken::Ignored => break,
-                Taken::Refused(reason) => return self.refuse(&recording, &reason, false),
-                Taken::Later(reason) => {
+                IngestOutcome::Ignored => break,
+                IngestOutcome::Refused(reason) => return self.refuse(&recording, &reason, false),
+                IngestOutcome::Later(reason) => {
                     tracing::warn!(reason, "what was said could not be kept yet");
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -193,12 +202,16 @@ impl Sound {
     }
 
     /// The words of a recording. `None`: the agent ends; it is asked again later.
-    async fn words(&self, inlet: &Inlet, recording: &Recording) -> Result<String, Option<String>> {
+    async fn words(
+        &self,
+        inlet: &InboundPipeline,
+        recording: &VoiceRecording,
+    ) -> Result<String, Option<String>> {
         let data = self.shelf.data(recording).map_err(|error| {
             tracing::error!(%error, "an accepted recording can't be read");
             Some("the recording can't be read any more; say it again".to_owned())
         })?;
-        let audio = Audio {
+        let audio = AudioRecording {
             media_type: recording.media_type.clone(),
             digest: recording.digest,
             length_ms: recording.length_ms,
@@ -217,14 +230,14 @@ impl Sound {
     }
 
     /// The program is told, now or when it is back.
-    fn refuse(&self, recording: &Recording, reason: &str, keep: bool) {
-        let entry = Entry {
+    fn refuse(&self, recording: &VoiceRecording, reason: &str, keep: bool) {
+        let entry = PageEntry {
             of: Some(recording.id.clone()),
             refused: true,
             markdown: reason.to_owned(),
-            ..Entry::new(
+            ..PageEntry::new(
                 &format!("refused-{}", recording.id),
-                Who::Agent,
+                PageEntryAuthor::Agent,
                 crate::markup::page(&format!("Your recording was not taken: {reason}")),
             )
         };
@@ -244,7 +257,11 @@ impl Sound {
     ///
     /// # Errors
     /// For people.
-    pub(super) async fn say(&self, inlet: &Inlet, piece: &str) -> Result<(&'static str, Vec<u8>), String> {
+    pub(super) async fn say(
+        &self,
+        inlet: &InboundPipeline,
+        piece: &str,
+    ) -> Result<(&'static str, Vec<u8>), String> {
         let (provider, voice) = self.speak.as_ref().ok_or("no `settings.speak`")?;
         let spoken = inlet.kernel().speak((provider, voice), piece, inlet.over()).await;
         let spoken = spoken.map_err(|error| error.to_string())?;

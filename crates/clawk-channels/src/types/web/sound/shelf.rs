@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::MAX_MS;
-use crate::adapter::Incoming;
+use crate::adapter::PlatformMessage;
 use crate::genuine::hex;
 use crate::sealed_file::FileSeal;
 
@@ -26,7 +26,7 @@ const PART: &str = "part";
 
 /// A recording that was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::types::web) struct Recording {
+pub(in crate::types::web) struct VoiceRecording {
     pub(in crate::types::web) conversation: String,
     sender: String,
     /// The program's id of it.
@@ -39,24 +39,24 @@ pub(in crate::types::web) struct Recording {
     at: i64,
 }
 
-impl Recording {
+impl VoiceRecording {
     /// The message that it is.
-    pub(super) fn incoming(&self, text: String) -> Incoming {
-        Incoming {
+    pub(super) fn incoming(&self, text: String) -> PlatformMessage {
+        PlatformMessage {
             ids: vec![format!("{}:{}", self.conversation, self.id)],
             conversation: self.conversation.clone(),
             direct: true,
             mention: true,
             sender: Some(self.sender.clone()),
             text,
-            ..Incoming::default()
+            ..PlatformMessage::default()
         }
     }
 }
 
 /// A recording that is coming in, on disk from its first byte.
 #[derive(Debug)]
-pub(in crate::types::web) struct Taking {
+pub(in crate::types::web) struct RecordingUpload {
     media_type: String,
     file: File,
     path: PathBuf,
@@ -69,13 +69,13 @@ pub(in crate::types::web) struct Taking {
     webm_ms: u64,
 }
 
-impl Drop for Taking {
+impl Drop for RecordingUpload {
     fn drop(&mut self) {
         let _gone = fs::remove_file(&self.path); // silent-ok: it was renamed, or the next start removes it
     }
 }
 
-impl Taking {
+impl RecordingUpload {
     /// # Errors
     /// It is too large, or can't be written; for the program.
     pub(in crate::types::web) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -168,13 +168,13 @@ fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// The recordings of one channel.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct RecordingStore {
     folder: PathBuf,
     max_bytes: u64,
     seal: FileSeal,
 }
 
-impl Shelf {
+impl RecordingStore {
     pub(super) const fn new(folder: PathBuf, max_bytes: u64, seal: FileSeal) -> Self {
         Self {
             folder,
@@ -183,7 +183,7 @@ impl Shelf {
         }
     }
 
-    pub(super) fn begin(&self, media_type: &str) -> Result<Taking, String> {
+    pub(super) fn begin(&self, media_type: &str) -> Result<RecordingUpload, String> {
         let fits = match rate(media_type) {
             Some(rate) => (8_000..=48_000).contains(&rate),
             None => matches!(media_type, "audio/wav" | "audio/webm"),
@@ -202,7 +202,7 @@ impl Shelf {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o600).open(&path)
         });
-        Ok(Taking {
+        Ok(RecordingUpload {
             media_type: media_type.to_owned(),
             file: file.map_err(|error| unkept(&error))?,
             path,
@@ -226,15 +226,15 @@ impl Shelf {
     /// First the sound, then the note: a note without its sound does not exist.
     pub(super) fn keep(
         &self,
-        taking: Taking,
-        of: &Incoming,
+        taking: RecordingUpload,
+        of: &PlatformMessage,
         id: &str,
         at: Timestamp,
-    ) -> Result<Recording, String> {
+    ) -> Result<VoiceRecording, String> {
         if taking.bytes == 0 {
             return Err("the recording is empty".to_owned());
         }
-        let recording = Recording {
+        let recording = VoiceRecording {
             conversation: of.conversation.clone(),
             sender: of.sender.clone().unwrap_or_default(),
             id: id.to_owned(),
@@ -271,7 +271,7 @@ impl Shelf {
         Ok(recording)
     }
 
-    pub(super) fn data(&self, recording: &Recording) -> io::Result<Vec<u8>> {
+    pub(super) fn data(&self, recording: &VoiceRecording) -> io::Result<Vec<u8>> {
         let path = self.path(&recording.conversation, &recording.id, SOUND);
         let data = self.seal.open(&path, fs::read(&path)?)?;
         if Digest(Sha256::digest(&data).into()) == recording.digest {
@@ -282,13 +282,13 @@ impl Shelf {
     }
 
     /// Those that wait, in the order in which they came. What was not accepted is removed.
-    pub(super) fn pending(&self) -> io::Result<Vec<Recording>> {
+    pub(super) fn pending(&self) -> io::Result<Vec<VoiceRecording>> {
         let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let mut all: Vec<Recording> = Vec::new();
+        let mut all: Vec<VoiceRecording> = Vec::new();
         for entry in found {
             let path = entry?.path();
             match path.extension().and_then(|kind| kind.to_str()) {
@@ -305,7 +305,7 @@ impl Shelf {
     }
 
     /// It waits no more. The sound goes, unless it could not be understood.
-    pub(super) fn done(&self, recording: &Recording, keep: bool) {
+    pub(super) fn done(&self, recording: &VoiceRecording, keep: bool) {
         let path = |kind| self.path(&recording.conversation, &recording.id, kind);
         let sound = path(SOUND);
         let removed = if keep {
@@ -345,32 +345,32 @@ mod tests {
 
     use clawk_kernel::time::Timestamp;
 
-    use super::{FileSeal, MAX_KEPT, Shelf, cluster_ms};
-    use crate::adapter::Incoming;
+    use super::{FileSeal, MAX_KEPT, RecordingStore, cluster_ms};
+    use crate::adapter::PlatformMessage;
 
     fn now() -> Timestamp {
         static NOW: AtomicI64 = AtomicI64::new(1);
         Timestamp(NOW.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn of() -> Incoming {
-        Incoming {
+    fn of() -> PlatformMessage {
+        PlatformMessage {
             conversation: "ann/x".to_owned(),
             sender: Some("ann".to_owned()),
-            ..Incoming::default()
+            ..PlatformMessage::default()
         }
     }
 
     fn sealing() -> FileSeal {
-        let key = clawk_recall::seal::Key::from_hex(&"ab".repeat(32)).unwrap();
-        FileSeal::new(Some(clawk_recall::seal::Vault::new(key)))
+        let key = clawk_recall::seal::SealKey::from_hex(&"ab".repeat(32)).unwrap();
+        FileSeal::new(Some(clawk_recall::seal::SealKeyring::new(key)))
     }
 
     #[test]
     fn an_accepted_recording_outlives_the_process_and_what_was_not_accepted_goes() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("sound");
-        let shelf = Shelf::new(at.clone(), 1 << 20, sealing());
+        let shelf = RecordingStore::new(at.clone(), 1 << 20, sealing());
         let take = |id: &str| {
             let mut taking = shelf.begin("audio/pcm;rate=16000").unwrap();
             taking.push(&[1; 16_000]).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         let mut cut = shelf.begin("audio/wav").unwrap();
         cut.push(&[0; 100]).unwrap();
         std::mem::forget(cut);
-        let again = Shelf::new(at.clone(), 1 << 20, sealing());
+        let again = RecordingStore::new(at.clone(), 1 << 20, sealing());
         assert_eq!(
             again.pending().unwrap(),
             [one.clone(), two.clone()],
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn what_is_too_large_too_long_or_of_another_kind_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(folder.path().to_owned(), 20 << 20, FileSeal::default());
+        let shelf = RecordingStore::new(folder.path().to_owned(), 20 << 20, FileSeal::default());
         for kind in [
             "audio/aiff",
             "audio/pcm",
@@ -427,7 +427,7 @@ mod tests {
         let mut long = shelf.begin("audio/pcm;rate=8000").unwrap();
         long.push(&vec![0; 16_000 * 300]).unwrap();
         assert!(long.push(&[0; 16_000]).unwrap_err().contains("5 minutes"));
-        let mut large = Shelf::new(folder.path().to_owned(), 1 << 20, FileSeal::default())
+        let mut large = RecordingStore::new(folder.path().to_owned(), 1 << 20, FileSeal::default())
             .begin("audio/webm")
             .unwrap();
         assert!(large.push(&vec![0; (1 << 20) + 1]).unwrap_err().contains("1 MiB"));

@@ -58,17 +58,18 @@ fn severity(answer: u32) -> i32 {
 }
 
 /// As they were before there was one program: the allow-list, what is unknown, families, the guard, the deny-list.
-fn separate(strict: bool, own: bool, judged: Judged) -> Vec<BpfProgram> {
-    let lists = Lists::of(strict, own, judged).unwrap();
+fn separate(strict: bool, own: bool, judged: GuardedCalls) -> Vec<BpfProgram> {
+    let lists = SyscallLists::of(strict, own, judged).unwrap();
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
-    let build = |rules: Rules, other: SeccompAction, hit: SeccompAction| -> BpfProgram {
+    let build = |rules: SyscallRules, other: SeccompAction, hit: SeccompAction| -> BpfProgram {
         SeccompFilter::new(rules, other, hit, arch)
             .unwrap()
             .try_into()
             .unwrap()
     };
     let refuse = |number: i32| SeccompAction::Errno(number.unsigned_abs());
-    let plain = |calls: &BTreeSet<i64>| -> Rules { calls.iter().map(|call| (*call, Vec::new())).collect() };
+    let plain =
+        |calls: &BTreeSet<i64>| -> SyscallRules { calls.iter().map(|call| (*call, Vec::new())).collect() };
     let mut programs = Vec::new();
     if let Some(allowed) = &lists.allowed {
         let mut calls = plain(allowed);
@@ -106,7 +107,7 @@ fn separate(strict: bool, own: bool, judged: Judged) -> Vec<BpfProgram> {
         SeccompAction::Allow,
         refuse(libc::EAFNOSUPPORT),
     ));
-    if judged != Judged::Nothing {
+    if judged != GuardedCalls::Nothing {
         let mut guard = build(lists.guarded, SeccompAction::Allow, SeccompAction::Trace(0));
         for one in guard
             .iter_mut()
@@ -120,8 +121,8 @@ fn separate(strict: bool, own: bool, judged: Judged) -> Vec<BpfProgram> {
     programs
 }
 
-fn kinds() -> impl Iterator<Item = (bool, bool, Judged)> {
-    let judged = [Judged::Nothing, Judged::All, Judged::Changes];
+fn kinds() -> impl Iterator<Item = (bool, bool, GuardedCalls)> {
+    let judged = [GuardedCalls::Nothing, GuardedCalls::All, GuardedCalls::Changes];
     (0..12).map(move |at| (at & 1 > 0, at & 2 > 0, judged[at / 4]))
 }
 
@@ -163,7 +164,7 @@ fn one_program_says_what_all_lists_say() {
     ]);
     for (strict, own, judged) in kinds() {
         let (one, many) = (
-            Lists::of(strict, own, judged).unwrap().program().unwrap(),
+            SyscallLists::of(strict, own, judged).unwrap().program().unwrap(),
             separate(strict, own, judged),
         );
         let same = |call: u32, arch: u32, args: [u64; 6]| {
@@ -174,7 +175,7 @@ fn one_program_says_what_all_lists_say() {
                 "call {call} {args:x?} of {strict} {own} {judged:?}: {ours:x} {theirs:x}"
             );
         };
-        let lists = Lists::of(strict, own, judged).unwrap();
+        let lists = SyscallLists::of(strict, own, judged).unwrap();
         for call in (0..700).chain([FOREIGN - 1, FOREIGN, FOREIGN + 41, 1 << 31, u32::MAX]) {
             same(call, HERE, [0; 6]);
             same(call, HERE, [u64::MAX; 6]);
@@ -219,9 +220,9 @@ fn the_common_filters_that_are_handed_over_are_those_that_a_box_would_make() {
     told.join().unwrap().unwrap();
     for (strict, own, judged) in COMMON {
         let made = MADE[kind_of(strict, own, judged)].get().unwrap();
-        let wanted = Lists::of(strict, own, judged).unwrap().program().unwrap();
+        let wanted = SyscallLists::of(strict, own, judged).unwrap().program().unwrap();
         assert_eq!(tree::bytes(&made.program), tree::bytes(&wanted));
-        assert_eq!(made.notifies, judged != Judged::Nothing);
+        assert_eq!(made.notifies, judged != GuardedCalls::Nothing);
     }
 }
 

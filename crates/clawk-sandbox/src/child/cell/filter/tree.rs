@@ -14,7 +14,7 @@ const RETURN: u16 = 0x06;
 const MAX_LENGTH: usize = 4096;
 
 /// What is said about one call, to the end: each way through it returns.
-pub(super) type Leaf = BpfProgram;
+pub(super) type FilterLeaf = BpfProgram;
 
 fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
@@ -27,7 +27,7 @@ pub(super) fn answer(action: u32) -> sock_filter {
 
 /// `check` judges the architecture and goes on behind its end. `runs`: the first number of each run of calls, ascending from 0,
 /// and what is said about all of it.
-pub(super) fn program(check: BpfProgram, runs: &[(u32, Leaf)]) -> io::Result<BpfProgram> {
+pub(super) fn program(check: BpfProgram, runs: &[(u32, FilterLeaf)]) -> io::Result<BpfProgram> {
     if runs.first().is_none_or(|(first, _)| *first != 0) {
         return Err(io::Error::other("seccomp: nothing is said about the first call"));
     }
@@ -63,7 +63,7 @@ pub(super) fn program_of(bytes: &[u8]) -> io::Result<BpfProgram> {
     Ok(all.iter().map(one).collect())
 }
 
-fn halves(runs: &[(u32, Leaf)]) -> io::Result<BpfProgram> {
+fn halves(runs: &[(u32, FilterLeaf)]) -> io::Result<BpfProgram> {
     let (below, above) = runs.split_at(runs.len() / 2);
     let Some((first, leaf)) = above.first() else {
         return Ok(BpfProgram::new());

@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Guard, Name, PATH_ONLY, start, text, umask_of};
-use crate::child::sys::{self, Notice};
+use super::{Guard, PATH_ONLY, ResolvedName, start, text, umask_of};
+use crate::child::sys::{self, SyscallNotification};
 use clawk_plan::plan::Denied;
 
 /// Entries of a moved folder that are looked through.
@@ -18,7 +18,7 @@ const FILE_KIND: u64 = 0o170_000;
 
 impl Guard {
     /// A name that is not denied, where something is to be made or removed.
-    fn free(&self, notice: &Notice, place: (u64, u64)) -> Result<Name, Errno> {
+    fn free(&self, notice: &SyscallNotification, place: (u64, u64)) -> Result<ResolvedName, Errno> {
         let name = self.named(notice, place)?;
         if self.denies(&name.real) {
             return Err(Errno::ACCESS);
@@ -26,7 +26,12 @@ impl Guard {
         Ok(name)
     }
 
-    pub(super) fn remove(&self, notice: &Notice, place: (u64, u64), flags: u64) -> Result<(), Errno> {
+    pub(super) fn remove(
+        &self,
+        notice: &SyscallNotification,
+        place: (u64, u64),
+        flags: u64,
+    ) -> Result<(), Errno> {
         let name = self.free(notice, place)?;
         let found = rustix::fs::openat(
             &name.folder,
@@ -41,7 +46,12 @@ impl Guard {
     }
 
     /// A folder, a pipe or an empty file, as `mode` says; devices and sockets are refused before they come here.
-    pub(super) fn make(&self, notice: &Notice, place: (u64, u64), mode: u64) -> Result<(), Errno> {
+    pub(super) fn make(
+        &self,
+        notice: &SyscallNotification,
+        place: (u64, u64),
+        mode: u64,
+    ) -> Result<(), Errno> {
         let name = self.free(notice, place)?;
         self.free_entry(&name)?;
         let bits = u32::try_from(mode & 0o7777).unwrap_or(0) & !umask_of(notice.pid);
@@ -57,14 +67,24 @@ impl Guard {
         }
     }
 
-    pub(super) fn symlink(&self, notice: &Notice, target: u64, place: (u64, u64)) -> Result<(), Errno> {
+    pub(super) fn symlink(
+        &self,
+        notice: &SyscallNotification,
+        target: u64,
+        place: (u64, u64),
+    ) -> Result<(), Errno> {
         let target = text(notice.pid, target)?;
         let name = self.free(notice, place)?;
         self.free_for_link(&name)?;
         rustix::fs::symlinkat(target, &name.folder, &name.last)
     }
 
-    pub(super) fn chmod(&self, notice: &Notice, (folder, path): (u64, u64), mode: u64) -> Result<(), Errno> {
+    pub(super) fn chmod(
+        &self,
+        notice: &SyscallNotification,
+        (folder, path): (u64, u64),
+        mode: u64,
+    ) -> Result<(), Errno> {
         let path = text(notice.pid, path)?;
         let (base, path) = start(notice.pid, folder, path)?;
         let found = rustix::fs::openat2(&base, &path, PATH_ONLY, Mode::empty(), self.resolving(&path))?;
@@ -75,7 +95,7 @@ impl Guard {
     }
 
     /// What is open may have been another's when it was opened, and an own file by now.
-    pub(super) fn chmod_open(&self, notice: &Notice, fd: u64, mode: u64) -> Result<(), Errno> {
+    pub(super) fn chmod_open(&self, notice: &SyscallNotification, fd: u64, mode: u64) -> Result<(), Errno> {
         let number = i32::try_from(fd & 0xffff_ffff).map_err(|_large| Errno::BADF)?;
         let link = format!("/proc/{}/fd/{number}", notice.pid);
         let found = match rustix::fs::open(link, PATH_ONLY, Mode::empty()) {
@@ -89,7 +109,12 @@ impl Guard {
 
     /// Judges a program, and lets the kernel start it. A tool of several threads can change the name in between: then it has run
     /// a denied program, which it still can't read.
-    pub(super) fn execute(&self, notice: &Notice, (folder, path): (u64, u64), flags: u64) -> io::Result<()> {
+    pub(super) fn execute(
+        &self,
+        notice: &SyscallNotification,
+        (folder, path): (u64, u64),
+        flags: u64,
+    ) -> io::Result<()> {
         let empty = flags & u64::from(AtFlags::EMPTY_PATH.bits()) != 0;
         let found = match text(notice.pid, path) {
             Err(Errno::NOENT) if empty => {

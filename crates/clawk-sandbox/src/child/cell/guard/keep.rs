@@ -4,7 +4,7 @@
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::{Guard, Name, PATH_ONLY, real};
+use super::{Guard, PATH_ONLY, ResolvedName, real};
 
 impl Guard {
     /// What is there may be changed: its content, its mode, its names.
@@ -20,7 +20,7 @@ impl Guard {
     }
 
     /// Something may be made by this name.
-    pub(super) fn free_entry(&self, name: &Name) -> Result<(), Errno> {
+    pub(super) fn free_entry(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
         }
@@ -32,7 +32,7 @@ impl Guard {
     }
 
     /// The same of a link, which could stand for a folder that leads to an own file and is not there.
-    pub(super) fn free_for_link(&self, name: &Name) -> Result<(), Errno> {
+    pub(super) fn free_for_link(&self, name: &ResolvedName) -> Result<(), Errno> {
         self.free_entry(name)?;
         let there = || rustix::fs::statat(&name.folder, &name.last, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if self.kept.leads(&name.real) && !there() {
@@ -43,7 +43,7 @@ impl Guard {
 
     /// What is by this name may be moved or removed, and something else may come to be there: also not in the place of a folder
     /// that leads to an own file.
-    pub(super) fn movable(&self, name: &Name) -> Result<(), Errno> {
+    pub(super) fn movable(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
         }

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use clawk_kernel::kind;
-use clawk_manifest::model::Autonomy;
-use clawk_policy::Outcome;
+use clawk_manifest::model::AutonomyLevel;
+use clawk_policy::VerdictOutcome;
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
 use serde_json::Value;
 
-use crate::cmd::trace::source::Source;
+use crate::cmd::trace::source::TraceSource;
 
 /// A call that a policy decided.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct PastCall {
     pub(super) session: SessionId,
     pub(super) timestamp: String,
     pub(super) request_id: String,
@@ -25,35 +25,35 @@ pub(super) struct Call {
     pub(super) taint: Vec<String>,
     /// Digests of what the agent's owner had said in the session before.
     pub(super) said: Vec<Digest>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: VerdictOutcome,
     pub(super) rule: Option<String>,
 }
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) calls: Vec<Call>,
+pub(super) struct PastCallRecord {
+    pub(super) calls: Vec<PastCall>,
     /// Calls that ended before or without a decision.
     pub(super) undecided: usize,
     /// The autonomy that refusals and questions without a rule speak of; `autonomous` where none does.
-    pub(super) autonomy: Autonomy,
+    pub(super) autonomy: AutonomyLevel,
 }
 
 /// What is known so far of a call.
 #[derive(Debug)]
-struct Open {
-    call: Call,
+struct OpenPastCall {
+    call: PastCall,
     asked: bool,
     decided: bool,
 }
 
-impl Record {
+impl PastCallRecord {
     /// Reads the events of one session or all.
-    pub(super) fn of(source: &Source, session: Option<&str>) -> Result<Self> {
+    pub(super) fn of(source: &TraceSource, session: Option<&str>) -> Result<Self> {
         let pick = source.pick(session)?;
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenPastCall> = Vec::new();
         let mut places = HashMap::new();
-        let mut autonomy = Autonomy::Autonomous;
+        let mut autonomy = AutonomyLevel::Autonomous;
         let mut said: HashMap<SessionId, Vec<Digest>> = HashMap::new();
         source.each(pick, |event| {
             let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
@@ -81,7 +81,7 @@ impl Record {
             Ok(())
         })?;
         let all = open.len();
-        let calls: Vec<Call> = open
+        let calls: Vec<PastCall> = open
             .into_iter()
             .filter(|open| open.decided)
             .map(|open| open.call)
@@ -105,10 +105,10 @@ fn owners_words(event: &TraceEvent) -> Option<Digest> {
     text("text_hash").filter(|_| is_owners).and_then(Digest::from_hex)
 }
 
-fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> Open {
+fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> OpenPastCall {
     let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
-    Open {
-        call: Call {
+    OpenPastCall {
+        call: PastCall {
             session: event.session_id,
             timestamp: event.timestamp.clone(),
             request_id: request_id.to_owned(),
@@ -121,7 +121,7 @@ fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> Open {
                 .map(|all| all.iter().filter_map(Value::as_str).map(str::to_owned).collect())
                 .unwrap_or_default(),
             said,
-            outcome: Outcome::Deny,
+            outcome: VerdictOutcome::Deny,
             rule: None,
         },
         asked: false,
@@ -129,22 +129,22 @@ fn begun(event: &TraceEvent, request_id: &str, said: Vec<Digest>) -> Open {
     }
 }
 
-impl Open {
+impl OpenPastCall {
     fn learn<'t>(&mut self, kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) {
         let outcome = match kind {
             "ckp.approval.requested" => {
                 self.asked = true;
-                Some(Outcome::Ask)
+                Some(VerdictOutcome::Ask)
             }
             "action.approved" if !self.asked => match text("effect") {
-                Some("allow" | "audit-only") => Some(Outcome::Allow),
-                Some("require-approval") => Some(Outcome::Ask),
-                Some("deny") => Some(Outcome::Deny),
+                Some("allow" | "audit-only") => Some(VerdictOutcome::Allow),
+                Some("require-approval") => Some(VerdictOutcome::Ask),
+                Some("deny") => Some(VerdictOutcome::Deny),
                 Some(_) | None => None,
             },
             // A rule's spent limit is a `quota`; so is the provider's, which no rule decides and no rule id names.
             "action.denied" if !self.asked => match text("by") {
-                Some("policy" | "autonomy") => Some(Outcome::Deny),
+                Some("policy" | "autonomy") => Some(VerdictOutcome::Deny),
                 Some(_) | None => None,
             },
             _ => None,
@@ -158,10 +158,10 @@ impl Open {
 }
 
 /// What an event says of the identity's autonomy.
-fn seen_autonomy<'t>(kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) -> Option<Autonomy> {
+fn seen_autonomy<'t>(kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) -> Option<AutonomyLevel> {
     match kind {
-        "ckp.approval.requested" if text("rule_id").is_none() => Some(Autonomy::Supervised),
-        "action.denied" if text("by") == Some("autonomy") => Some(Autonomy::Observer),
+        "ckp.approval.requested" if text("rule_id").is_none() => Some(AutonomyLevel::Supervised),
+        "action.denied" if text("by") == Some("autonomy") => Some(AutonomyLevel::Observer),
         _ => None,
     }
 }

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use clawk_kernel::sheet::Seen;
-use clawk_kernel::{Answer, Breadth, Person, Plan, Reception};
+use clawk_kernel::sheet::PreviewReceipt;
+use clawk_kernel::{ApprovalAnswer, GrantScope, KnownPerson, Plan, ReplyOutcome};
 
-use super::{Approve, Conversation, NOT_SHOWN, UNSEEN, person};
-use crate::out::Paint;
-use crate::terminal::input::{Input, Reply};
+use super::{ApproveMode, Conversation, NOT_SHOWN, UNSEEN, person};
+use crate::out::TerminalStyle;
+use crate::terminal::input::{LineEditor, LineOutcome};
 
 /// What a person says of a plan.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
-    answer: Answer,
+struct PlanAnswer {
+    answer: ApprovalAnswer,
     /// The steps it holds for; the others are denied. `None`: all.
     only: Option<BTreeSet<u32>>,
     reason: Option<String>,
 }
 
-impl Said {
+impl PlanAnswer {
     fn no(reason: Option<String>) -> Self {
         Self {
-            answer: Answer::Deny,
+            answer: ApprovalAnswer::Deny,
             only: None,
             reason,
         }
@@ -43,15 +43,15 @@ impl Conversation<'_> {
         plan.steps = left;
         let drawn = self.show.plan(&plan);
         let said = match (self.approve, self.input.clone()) {
-            (Approve::Never, _) => Said::no(Some(
+            (ApproveMode::Never, _) => PlanAnswer::no(Some(
                 "`--approve never` answers every question with no".to_owned(),
             )),
-            (Approve::Ask, None) => Said::no(Some(
+            (ApproveMode::Ask, None) => PlanAnswer::no(Some(
                 "there is no terminal to ask; run it in a terminal, or let a rule of the policy allow it"
                     .to_owned(),
             )),
-            (Approve::Ask, Some(_)) if drawn.is_err() => Said::no(Some(NOT_SHOWN.to_owned())),
-            (Approve::Ask, Some(input)) => match self.ask_plan(&input, &mut plan).await {
+            (ApproveMode::Ask, Some(_)) if drawn.is_err() => PlanAnswer::no(Some(NOT_SHOWN.to_owned())),
+            (ApproveMode::Ask, Some(input)) => match self.ask_plan(&input, &mut plan).await {
                 Some(said) => said,
                 None => return,
             },
@@ -64,15 +64,15 @@ impl Conversation<'_> {
         let rest: BTreeSet<u32> = all.difference(&yes).copied().collect();
         self.settle(&plan, yes, &said).await;
         if !rest.is_empty() {
-            let no = Said::no(said.reason.clone());
+            let no = PlanAnswer::no(said.reason.clone());
             self.settle(&plan, rest, &no).await;
         }
     }
 
     /// Gives these steps their answer.
-    async fn settle(&self, plan: &Plan, steps: BTreeSet<u32>, said: &Said) {
-        let paint = Paint::stderr();
-        if let (Answer::Deny, Some(reason)) = (said.answer, &said.reason) {
+    async fn settle(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) {
+        let paint = TerminalStyle::stderr();
+        if let (ApprovalAnswer::Deny, Some(reason)) = (said.answer, &said.reason) {
             self.show.line(&format!("  {} {}", paint.red("no:"), reason));
         }
         let late = self.tell(plan, steps, said).await;
@@ -86,27 +86,27 @@ impl Conversation<'_> {
     }
 
     /// The steps that the answer came too late for.
-    async fn tell(&self, plan: &Plan, steps: BTreeSet<u32>, said: &Said) -> Vec<u32> {
+    async fn tell(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) -> Vec<u32> {
         let steps: Vec<u32> = steps.into_iter().collect();
-        let reply = clawk_kernel::Reply {
+        let reply = clawk_kernel::ApprovalReply {
             answer: said.answer,
-            breadth: Breadth::Exact,
-            person: Person::admin("terminal", &person()),
+            breadth: GrantScope::Exact,
+            person: KnownPerson::admin("terminal", &person()),
             reason: said.reason.clone(),
             // `ask_plan` takes no yes before all of it was shown.
-            seen: Seen::Whole(plan.steps.iter().map(|step| step.sheet.digest()).collect()),
+            seen: PreviewReceipt::Whole(plan.steps.iter().map(|step| step.sheet.digest()).collect()),
         };
         let told = self.agent.kernel.reply_plan(&plan.id, Some(&steps), &reply).await;
         let taken = |step: &u32| {
             told.iter()
-                .any(|(number, reception)| number == step && *reception == Reception::Taken)
+                .any(|(number, reception)| number == step && *reception == ReplyOutcome::Taken)
         };
         steps.into_iter().filter(|step| !taken(step)).collect()
     }
 
     /// The answer to all steps that are left in `plan`; `None`: each has had its own.
-    async fn ask_plan(&mut self, input: &Input, plan: &mut Plan) -> Option<Said> {
-        let paint = Paint::stderr();
+    async fn ask_plan(&mut self, input: &LineEditor, plan: &mut Plan) -> Option<PlanAnswer> {
+        let paint = TerminalStyle::stderr();
         let mut folded: usize = plan.steps.iter().map(|step| step.sheet.hidden_bytes()).sum();
         let mut stale = true;
         while let Some(first) = plan.steps.first().cloned() {
@@ -120,33 +120,33 @@ impl Conversation<'_> {
                 None => self.line(input, &prompt(folded), &first).await,
             };
             let typed = match reply {
-                Reply::Line(line) => parse(&line, plan),
-                Reply::Interrupted => {
+                LineOutcome::Line(line) => parse(&line, plan),
+                LineOutcome::Interrupted => {
                     self.session.cancel_turn();
-                    return Some(Said::no(Some("interrupted".to_owned())));
+                    return Some(PlanAnswer::no(Some("interrupted".to_owned())));
                 }
-                Reply::End => {
+                LineOutcome::End => {
                     self.leaving = true;
-                    return Some(Said::no(Some("the terminal was closed".to_owned())));
+                    return Some(PlanAnswer::no(Some("the terminal was closed".to_owned())));
                 }
             };
             match typed {
-                Some(Typed::Said(said) | Typed::Step(said)) if folded > 0 && said.answer != Answer::Deny => {
+                Some(PlanInput::Said(said) | PlanInput::Step(said)) if folded > 0 && said.answer != ApprovalAnswer::Deny => {
                     self.show.line(&paint.yellow(UNSEEN));
                 }
-                Some(Typed::Said(said)) => return Some(said),
-                Some(Typed::Step(said)) => {
+                Some(PlanInput::Said(said)) => return Some(said),
+                Some(PlanInput::Step(said)) => {
                     let steps = said.only.clone().unwrap_or_default();
                     self.settle(plan, steps.clone(), &said).await;
                     plan.steps.retain(|step| !steps.contains(&step.number()));
                 }
-                Some(Typed::View) => {
+                Some(PlanInput::View) => {
                     if plan.steps.iter().any(|step| self.show.whole(step).is_err()) {
-                        return Some(Said::no(Some(NOT_SHOWN.to_owned())));
+                        return Some(PlanAnswer::no(Some(NOT_SHOWN.to_owned())));
                     }
                     (folded, stale) = (0, true);
                 }
-                Some(Typed::Why) => plan.steps.iter().for_each(|step| self.show.why(step)),
+                Some(PlanInput::Why) => plan.steps.iter().for_each(|step| self.show.why(step)),
                 None => self.show.line(&paint.dim(
                     "  y, n (and why not, if you like), s, v, w, the numbers of the steps that may run, like 1,3, or one \
                      step by itself, like `y 3` or `n 3 because`",
@@ -158,11 +158,14 @@ impl Conversation<'_> {
 }
 
 fn numbers(plan: &Plan) -> BTreeSet<u32> {
-    plan.steps.iter().map(clawk_kernel::Question::number).collect()
+    plan.steps
+        .iter()
+        .map(clawk_kernel::ApprovalQuestion::number)
+        .collect()
 }
 
 fn prompt(folded: usize) -> String {
-    let bold = |key| Paint::stderr().bold(key);
+    let bold = |key| TerminalStyle::stderr().bold(key);
     let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
     if folded > 0 {
         return format!("  {folded} bytes are folded: {view}iew all first · {no} none [reason] · {why}hy ▸ ");
@@ -175,57 +178,57 @@ fn prompt(folded: usize) -> String {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Typed {
+enum PlanInput {
     /// Of the whole plan.
-    Said(Said),
+    Said(PlanAnswer),
     /// Of one step, the others wait on.
-    Step(Said),
+    Step(PlanAnswer),
     View,
     Why,
 }
 
 /// `y`, `n`, `n because …`, `s`, `v`, `w`, numbers of steps that the plan has, or `y` and `n` with one number; anything else
 /// is no answer.
-fn parse(line: &str, plan: &Plan) -> Option<Typed> {
+fn parse(line: &str, plan: &Plan) -> Option<PlanInput> {
     let line = line.trim();
     let all = |answer| {
-        Some(Typed::Said(Said {
+        Some(PlanInput::Said(PlanAnswer {
             answer,
             only: None,
             reason: None,
         }))
     };
     match line.to_ascii_lowercase().as_str() {
-        "y" | "yes" | "all" => return all(Answer::Approve),
-        "s" | "session" => return all(Answer::ApproveForSession),
-        "n" | "no" | "none" => return all(Answer::Deny),
-        "v" | "view" => return Some(Typed::View),
-        "w" | "why" | "?" => return Some(Typed::Why),
+        "y" | "yes" | "all" => return all(ApprovalAnswer::Approve),
+        "s" | "session" => return all(ApprovalAnswer::ApproveForSession),
+        "n" | "no" | "none" => return all(ApprovalAnswer::Deny),
+        "v" | "view" => return Some(PlanInput::View),
+        "w" | "why" | "?" => return Some(PlanInput::Why),
         _ => {}
     }
     let known = numbers(plan);
     if let Some(said) = step(line, &known) {
-        return Some(Typed::Step(said));
+        return Some(PlanInput::Step(said));
     }
     if let Some((no, reason)) = line.split_once(char::is_whitespace)
         && matches!(no.to_ascii_lowercase().as_str(), "n" | "no" | "none")
     {
-        return Some(Typed::Said(Said::no(Some(reason.trim().to_owned()))));
+        return Some(PlanInput::Said(PlanAnswer::no(Some(reason.trim().to_owned()))));
     }
     let mut only = BTreeSet::new();
     for word in line.split([',', ' ']).filter(|word| !word.is_empty()) {
         let number = word.parse().ok().filter(|number| known.contains(number))?; // silent-ok: no number of a step, no answer
         only.insert(number);
     }
-    (!only.is_empty()).then_some(Typed::Said(Said {
-        answer: Answer::Approve,
+    (!only.is_empty()).then_some(PlanInput::Said(PlanAnswer {
+        answer: ApprovalAnswer::Approve,
         only: Some(only),
         reason: None,
     }))
 }
 
 /// `y 3`, `n 3`, `n 3 because …`.
-fn step(line: &str, known: &BTreeSet<u32>) -> Option<Said> {
+fn step(line: &str, known: &BTreeSet<u32>) -> Option<PlanAnswer> {
     let (word, rest) = line.split_once(char::is_whitespace)?;
     let (number, reason) = rest
         .trim()
@@ -233,11 +236,11 @@ fn step(line: &str, known: &BTreeSet<u32>) -> Option<Said> {
         .unwrap_or((rest.trim(), ""));
     let number = number.parse().ok().filter(|number| known.contains(number))?; // silent-ok: no number of a step, no answer
     let answer = match (word.to_ascii_lowercase().as_str(), reason.trim()) {
-        ("y" | "yes", "") => Answer::Approve,
-        ("n" | "no", _) => Answer::Deny,
+        ("y" | "yes", "") => ApprovalAnswer::Approve,
+        ("n" | "no", _) => ApprovalAnswer::Deny,
         _ => return None,
     };
-    Some(Said {
+    Some(PlanAnswer {
         answer,
         only: Some(BTreeSet::from([number])),
         reason: Some(reason.trim().to_owned()).filter(|reason| !reason.is_empty()),
@@ -247,14 +250,14 @@ fn step(line: &str, known: &BTreeSet<u32>) -> Option<Said> {
 #[cfg(test)]
 mod tests {
     use clawk_kernel::time::Timestamp;
-    use clawk_kernel::{Answer, Plan, Question, Step};
+    use clawk_kernel::{ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, Plan};
     use clawk_proto::{RequestId, SessionId};
 
-    use super::{Typed, parse};
+    use super::{PlanInput, parse};
 
     fn plan() -> Plan {
         let id = || RequestId::from(uuid::Uuid::nil());
-        let step = |number| Question {
+        let step = |number| ApprovalQuestion {
             request_id: id(),
             session: SessionId(uuid::Uuid::nil()),
             tool: "write".to_owned(),
@@ -268,7 +271,7 @@ mod tests {
             default_if_timeout: "deny",
             cost: None,
             folder: None,
-            step: Some(Step {
+            step: Some(ApprovalPlanStep {
                 plan: id(),
                 number,
                 of: 4,
@@ -284,29 +287,35 @@ mod tests {
     #[test]
     fn only_clear_answers_to_a_plan_are_answers() {
         let said = |line: &str| match parse(line, &plan()) {
-            Some(Typed::Said(said)) => Some((said.answer, said.only.map(Vec::from_iter), said.reason)),
+            Some(PlanInput::Said(said)) => Some((said.answer, said.only.map(Vec::from_iter), said.reason)),
             _ => None,
         };
-        assert_eq!(said("y"), Some((Answer::Approve, None, None)));
-        assert_eq!(said("1,3"), Some((Answer::Approve, Some(vec![1, 3]), None)));
-        assert_eq!(said(" 4 1 "), Some((Answer::Approve, Some(vec![1, 4]), None)));
+        assert_eq!(said("y"), Some((ApprovalAnswer::Approve, None, None)));
+        assert_eq!(
+            said("1,3"),
+            Some((ApprovalAnswer::Approve, Some(vec![1, 3]), None))
+        );
+        assert_eq!(
+            said(" 4 1 "),
+            Some((ApprovalAnswer::Approve, Some(vec![1, 4]), None))
+        );
         assert_eq!(
             said("no not today"),
-            Some((Answer::Deny, None, Some("not today".to_owned())))
+            Some((ApprovalAnswer::Deny, None, Some("not today".to_owned())))
         );
         let step = |line: &str| match parse(line, &plan()) {
-            Some(Typed::Step(said)) => Some((said.answer, said.only.map(Vec::from_iter), said.reason)),
+            Some(PlanInput::Step(said)) => Some((said.answer, said.only.map(Vec::from_iter), said.reason)),
             _ => None,
         };
-        assert_eq!(step("y 3"), Some((Answer::Approve, Some(vec![3]), None)));
+        assert_eq!(step("y 3"), Some((ApprovalAnswer::Approve, Some(vec![3]), None)));
         assert_eq!(
             step("n 1 not yet"),
-            Some((Answer::Deny, Some(vec![1]), Some("not yet".to_owned())))
+            Some((ApprovalAnswer::Deny, Some(vec![1]), Some("not yet".to_owned())))
         );
         for unclear in ["", "2", "1,2", "1;3", "y 2", "y 3 4", "0", "-1", ","] {
             assert_eq!(said(unclear), None, "{unclear}");
         }
-        assert_eq!(parse("w", &plan()), Some(Typed::Why));
-        assert_eq!(parse("v", &plan()), Some(Typed::View));
+        assert_eq!(parse("w", &plan()), Some(PlanInput::Why));
+        assert_eq!(parse("v", &plan()), Some(PlanInput::View));
     }
 }

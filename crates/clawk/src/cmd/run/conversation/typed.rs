@@ -1,70 +1,92 @@
 //! What a person types at a question.
 
-use clawk_kernel::{Answer, Breadth};
+use clawk_kernel::{ApprovalAnswer, GrantScope};
 
 /// What a person typed at a question.
-pub(super) enum Typed {
-    Answer(Answer, Breadth, Option<String>),
+pub(super) enum QuestionInput {
+    Answer(ApprovalAnswer, GrantScope, Option<String>),
     View,
     Why,
 }
 
 /// `y`, `n`, `n because …`, `s`, `a`, `v`, `w`, and their words; `dir` behind `s` or `a` means the folder.
-pub(super) fn parse(line: &str) -> Option<Typed> {
+pub(super) fn parse(line: &str) -> Option<QuestionInput> {
     let (word, rest) = line
         .trim()
         .split_once(char::is_whitespace)
         .unwrap_or((line.trim(), ""));
     let reason = Some(rest.trim().to_owned()).filter(|reason| !reason.is_empty());
     match word.to_ascii_lowercase().as_str() {
-        "y" | "yes" if reason.is_none() => Some(Typed::Answer(Answer::Approve, Breadth::Exact, None)),
-        "s" | "session" => Some(Typed::Answer(
-            Answer::ApproveForSession,
+        "y" | "yes" if reason.is_none() => Some(QuestionInput::Answer(
+            ApprovalAnswer::Approve,
+            GrantScope::Exact,
+            None,
+        )),
+        "s" | "session" => Some(QuestionInput::Answer(
+            ApprovalAnswer::ApproveForSession,
             breadth(reason.as_deref())?,
             None,
         )),
-        "a" | "always" => Some(Typed::Answer(Answer::Always, breadth(reason.as_deref())?, None)),
-        "n" | "no" => Some(Typed::Answer(Answer::Deny, Breadth::Exact, reason)),
-        "v" | "view" => Some(Typed::View),
-        "w" | "why" | "?" => Some(Typed::Why),
+        "a" | "always" => Some(QuestionInput::Answer(
+            ApprovalAnswer::Always,
+            breadth(reason.as_deref())?,
+            None,
+        )),
+        "n" | "no" => Some(QuestionInput::Answer(
+            ApprovalAnswer::Deny,
+            GrantScope::Exact,
+            reason,
+        )),
+        "v" | "view" => Some(QuestionInput::View),
+        "w" | "why" | "?" => Some(QuestionInput::Why),
         _ => None,
     }
 }
 
 /// Nothing said is the narrower one; other words are no answer.
-fn breadth(said: Option<&str>) -> Option<Breadth> {
+fn breadth(said: Option<&str>) -> Option<GrantScope> {
     match said {
-        None => Some(Breadth::Exact),
-        Some("dir" | "folder") => Some(Breadth::Folder),
+        None => Some(GrantScope::Exact),
+        Some("dir" | "folder") => Some(GrantScope::Folder),
         Some(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clawk_kernel::{Answer, Breadth};
+    use clawk_kernel::{ApprovalAnswer, GrantScope};
 
-    use super::{Typed, parse};
+    use super::{QuestionInput, parse};
 
     #[test]
     fn only_clear_answers_are_answers() {
         let answer = |line: &str| match parse(line) {
-            Some(Typed::Answer(answer, breadth, reason)) => Some((answer, breadth, reason)),
+            Some(QuestionInput::Answer(answer, breadth, reason)) => Some((answer, breadth, reason)),
             _ => None,
         };
-        assert_eq!(answer(" y "), Some((Answer::Approve, Breadth::Exact, None)));
-        assert_eq!(answer("ALWAYS"), Some((Answer::Always, Breadth::Exact, None)));
+        assert_eq!(
+            answer(" y "),
+            Some((ApprovalAnswer::Approve, GrantScope::Exact, None))
+        );
+        assert_eq!(
+            answer("ALWAYS"),
+            Some((ApprovalAnswer::Always, GrantScope::Exact, None))
+        );
         assert_eq!(
             answer("s dir"),
-            Some((Answer::ApproveForSession, Breadth::Folder, None))
+            Some((ApprovalAnswer::ApproveForSession, GrantScope::Folder, None))
         );
-        assert_eq!(answer("n"), Some((Answer::Deny, Breadth::Exact, None)));
+        assert_eq!(answer("n"), Some((ApprovalAnswer::Deny, GrantScope::Exact, None)));
         assert_eq!(
             answer("no not there"),
-            Some((Answer::Deny, Breadth::Exact, Some("not there".to_owned())))
+            Some((
+                ApprovalAnswer::Deny,
+                GrantScope::Exact,
+                Some("not there".to_owned())
+            ))
         );
-        assert!(matches!(parse("why"), Some(Typed::Why)));
-        assert!(matches!(parse("v"), Some(Typed::View)));
+        assert!(matches!(parse("why"), Some(QuestionInput::Why)));
+        assert!(matches!(parse("v"), Some(QuestionInput::View)));
         for unclear in ["", "yes but not there", "always here", "ok", "yn"] {
             assert!(parse(unclear).is_none(), "{unclear}");
         }

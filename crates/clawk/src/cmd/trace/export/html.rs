@@ -8,12 +8,12 @@ use base64::Engine as _;
 use clawk_kernel::kind;
 use clawk_proto::SessionId;
 use clawk_proto::trace::TraceEvent;
-use clawk_trace::Report;
+use clawk_trace::VerificationReport;
 use clawk_trace::chain::digest_of;
 use clawk_trace::show::printable;
 use serde_json::Value;
 
-use crate::cmd::trace::source::{Pick, Source};
+use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
 /// Events on one page; a browser shows no more with comfort.
 const MAX_EVENTS: usize = 20_000;
@@ -21,7 +21,7 @@ const STYLE: &str = include_str!("report.css");
 
 /// What a page says of one session before its events.
 #[derive(Default)]
-struct Summary {
+struct HtmlSessionSummary {
     events: u64,
     first: String,
     last: String,
@@ -39,7 +39,11 @@ struct Summary {
 }
 
 /// The page.
-pub(super) fn page(source: &Source, pick: Pick, report: &Report) -> Result<String> {
+pub(super) fn page(
+    source: &TraceSource,
+    pick: SessionSelection,
+    report: &VerificationReport,
+) -> Result<String> {
     let mut events = Vec::new();
     source.each(pick, |event| {
         if events.len() >= MAX_EVENTS {
@@ -65,7 +69,7 @@ pub(super) fn page(source: &Source, pick: Pick, report: &Report) -> Result<Strin
     if sessions.len() > 1 {
         out.push_str("<nav><h2>Sessions</h2><ol>");
         for session in &sessions {
-            let summary = Summary::of(&events, *session);
+            let summary = HtmlSessionSummary::of(&events, *session);
             let _ = write!(
                 out,
                 "<li><a href=\"#s-{session}\">{}</a> <span class=\"dim\">{} · {} events · {}</span></li>",
@@ -84,7 +88,7 @@ pub(super) fn page(source: &Source, pick: Pick, report: &Report) -> Result<Strin
     Ok(out)
 }
 
-fn verdict(out: &mut String, report: &Report, events: usize, sessions: usize) {
+fn verdict(out: &mut String, report: &VerificationReport, events: usize, sessions: usize) {
     let (class, word, detail) = match &report.fault {
         None => (
             "good",
@@ -114,7 +118,7 @@ fn verdict(out: &mut String, report: &Report, events: usize, sessions: usize) {
 }
 
 fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
-    let summary = Summary::of(events, session);
+    let summary = HtmlSessionSummary::of(events, session);
     let _ = write!(
         out,
         "<section id=\"s-{session}\"><h2>Session {} <span class=\"dim\">{}</span></h2><p class=\"dim id\">{session} · {} – {}</p><dl class=\"cards\">",
@@ -338,7 +342,7 @@ fn class_of(event: &TraceEvent) -> &'static str {
     }
 }
 
-impl Summary {
+impl HtmlSessionSummary {
     fn of(events: &[TraceEvent], session: SessionId) -> Self {
         let mut summary = Self::default();
         for event in events.iter().filter(|event| event.session_id == session) {

@@ -4,15 +4,15 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
-use clawk_egress::{Client, Deadlines, Request, Url};
+use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::kind;
 use clawk_proto::SessionId;
 use clawk_proto::trace::TraceEvent;
-use clawk_secrets::Env;
+use clawk_secrets::EnvironmentSource;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::cmd::trace::source::{Pick, Source};
+use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
 /// Spans in one request to a collector.
 const BATCH: usize = 512;
@@ -21,8 +21,8 @@ const MAX_SPANS: usize = 1_000_000;
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// All spans of a record.
-pub(super) fn spans(source: &Source, pick: Pick) -> Result<Vec<Value>> {
-    let mut open = Open::default();
+pub(super) fn spans(source: &TraceSource, pick: SessionSelection) -> Result<Vec<Value>> {
+    let mut open = OtlpOpenSpans::default();
     source.each(pick, |event| open.see(&event))?;
     Ok(open.order.into_iter().map(|span| span.finish()).collect())
 }
@@ -43,7 +43,12 @@ pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
     if matches!(url.path(), "" | "/") {
         url.set_path("/v1/traces");
     }
-    let client = Client::for_provider(&url, &Env::Process, Deadlines::default(), MAX_ANSWER_BYTES)?;
+    let client = EgressClient::for_provider(
+        &url,
+        &EnvironmentSource::Process,
+        ClientDeadlines::default(),
+        MAX_ANSWER_BYTES,
+    )?;
     for batch in spans.chunks(BATCH) {
         let body = serde_json::to_vec(&document(batch))?;
         let response = client
@@ -85,12 +90,12 @@ struct Span {
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OtlpOpenSpans {
     order: Vec<Span>,
     places: HashMap<(SessionId, Uuid), usize>,
 }
 
-impl Open {
+impl OtlpOpenSpans {
     fn see(&mut self, event: &TraceEvent) -> Result<()> {
         if self.order.len() >= MAX_SPANS {
             bail!("more than {MAX_SPANS} spans; export sessions one by one with `--session`");

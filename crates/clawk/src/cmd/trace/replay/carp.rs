@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 use anyhow::{Context, Result, bail};
-use clawk_carp::replay::{self, Event, KINDS, Replayed, Turn};
+use clawk_carp::replay::{self, AtlasReplayResult, Event, KINDS, Turn};
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_kernel::kind;
 use clawk_proto::SessionId;
@@ -15,29 +15,29 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sets::{Position, Sets};
+use super::sets::{RecordPosition, RecordedAtlasSets};
 use crate::cmd::atlas;
-use crate::cmd::trace::source::{Pick, Source, pages, whole};
-use crate::out::{self, Format, Paint};
+use crate::cmd::trace::source::{SessionSelection, TraceSource, pages, whole};
+use crate::out::{self, Format, TerminalStyle};
 
 /// What became of all judgements.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Again {
+pub(super) struct CarpReplayReport {
     pub(super) resolutions: usize,
     pub(super) evaluations: usize,
     pub(super) would_block: usize,
     pub(super) would_newly_allow: usize,
     pub(super) would_newly_ask: usize,
     /// Executions among those that it would have blocked, or asked about first.
-    pub(super) calls: Vec<Call>,
-    pub(super) differences: Vec<Difference>,
+    pub(super) calls: Vec<ChangedExecution>,
+    pub(super) differences: Vec<JudgementDifference>,
     /// Differences beyond those.
     pub(super) left_out: usize,
 }
 
 /// An execution that went through, and would not as it did.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Call {
+pub(super) struct ChangedExecution {
     session_id: SessionId,
     sequence: u64,
     action_id: String,
@@ -48,7 +48,7 @@ pub(super) struct Call {
 
 /// A judgement, the context or a count of a resolution that would be another.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Difference {
+pub(super) struct JudgementDifference {
     session_id: SessionId,
     sequence: u64,
     event_type: &'static str,
@@ -58,7 +58,12 @@ pub(super) struct Difference {
     would_be: Value,
 }
 
-pub(super) fn what_if(source: &Source, pick: Pick, set: &AtlasSet, format: Format) -> Result<ExitCode> {
+pub(super) fn what_if(
+    source: &TraceSource,
+    pick: SessionSelection,
+    set: &AtlasSet,
+    format: Format,
+) -> Result<ExitCode> {
     let again = again(source, pick, set)?;
     match format {
         Format::Json => out::json(&again)?,
@@ -79,10 +84,14 @@ pub(super) fn set(loaded: &[Arc<Atlas>], options: Options) -> Result<AtlasSet> {
 }
 
 /// Judges everything recorded again; differences are named by event. Sessions that are not picked fill limits, too.
-pub(super) fn again(source: &Source, pick: Pick, set: &AtlasSet) -> Result<Again> {
+pub(super) fn again(
+    source: &TraceSource,
+    pick: SessionSelection,
+    set: &AtlasSet,
+) -> Result<CarpReplayReport> {
     let recorded = judgements(source)?;
-    let events: Vec<Event<'_>> = recorded.iter().map(Judged::seen).collect();
-    let mut again = Again::default();
+    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::seen).collect();
+    let mut again = CarpReplayReport::default();
     again.take(replay::replay(set, &events, pick.session()), &recorded);
     if again.resolutions == 0 {
         bail!("there is no `carp.request.received` in the record");
@@ -91,9 +100,13 @@ pub(super) fn again(source: &Source, pick: Pick, set: &AtlasSet) -> Result<Again
 }
 
 /// Judges these sessions again, by the Atlases that the record says were in force then; the others fill limits.
-pub(super) fn as_recorded(source: &Source, reader: &Reader, sessions: &[SessionId]) -> Result<Again> {
+pub(super) fn as_recorded(
+    source: &TraceSource,
+    reader: &StateDirReader,
+    sessions: &[SessionId],
+) -> Result<CarpReplayReport> {
     let recorded = judgements(source)?;
-    let mut sets = Sets::of(reader)?;
+    let mut sets = RecordedAtlasSets::of(reader)?;
     let mut names = Vec::with_capacity(recorded.len());
     for one in &recorded {
         let judges = JUDGING.contains(&one.event.event_type.as_str());
@@ -109,10 +122,10 @@ pub(super) fn as_recorded(source: &Source, reader: &Reader, sessions: &[SessionI
             }
         });
     }
-    let events: Vec<Event<'_>> = recorded.iter().map(Judged::seen).collect();
+    let events: Vec<Event<'_>> = recorded.iter().map(RecordedJudgement::seen).collect();
     let set_at = |index: usize| sets.get(names.get(index).copied().flatten()?);
     let counts = |session| sessions.contains(&session);
-    let mut again = Again::default();
+    let mut again = CarpReplayReport::default();
     again.take(replay::replay_under(&set_at, &events, &counts), &recorded);
     Ok(again)
 }
@@ -121,18 +134,18 @@ pub(super) fn as_recorded(source: &Source, reader: &Reader, sessions: &[SessionI
 const JUDGING: [&str; 2] = [kind::CARP_REQUEST, kind::POLICY_EVALUATED];
 
 /// A recorded event that a replay looks at.
-struct Judged {
+struct RecordedJudgement {
     event: TraceEvent,
     at: Timestamp,
-    place: Position,
+    place: RecordPosition,
 }
 
-impl Judged {
+impl RecordedJudgement {
     fn of(event: TraceEvent, row: Option<u64>) -> Result<Self> {
         let place = || format!("event {} of session {}", event.sequence, event.session_id);
         Ok(Self {
             at: event.timestamp.parse().with_context(place)?,
-            place: Position {
+            place: RecordPosition {
                 row,
                 at: clawk_kernel::time::Timestamp::parse(&event.timestamp).with_context(place)?,
             },
@@ -153,20 +166,20 @@ impl Judged {
 }
 
 /// All of them, of every session, in order.
-fn judgements(source: &Source) -> Result<Vec<Judged>> {
+fn judgements(source: &TraceSource) -> Result<Vec<RecordedJudgement>> {
     let mut recorded = Vec::new();
     match source {
-        Source::State(reader) => {
-            pages(reader, Pick::All, 0, |stored| {
+        TraceSource::State(reader) => {
+            pages(reader, SessionSelection::All, 0, |stored| {
                 if KINDS.contains(&stored.event.event_type.as_str()) {
-                    recorded.push(Judged::of(whole(&stored.event)?, Some(stored.row))?);
+                    recorded.push(RecordedJudgement::of(whole(&stored.event)?, Some(stored.row))?);
                 }
                 Ok(())
             })?;
         }
-        Source::File(_) => source.each(Pick::All, |event| {
+        TraceSource::File(_) => source.each(SessionSelection::All, |event| {
             if KINDS.contains(&event.event_type.as_str()) {
-                recorded.push(Judged::of(event, None)?);
+                recorded.push(RecordedJudgement::of(event, None)?);
             }
             Ok(())
         })?,
@@ -174,8 +187,8 @@ fn judgements(source: &Source) -> Result<Vec<Judged>> {
     Ok(recorded)
 }
 
-impl Again {
-    fn take(&mut self, replayed: Replayed, recorded: &[Judged]) {
+impl CarpReplayReport {
+    fn take(&mut self, replayed: AtlasReplayResult, recorded: &[RecordedJudgement]) {
         self.resolutions += replayed.resolutions;
         self.evaluations += replayed.evaluations;
         self.left_out += replayed.left_out;
@@ -186,13 +199,13 @@ impl Again {
                 Turn::Asked => self.would_newly_ask += 1,
                 Turn::None => {}
             }
-            let Some(Judged { event, .. }) = recorded.get(drift.index) else {
+            let Some(RecordedJudgement { event, .. }) = recorded.get(drift.index) else {
                 continue;
             };
             let (session_id, sequence) = (event.session_id, event.sequence);
             if drift.call && matches!(drift.turn, Turn::Blocked | Turn::Asked) {
                 let policy = drift.replayed.get("policy_id").and_then(Value::as_str);
-                self.calls.push(Call {
+                self.calls.push(ChangedExecution {
                     session_id,
                     sequence,
                     action_id: drift.action_id.clone().unwrap_or_default(),
@@ -200,7 +213,7 @@ impl Again {
                     policy_id: policy.map(str::to_owned),
                 });
             }
-            self.differences.push(Difference {
+            self.differences.push(JudgementDifference {
                 session_id,
                 sequence,
                 event_type: drift.event_type,
@@ -212,7 +225,7 @@ impl Again {
     }
 
     pub(super) fn people(&self, same: &str, other: &str) -> Result<()> {
-        let paint = Paint::stdout();
+        let paint = TerminalStyle::stdout();
         let end = if self.differences.is_empty() {
             format!("; all {same}")
         } else {

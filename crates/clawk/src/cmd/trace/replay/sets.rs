@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 use anyhow::{Context, Result, anyhow, bail};
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_kernel::carp::CarpFacts;
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Recorded, Scan};
+use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::replay::{AgentFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::Digest;
@@ -19,51 +19,51 @@ use super::tapes::{recorded_atlases, text_of};
 
 /// Where something stands in a record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Position {
+pub(super) struct RecordPosition {
     /// Its row in the journal; `None`: it was read from a file.
     pub(super) row: Option<u64>,
     pub(super) at: Timestamp,
 }
 
-impl Position {
-    fn is_behind(&self, event: &Recorded) -> bool {
+impl RecordPosition {
+    fn is_behind(&self, event: &RecordedEvent) -> bool {
         self.row.map_or(self.at > event.at, |row| row > event.row)
     }
 }
 
 /// One start of the agent.
-struct Run {
-    described: Recorded,
+struct RecordedStart {
+    described: RecordedEvent,
     /// `None`: it had nothing to do with Atlases, or was of an earlier version, which did not say.
     carp: Option<CarpFacts>,
 }
 
 /// A set by what made it: the run, and how many changes there were before.
-type Name = (usize, usize);
+type AtlasSetKey = (usize, usize);
 
 /// Every set that judged, made when it is first asked for.
-pub(super) struct Sets<'a> {
-    reader: &'a Reader,
-    runs: Vec<Run>,
-    changes: Vec<Recorded>,
-    made: BTreeMap<Name, AtlasSet>,
+pub(super) struct RecordedAtlasSets<'a> {
+    reader: &'a StateDirReader,
+    runs: Vec<RecordedStart>,
+    changes: Vec<RecordedEvent>,
+    made: BTreeMap<AtlasSetKey, AtlasSet>,
 }
 
-impl<'a> Sets<'a> {
+impl<'a> RecordedAtlasSets<'a> {
     /// Reads what there is to know; makes nothing yet.
-    pub(super) fn of(reader: &'a Reader) -> Result<Self> {
-        let scan = |kinds, with_content| Scan {
+    pub(super) fn of(reader: &'a StateDirReader) -> Result<Self> {
+        let scan = |kinds, with_content| JournalScan {
             kinds,
             with_content,
             limit: usize::MAX,
-            ..Scan::default()
+            ..JournalScan::default()
         };
         let mut runs = Vec::new();
         for described in reader.recorded_events(&scan(&[kind::AGENT_DESCRIBED], true))? {
             let content = described.content.as_ref();
             // silent-ok: what an earlier version wrote says nothing of Atlases
             let facts = content.and_then(|content| serde_json::from_slice::<AgentFacts>(&content.bytes).ok());
-            runs.push(Run {
+            runs.push(RecordedStart {
                 carp: facts.and_then(|facts| facts.carp),
                 described,
             });
@@ -80,7 +80,7 @@ impl<'a> Sets<'a> {
     ///
     /// # Errors
     /// The record does not hold what it was made of.
-    pub(super) fn make(&mut self, place: Position, changes: Option<u64>) -> Result<Name> {
+    pub(super) fn make(&mut self, place: RecordPosition, changes: Option<u64>) -> Result<AtlasSetKey> {
         let run = self.runs.partition_point(|run| place.is_behind(&run.described));
         let run = run
             .checked_sub(1)
@@ -102,7 +102,7 @@ impl<'a> Sets<'a> {
     }
 
     /// A set that was made.
-    pub(super) fn get(&self, name: Name) -> Option<&AtlasSet> {
+    pub(super) fn get(&self, name: AtlasSetKey) -> Option<&AtlasSet> {
         self.made.get(&name)
     }
 
@@ -111,7 +111,7 @@ impl<'a> Sets<'a> {
         let configured = recorded_atlases(self.reader, &carp.atlases)?;
         let changed = self.changes.get(..changes);
         let changed = changed.context("it names a change of Atlases that is not in the state directory")?;
-        let mut uploaded: Vec<(String, &Recorded)> = Vec::new();
+        let mut uploaded: Vec<(String, &RecordedEvent)> = Vec::new();
         for change in changed {
             let payload: Map<String, Value> = serde_json::from_str(&change.payload)?;
             let id = text_of(&payload, "atlas_id")?;
@@ -137,7 +137,7 @@ impl<'a> Sets<'a> {
         AtlasSet::compile(all, options).context("the recorded Atlases cannot be loaded together")
     }
 
-    fn atlas(&self, id: &str, change: &Recorded) -> Result<Arc<Atlas>> {
+    fn atlas(&self, id: &str, change: &RecordedEvent) -> Result<Arc<Atlas>> {
         let erased = || {
             anyhow!(
                 "the Atlas `{}` that came over the API is erased or not in this state directory; give all of them with `--atlas PATH`",

@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use crate::state::kept::Reader;
+use crate::state::kept::StateDirReader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::{Atlas, Options};
 use clawk_kernel::carp::AtlasRef;
 use clawk_kernel::kind;
-use clawk_kernel::ports::{Content, Recorded, Scan};
-use clawk_kernel::replay::{AgentFacts, Tape, ToolFacts, atlas_of};
+use clawk_kernel::ports::{EventContent, JournalScan, RecordedEvent};
+use clawk_kernel::replay::{AgentFacts, ReplayTape, ToolFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use crate::cmd::trace::source::{Pick, Source};
+use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
 /// What shows that a session has something to replay.
 const INPUTS: [&str; 2] = [kind::MESSAGE_ACCEPTED, kind::ACTION_REQUESTED];
@@ -27,15 +27,15 @@ const ASKED: [&str; 2] = [kind::CARP_REQUEST, kind::ACTION_REQUESTED];
 
 /// Sessions with something to replay, in order of appearance.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
+pub(super) struct ReplayableSessions {
     /// An agent's own, in which somebody spoke or called.
     pub(super) played: Vec<SessionId>,
     /// Of the CRA API: something was resolved or executed, and no agent spoke.
     pub(super) served: Vec<SessionId>,
 }
 
-pub(super) fn sessions(source: &Source, pick: Pick) -> Result<Sessions> {
-    let mut found = Sessions::default();
+pub(super) fn sessions(source: &TraceSource, pick: SessionSelection) -> Result<ReplayableSessions> {
+    let mut found = ReplayableSessions::default();
     let mut own = HashSet::new();
     source.each(pick, |event| {
         let session = event.session_id;
@@ -65,11 +65,11 @@ fn is_servers(event: &TraceEvent) -> bool {
 }
 
 /// How Atlases decided in the last run that had any.
-pub(super) fn options(reader: &Reader) -> Result<Option<Options>> {
-    let scan = Scan {
+pub(super) fn options(reader: &StateDirReader) -> Result<Option<Options>> {
+    let scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         limit: usize::MAX,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     for event in reader.recorded_events(&scan)?.iter().rev() {
         let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
@@ -96,13 +96,13 @@ pub(super) fn options(reader: &Reader) -> Result<Option<Options>> {
 
 /// Everything that the session's replay takes. `atlases`: in place of the recorded ones; empty: the recorded ones.
 pub(in crate::cmd) fn tape(
-    source: &Source,
-    reader: &Reader,
+    source: &TraceSource,
+    reader: &StateDirReader,
     session: SessionId,
     atlases: &[Arc<Atlas>],
-) -> Result<Tape> {
+) -> Result<ReplayTape> {
     let mut events = Vec::new();
-    source.each(Pick::One(session), |event| {
+    source.each(SessionSelection::One(session), |event| {
         if is_servers(&event) {
             bail!(
                 "session {session} is a question of an MCP server; replay the session whose call it served"
@@ -129,7 +129,7 @@ pub(in crate::cmd) fn tape(
     let (began, first) = (first.at, first.session);
     let resumed = events.iter().any(|event| event.kind == kind::MESSAGE_RESUMED);
     let tools = tools(reader, run, resumed.then_some((began, last)))?;
-    let mut tape = Tape::new(session, events, facts, tools)?;
+    let mut tape = ReplayTape::new(session, events, facts, tools)?;
     tape.team = team(reader)?;
     tape.past = past(reader, first, began)?;
     if tape.facts.carp.is_some() {
@@ -140,14 +140,14 @@ pub(in crate::cmd) fn tape(
         tape.atlases = recorded_atlases(reader, refs.unwrap_or_default())?;
     } else {
         tape.atlases = atlases.to_vec();
-        let known = |event: &Recorded| Tape::CHANGES.contains(&event.kind.as_str());
+        let known = |event: &RecordedEvent| ReplayTape::CHANGES.contains(&event.kind.as_str());
         tape.past.retain(|event| !known(event));
     }
     Ok(tape)
 }
 
 /// The Atlases that the agent's configuration had, from the record.
-pub(super) fn recorded_atlases(reader: &Reader, refs: &[AtlasRef]) -> Result<Vec<Arc<Atlas>>> {
+pub(super) fn recorded_atlases(reader: &StateDirReader, refs: &[AtlasRef]) -> Result<Vec<Arc<Atlas>>> {
     let refs = refs.iter();
     refs.map(|known| {
         let bytes = reader.content(known.upload_hash)?.with_context(|| {
@@ -166,11 +166,11 @@ pub(super) fn recorded_atlases(reader: &Reader, refs: &[AtlasRef]) -> Result<Vec
 }
 
 /// What other sessions took from limits, and Atlases that came and went over the API: until the session ended.
-fn beside(reader: &Reader, began: Timestamp, last: Timestamp) -> Result<Vec<Recorded>> {
-    let scan = Scan {
-        kinds: &Tape::BESIDE,
+fn beside(reader: &StateDirReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
+    let scan = JournalScan {
+        kinds: &ReplayTape::BESIDE,
         limit: usize::MAX,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut found = reader.recorded_events(&scan)?;
     found.retain(|event| event.at <= last);
@@ -181,7 +181,9 @@ fn beside(reader: &Reader, began: Timestamp, last: Timestamp) -> Result<Vec<Reco
             let Some(digest) = digest.and_then(Digest::from_hex) else {
                 continue;
             };
-            event.content = reader.content(digest)?.map(|bytes| Content { digest, bytes });
+            event.content = reader
+                .content(digest)?
+                .map(|bytes| EventContent { digest, bytes });
             if event.content.is_none() && event.at >= began {
                 bail!(
                     "an Atlas that came while the session lasted is erased; give all of them with `--atlas PATH`"
@@ -193,11 +195,11 @@ fn beside(reader: &Reader, began: Timestamp, last: Timestamp) -> Result<Vec<Reco
 }
 
 /// Standing grants of before, and what was spent on that day.
-fn past(reader: &Reader, session: SessionId, began: Timestamp) -> Result<Vec<Recorded>> {
-    let scan = Scan {
-        kinds: &Tape::BEFORE,
+fn past(reader: &StateDirReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
+    let scan = JournalScan {
+        kinds: &ReplayTape::BEFORE,
         limit: usize::MAX,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut past = reader.recorded_events(&scan)?;
     past.retain(|event| {
@@ -210,16 +212,16 @@ fn past(reader: &Reader, session: SessionId, began: Timestamp) -> Result<Vec<Rec
 /// Tools as the session's run saw them; those that it never looked at, as a run did that took the session up after a crash, between
 /// the two times.
 fn tools(
-    reader: &Reader,
+    reader: &StateDirReader,
     run: SessionId,
     resumed: Option<(Timestamp, Timestamp)>,
 ) -> Result<BTreeMap<String, ToolFacts>> {
-    let scan = |session| Scan {
+    let scan = |session| JournalScan {
         session,
         kinds: &[kind::TOOL_DESCRIBED],
         limit: usize::MAX,
         with_content: true,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut described = reader.recorded_events(&scan(Some(run)))?;
     if let Some((began, last)) = resumed {
@@ -239,21 +241,21 @@ fn tools(
 }
 
 /// The swarm's tools, and the start of the first run that described each.
-fn team(reader: &Reader) -> Result<BTreeMap<String, Timestamp>> {
-    let scan = |session, kinds| Scan {
+fn team(reader: &StateDirReader) -> Result<BTreeMap<String, Timestamp>> {
+    let scan = |session, kinds| JournalScan {
         session,
         kinds,
         limit: usize::MAX,
-        ..Scan::default()
+        ..JournalScan::default()
     };
     let mut team = BTreeMap::new();
     for event in reader.recorded_events(&scan(None, &[kind::TOOL_DESCRIBED]))? {
         let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
         let name = text_of(&payload, "action_id")?;
-        if !Tape::TEAM.contains(&name) || team.contains_key(name) {
+        if !ReplayTape::TEAM.contains(&name) || team.contains_key(name) {
             continue;
         }
-        let run = reader.recorded_events(&Scan {
+        let run = reader.recorded_events(&JournalScan {
             limit: 1,
             ..scan(Some(event.session), &[])
         })?;
@@ -270,7 +272,7 @@ pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<
 }
 
 /// As the journal keeps it.
-fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
+fn recorded(event: &TraceEvent, reader: &StateDirReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
         kind::MESSAGE_ACCEPTED => Some("text_hash"),
         kind::ACTION_REQUESTED => Some("parameters_hash"),
@@ -290,14 +292,16 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
         .and_then(Digest::from_hex);
     let content = match digest {
         None => None,
-        Some(digest) => reader.content(digest)?.map(|bytes| Content { digest, bytes }),
+        Some(digest) => reader
+            .content(digest)?
+            .map(|bytes| EventContent { digest, bytes }),
     };
     if let Some(content) = &content
         && clawk_trace::chain::digest_of(&content.bytes) != content.digest
     {
         bail!("the content of event {} is not what was recorded", event.sequence);
     }
-    Ok(Recorded {
+    Ok(RecordedEvent {
         row: event.sequence + 1,
         session: event.session_id,
         sequence: event.sequence,
@@ -309,7 +313,7 @@ fn recorded(event: &TraceEvent, reader: &Reader) -> Result<Recorded> {
 }
 
 /// The Identity's context files as they were, in a folder of their own.
-pub(in crate::cmd) fn context_files(tape: &Tape) -> Result<TempDir> {
+pub(in crate::cmd) fn context_files(tape: &ReplayTape) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     for (name, text) in &tape.facts.context_files {
         let relative = Path::new(name);

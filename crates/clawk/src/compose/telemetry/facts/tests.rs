@@ -2,13 +2,13 @@
 
 use clawk_kernel::time::Timestamp;
 use clawk_proto::SessionId;
-use clawk_telemetry::What;
+use clawk_telemetry::TelemetryFactKind;
 use uuid::Uuid;
 
 use super::*;
 
-fn fact(kind: &str, payload: &str) -> Option<What> {
-    let event = Recorded {
+fn fact(kind: &str, payload: &str) -> Option<TelemetryFactKind> {
+    let event = RecordedEvent {
         row: 1,
         session: SessionId(Uuid::nil()),
         sequence: 0,
@@ -17,7 +17,7 @@ fn fact(kind: &str, payload: &str) -> Option<What> {
         payload: payload.to_owned(),
         content: None,
     };
-    of(&event, &mut Names::default()).map(|fact| fact.what)
+    of(&event, &mut DeclaredNames::default()).map(|fact| fact.what)
 }
 
 const ANSWERED: &str = r#"{"duration_ms":7,"end":"answered","input_tokens":3,"message_id":"0195f1c2-6d3e-7aaa-8bbb-0123456789ab","output_tokens":4,"text_hash":"0000000000000000000000000000000000000000000000000000000000000000"}"#;
@@ -28,7 +28,7 @@ fn an_event_that_cannot_be_read_is_a_trouble_and_not_a_row_of_zeros() {
     assert!(
         matches!(
             read,
-            Some(What::TurnEnded {
+            Some(TelemetryFactKind::TurnEnded {
                 duration_ms: 7,
                 tokens: (3, 4),
                 ..
@@ -40,7 +40,7 @@ fn an_event_that_cannot_be_read_is_a_trouble_and_not_a_row_of_zeros() {
     for payload in [damaged.as_str(), "[]", "{}"] {
         let read = fact(kind::MESSAGE_ANSWERED, payload);
         assert!(
-            matches!(&read, Some(What::Trouble(trouble)) if trouble.kind.as_str() == UNREADABLE),
+            matches!(&read, Some(TelemetryFactKind::Trouble(trouble)) if trouble.kind.as_str() == UNREADABLE),
             "{payload}: {read:?}"
         );
     }
