@@ -3,8 +3,10 @@
 mod docs;
 mod doors;
 mod layers;
+mod names;
 mod seams;
 mod source;
+mod tokens;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             findings.extend(docs::links(root, path, &text));
         }
     }
+    findings.extend(names::check(root, &files)?);
     findings.extend(source::headers(root)?);
     findings.extend(docs::architecture(root)?);
     findings.extend(crate::docs::check(root)?);
