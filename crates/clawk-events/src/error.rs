@@ -122,7 +122,7 @@ impl fmt::Display for JsonType {
 
 /// Why a payload could not be read as its type.
 #[derive(Debug)]
-pub(crate) enum Diagnosis {
+pub(crate) enum FieldDiagnosis {
     /// It was cut to the size of an event when it was written: [`clawk_trace::bounded`].
     Shortened,
     /// It is malformed.
@@ -130,17 +130,17 @@ pub(crate) enum Diagnosis {
 }
 
 /// Looks field by field for what made `error`.
-pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_json::Error) -> Diagnosis {
+pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_json::Error) -> FieldDiagnosis {
     let members: BTreeMap<Cow<'_, str>, &RawValue> = match serde_json::from_str(payload) {
         Ok(members) => members,
-        Err(_) => return Diagnosis::Fault(PayloadFault::of_text(payload)), // silent-ok: it is looked at again there
+        Err(_) => return FieldDiagnosis::Fault(PayloadFault::of_text(payload)), // silent-ok: it is looked at again there
     };
     if members.len() == 1
         && members
             .get("oversize")
             .is_some_and(|text| is_cut_text(text.get()))
     {
-        return Diagnosis::Shortened;
+        return FieldDiagnosis::Shortened;
     }
     for field in fields {
         let Some(value) = members.get(field.name) else {
@@ -148,14 +148,14 @@ pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_jso
         };
         if let Err(fault) = (field.check)(value.get()) {
             if is_cut_text(value.get()) {
-                return Diagnosis::Shortened;
+                return FieldDiagnosis::Shortened;
             }
             let start = value
                 .get()
                 .as_ptr()
                 .addr()
                 .saturating_sub(payload.as_ptr().addr());
-            return Diagnosis::Fault(PayloadFault::WrongField {
+            return FieldDiagnosis::Fault(PayloadFault::WrongField {
                 field: field.name,
                 offset: start.saturating_add(fault.column().saturating_sub(1)),
                 found: JsonType::of_text(value.get()),
@@ -163,7 +163,7 @@ pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_jso
             });
         }
     }
-    Diagnosis::Fault(absent_or_repeated(fields, payload, error))
+    FieldDiagnosis::Fault(absent_or_repeated(fields, payload, error))
 }
 
 /// Every field that is there can be read: one is missing, or one occurs twice.

@@ -3,13 +3,13 @@
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::error::{Diagnosis, EventError, PayloadFault, diagnose};
-use crate::field::Payload;
+use crate::error::{EventError, FieldDiagnosis, PayloadFault, diagnose};
+use crate::field::EventPayload;
 use crate::kind::*;
 use crate::payload::*;
 
 /// A payload that was read.
-enum Reading<P> {
+enum PayloadReading<P> {
     /// All of it.
     Whole(P),
     /// It was cut when it was written.
@@ -52,8 +52,8 @@ macro_rules! events {
             pub fn read(kind: &str, payload: &str) -> Result<Self, EventError> {
                 match kind {
                     $($kind => Ok(match read_payload::<$payload>($kind, payload)? {
-                        Reading::Whole(payload) => Self::$variant(Box::new(payload)),
-                        Reading::Shortened(raw) => Self::Shortened { kind: $kind, raw },
+                        PayloadReading::Whole(payload) => Self::$variant(Box::new(payload)),
+                        PayloadReading::Shortened(raw) => Self::Shortened { kind: $kind, raw },
                     }),)*
                     other => Ok(Self::Unknown {
                         kind: other.to_owned(),
@@ -296,26 +296,26 @@ events! {
 }
 
 /// Reads the payload of a known type.
-fn read_payload<P: Payload>(kind: &str, payload: &str) -> Result<Reading<P>, EventError> {
+fn read_payload<P: EventPayload>(kind: &str, payload: &str) -> Result<PayloadReading<P>, EventError> {
     // serde would take an array for a struct, too.
     if !payload.starts_with('{') {
         return Err(event_error(kind, PayloadFault::of_text(payload)));
     }
     let error = match serde_json::from_str(payload) {
-        Ok(read) => return Ok(Reading::Whole(read)),
+        Ok(read) => return Ok(PayloadReading::Whole(read)),
         Err(error) => error,
     };
     match diagnose(P::FIELDS, payload, &error) {
-        Diagnosis::Shortened => Ok(Reading::Shortened(read_object(kind, payload)?)),
-        Diagnosis::Fault(fault) => Err(event_error(kind, fault)),
+        FieldDiagnosis::Shortened => Ok(PayloadReading::Shortened(read_object(kind, payload)?)),
+        FieldDiagnosis::Fault(fault) => Err(event_error(kind, fault)),
     }
 }
 
 /// Reads a payload that must be whole.
-pub(crate) fn read_whole<P: Payload>(kind: &str, payload: &str) -> Result<P, EventError> {
+pub(crate) fn read_whole<P: EventPayload>(kind: &str, payload: &str) -> Result<P, EventError> {
     match read_payload(kind, payload)? {
-        Reading::Whole(read) => Ok(read),
-        Reading::Shortened(_) => Err(event_error(kind, PayloadFault::Shortened)),
+        PayloadReading::Whole(read) => Ok(read),
+        PayloadReading::Shortened(_) => Err(event_error(kind, PayloadFault::Shortened)),
     }
 }
 

@@ -53,7 +53,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for AddedField<T> {
 }
 
 /// A payload struct that [`payloads`] declared.
-pub(crate) trait Payload: Serialize + DeserializeOwned {
+pub(crate) trait EventPayload: Serialize + DeserializeOwned {
     /// Its fields, in the order in which they are written.
     const FIELDS: &'static [PayloadField];
 }
@@ -99,7 +99,7 @@ macro_rules! payloads {
                 }
             }
 
-            impl crate::field::Payload for $name {
+            impl crate::field::EventPayload for $name {
                 const FIELDS: &'static [crate::field::PayloadField] = &[$(crate::field::PayloadField {
                     name: stringify!($field),
                     check: crate::field::check_value::<$type>,

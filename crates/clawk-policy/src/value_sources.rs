@@ -101,7 +101,7 @@ pub struct ValueSources {
 }
 
 /// Which sources will do, by the kind of their origin and the tool's name.
-pub(crate) type Accepts<'a> = &'a dyn Fn(&str, Option<&str>) -> bool;
+pub(crate) type OriginFilter<'a> = &'a dyn Fn(&str, Option<&str>) -> bool;
 
 impl ValueSources {
     /// Adds the person's words, if there is room for them.
@@ -185,7 +185,7 @@ impl ValueSources {
     }
 
     /// A source that this accepts holds the value whole, or the two values that it is put together from.
-    pub(crate) fn gives(&self, value: &str, accepts: Accepts<'_>) -> bool {
+    pub(crate) fn gives(&self, value: &str, accepts: OriginFilter<'_>) -> bool {
         let whole = |value: &str| self.source_of(value, accepts, MAX_DEPTH).is_some();
         value.len() <= MAX_VALUE_BYTES
             && (address_forms(value).any(whole)
@@ -212,12 +212,12 @@ impl ValueSources {
     }
 
     /// The source that holds the value whole, of those that this accepts.
-    pub(crate) fn source_of(&self, value: &str, accepts: Accepts<'_>, depth: u8) -> Option<&SourceText> {
+    pub(crate) fn source_of(&self, value: &str, accepts: OriginFilter<'_>, depth: u8) -> Option<&SourceText> {
         let is_source = |from: &&SourceText| self.is_source(from, value, accepts, depth);
         self.texts.iter().find(is_source)
     }
 
-    fn is_source(&self, from: &SourceText, value: &str, accepts: Accepts<'_>, depth: u8) -> bool {
+    fn is_source(&self, from: &SourceText, value: &str, accepts: OriginFilter<'_>, depth: u8) -> bool {
         let ValueSource::Tool { name, closed } = &from.source else {
             return from.source == ValueSource::Person && accepts(USER, None) && from.holds(value);
         };

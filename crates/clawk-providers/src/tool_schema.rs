@@ -23,7 +23,7 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
             false => Cow::Owned(json!({ "type": "object" })),
         };
     };
-    let shape = Shape::read(schema, schema, DEPTH);
+    let shape = SchemaShape::read(schema, schema, DEPTH);
     let mut plain = own.clone();
     let told: Map<String, Value> = REFUSED
         .iter()
@@ -55,14 +55,14 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
 
 /// What an object of a schema may have and must have.
 #[derive(Debug, Default)]
-struct Shape {
+struct SchemaShape {
     properties: Map<String, Value>,
     required: BTreeSet<String>,
     /// Something of it could not be read: it may have other members, too.
     is_open: bool,
 }
 
-impl Shape {
+impl SchemaShape {
     fn read(whole: &Value, part: &Value, depth: u8) -> Self {
         let Some(depth) = depth.checked_sub(1) else {
             return Self::open();
