@@ -233,7 +233,7 @@ pub(crate) struct PgTransaction {
 }
 
 impl Deref for PgTransaction {
-    type ConnectionTarget = PgConnection;
+    type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
         &self.session

@@ -429,12 +429,8 @@ impl ToolBinder<'_> {
                     plan,
                 };
                 // Folders of this machine mean nothing elsewhere.
-                (
-                    shown,
-                    McpServerSource::Endpoint(Box::new(endpoint)),
-                    way,
-                    Vec::new(),
-                )
+                let source = McpServerSource::Endpoint(Box::new(endpoint));
+                (shown, source, way, Vec::new())
             }
         };
         let desk = McpClientContext::new(name.clone(), roots, self.host.ask.clone(), self.sampling(&place));

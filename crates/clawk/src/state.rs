@@ -76,7 +76,7 @@ impl StateSelector {
 ///
 /// # Errors
 /// The state can't be read.
-pub(crate) fn text_of(reader: &kept::StateDirReader, content: Option<Digest>) -> Result<Option<String>> {
+pub(crate) fn text_of(reader: &kept::StateReader, content: Option<Digest>) -> Result<Option<String>> {
     let bytes = content
         .map(|digest| reader.content(digest))
         .transpose()?

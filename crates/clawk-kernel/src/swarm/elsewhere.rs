@@ -200,6 +200,10 @@ fn lost(why: RetryReason, message: impl Into<String>) -> TryEnd {
     }
 }
 
+const fn is_unanswered(result: &RemoteResult) -> bool {
+    matches!(result, RemoteResult::Lost { .. } | RemoteResult::Refused { .. })
+}
+
 /// Works on a try by sending it there; none: it was cancelled, or the agent ended first.
 pub(super) async fn attempt(
     peers: &Arc<SwarmServices>,
@@ -237,11 +241,8 @@ pub(super) async fn attempt(
         return Some((TryEnd::Said { text: String::new() }, used));
     }
     let purse = slices::purse(peers, start, origin);
-    let share = match peers
-        .calls
-        .purses
-        .afar(&purse, wanted(peers, start), peers.scribe.now())
-    {
+    let now = peers.scribe.now();
+    let share = match peers.calls.purses.afar(&purse, wanted(peers, start), now) {
         Ok(share) => share,
         Err(error) => return Some((no_room(&error), TryUsage::default())),
     };
@@ -277,11 +278,7 @@ pub(super) async fn attempt(
     };
     let counted = settle(peers, (start, origin, SETTLED), (share, settled), (tokens, cost));
     let used = counted.used;
-    if matches!(
-        &worked,
-        Some(RemoteResult::Lost { .. } | RemoteResult::Refused { .. })
-    ) && tokens.is_none()
-    {
+    if tokens.is_none() && worked.as_ref().is_some_and(is_unanswered) {
         *lock(&sent.assumed) = Some(counted);
     }
     Some((ended(peers, origin, worked).await, used))

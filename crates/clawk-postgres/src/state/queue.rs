@@ -223,7 +223,7 @@ impl PgWriterQueue {
 }
 
 /// The sessions that a batch is about.
-pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<PgWriterItem = SessionId> {
+pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<Item = SessionId> {
     batch.entries.iter().map(|entry| entry.session)
 }
 

@@ -192,6 +192,16 @@ async fn open(server: &Server, digit: &str) -> Result<PgState, clawk_postgres::P
     PgState::open(database, serving, Some(Duration::ZERO)).await
 }
 
+async fn open_without_key(server: &Server) -> Result<PgState, clawk_postgres::PgStateError> {
+    let database = PgDatabase::new(options(server), &EnvironmentSource::Process).unwrap();
+    PgState::open(
+        database,
+        ServingOptions::new("hello", "a", 1),
+        Some(Duration::ZERO),
+    )
+    .await
+}
+
 #[tokio::test]
 async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing() {
     let server = Server::start();
@@ -245,28 +255,14 @@ async fn contents_that_change_places_are_noticed_and_another_key_starts_nothing(
 
     let error = open(&server, "b").await.unwrap_err().to_string();
     assert!(error.contains("`notes`") && error.contains("`KEY`"), "{error}");
-    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
-    let error = PgState::open(
-        database,
-        ServingOptions::new("hello", "a", 1),
-        Some(Duration::ZERO),
-    )
-    .await;
-    let error = error.unwrap_err().to_string();
+    let error = open_without_key(&server).await.unwrap_err().to_string();
     assert!(
         error.contains("`notes`") && error.contains("not given"),
         "{error}"
     );
     // Proofs that are taken out let nobody in who has no key: the contents stay as they are.
     server.sql("DELETE FROM clawk.seals");
-    let database = PgDatabase::new(options(&server), &EnvironmentSource::Process).unwrap();
-    let state = PgState::open(
-        database,
-        ServingOptions::new("hello", "a", 1),
-        Some(Duration::ZERO),
-    )
-    .await
-    .unwrap();
+    let state = open_without_key(&server).await.unwrap();
     let error = state
         .journal()
         .content(digest_of(second.as_bytes()))

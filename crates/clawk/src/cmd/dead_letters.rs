@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Filter, StateDirReader, StoredEvent, read_only};
+use crate::state::kept::{Filter, StateReader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::{EntryPoint, fact_of, kind};
 use clawk_manifest::model::Role;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             outside,
         } => {
             let state = which.dir()?;
-            let letters = letters(&StateDirReader::open(&state)?)?;
+            let letters = letters(&StateReader::open(&state)?)?;
             let Some(letter) = letters.into_iter().find(|letter| letter.message == id) else {
                 bail!(
                     "no dead letter {id} in `{}`; `clawk dead-letters list` shows them",
@@ -187,7 +187,7 @@ fn list(letters: &[DeadLetterEntry], format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn letters(reader: &StateDirReader) -> Result<Vec<DeadLetterEntry>> {
+fn letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     let mut letters = Vec::new();
     each(reader, None, |stored| {
         if stored.event.event_type == kind::MESSAGE_DEAD {
@@ -235,7 +235,7 @@ fn letters(reader: &StateDirReader) -> Result<Vec<DeadLetterEntry>> {
 }
 
 /// Tasks that were tried as often as they may be.
-fn tasks(reader: &StateDirReader) -> Result<Vec<DeadLetterEntry>> {
+fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     let (mut briefs, mut letters) = (BTreeMap::new(), Vec::new());
     swarm::each(reader, |event| match fact_of(event) {
         Some(SwarmFact::Delegated { new, .. }) => {
@@ -280,7 +280,7 @@ fn payload(stored: &StoredEvent) -> Result<Value> {
 
 /// Every event, page by page.
 fn each(
-    reader: &StateDirReader,
+    reader: &StateReader,
     session: Option<SessionId>,
     mut take: impl FnMut(&StoredEvent) -> Result<()>,
 ) -> Result<()> {

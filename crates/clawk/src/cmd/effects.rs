@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{Filter, StateDir, StateDirReader, read_only};
+use crate::state::kept::{Filter, StateDir, StateReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::effect::{EffectEntry, EffectLedger, EffectSettlement, State, resolve_offline};
 use clawk_kernel::kind;
@@ -144,7 +144,7 @@ fn show(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
 }
 
 /// The ledger, folded from the whole journal page by page.
-fn entries(reader: &StateDirReader) -> Result<Vec<EffectEntry>> {
+fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
     let mut ledger = EffectLedger::default();
     let mut filter = Filter::default();
     loop {

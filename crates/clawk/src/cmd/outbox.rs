@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{StateDir, StateDirReader, read_only};
+use crate::state::kept::{StateDir, StateReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::outbox::requeue_offline;
 use clawk_kernel::ports::OutboxRow;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn list(reader: &StateDirReader, format: Format) -> Result<ExitCode> {
+fn list(reader: &StateReader, format: Format) -> Result<ExitCode> {
     let rows = reader.outbox(LISTED)?;
     if format == Format::Json {
         let rows: Vec<Value> = rows.iter().map(|row| fact(reader, row)).collect::<Result<_>>()?;
@@ -112,7 +112,7 @@ fn place(row: &OutboxRow) -> String {
     }
 }
 
-fn fact(reader: &StateDirReader, row: &OutboxRow) -> Result<Value> {
+fn fact(reader: &StateReader, row: &OutboxRow) -> Result<Value> {
     Ok(json!({
         "message": row.owed.message,
         "session": row.owed.session,

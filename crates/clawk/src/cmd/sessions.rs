@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::state;
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 
 /// The door of the chain in which each run of an agent keeps its lifecycle.
 const RUNTIME: &str = "runtime";
@@ -120,7 +120,7 @@ struct SessionSynopsis {
 }
 
 impl SessionSynopsis {
-    fn of(reader: &StateDirReader, row: &SessionRow) -> Result<Self> {
+    fn of(reader: &StateReader, row: &SessionRow) -> Result<Self> {
         let scan = |kinds, limit, with_content| {
             reader.recorded_events(&JournalScan {
                 session: Some(row.session),

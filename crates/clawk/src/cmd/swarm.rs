@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 use crate::state::server::StateConfig;
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{JournalScan, RecordedEvent};
@@ -331,7 +331,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Swar
 }
 
 /// Every event of a swarm, in order.
-pub(crate) fn each(reader: &StateDirReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
+pub(crate) fn each(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
     let mut scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,

@@ -16,7 +16,7 @@ use super::{LaunchedAgentFactory, ResolvedConfig, own};
 use crate::cmd::skill::trial;
 use crate::config::{AllowOutsideArgs, Config, Settings};
 use crate::dry::CallPredictions;
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use crate::trust;
 
 /// How long a chat's end waits for what is in flight, milliseconds.
@@ -218,7 +218,7 @@ impl Agent {
 
     /// Verifies a session's chain by reading it afresh.
     pub(crate) fn proof(&self, session: SessionId) -> Result<ChainProof> {
-        let report = StateDirReader::open(&self.state_dir)?.verify(Some(session))?;
+        let report = StateReader::open(&self.state_dir)?.verify(Some(session))?;
         Ok(ChainProof {
             valid: report.valid,
             events: report.event_count,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::state::kept::{Delivery, StateDir, StateDirReader, StoredHead};
+use crate::state::kept::{Delivery, StateDir, StateReader, StoredHead};
 use anyhow::{Context, Result, bail};
 use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
 use clawk_kernel::ports::BoxFuture;
@@ -86,7 +86,7 @@ pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn Head
 }
 
 fn known(state: &StateDir, name: &str) -> Result<Delivery> {
-    let all = StateDirReader::open(state.path())?.deliveries()?;
+    let all = StateReader::open(state.path())?.deliveries()?;
     let known = all.into_iter().find(|(place, _)| place == name);
     Ok(known.map(|(_, delivery)| delivery).unwrap_or_default())
 }
@@ -109,7 +109,7 @@ impl HeadFile {
         else {
             return Ok(());
         };
-        let reader = StateDirReader::open(state.path())?;
+        let reader = StateReader::open(state.path())?;
         let rows = reader.last_row()?;
         let known = reader.head_of(size.0)?.is_some_and(|head| head.root == size.1);
         if rows < size.0 || !known {

@@ -1,4 +1,4 @@
-use crate::state::kept::{Options, StateDirReader};
+use crate::state::kept::{Options, StateReader};
 #[cfg(not(feature = "postgres"))]
 use clawk_kernel::ports::Journal as _;
 use clawk_kernel::ports::{Batch, EventContent, JournalEntry};
@@ -60,7 +60,7 @@ async fn signs_by_count_and_lets_contents_expire() {
     };
     let retention = Retention { retained_days: 30 };
     let keeper = StateKeeper::start(&state, &checkpoints, &retention, &EnvironmentSource::Process).unwrap();
-    let reader = StateDirReader::open(dir.path()).unwrap();
+    let reader = StateReader::open(dir.path()).unwrap();
     until(|| reader.contents(None).unwrap().erased == 10).await;
     until(|| !reader.heads().unwrap().is_empty()).await;
     let before = reader.heads_after(0, 100).unwrap().len();

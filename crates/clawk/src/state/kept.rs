@@ -25,21 +25,21 @@ pub(crate) use clawk_store::{
     forgotten, public_key, restored,
 };
 #[cfg(not(feature = "postgres"))]
-pub(crate) use clawk_store::{StateDir, StateDirReader};
+pub(crate) use clawk_store::{StateDir, StateDirReader as StateReader};
 
 #[cfg(feature = "postgres")]
 pub(crate) use super::postgres::{StateDir, StateReader};
 
 /// Reads for who only shows: from the replica of a server (`[state] read_url`), where one is named. What it has may be older than what the
-/// server has: who decides by what it reads, or writes afterwards, opens a [`StateDirReader`] itself.
+/// server has: who decides by what it reads, or writes afterwards, opens a [`StateReader`] itself.
 ///
 /// # Errors
 /// There is no state, or it can't be read.
-pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<StateDirReader, StateError> {
+pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<StateReader, StateError> {
     #[cfg(feature = "postgres")]
-    return StateDirReader::open_replica(dir);
+    return StateReader::open_replica(dir);
     #[cfg(not(feature = "postgres"))]
-    StateDirReader::open(dir)
+    StateReader::open(dir)
 }
 
 /// The public key of the host that keeps its state there. The key is made when there is none and nothing was signed yet.
@@ -50,7 +50,7 @@ pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
     if let Some(key) = public_key(dir)? {
         return Ok(key);
     }
-    if holds_state(dir) && !StateDirReader::open(dir)?.heads()?.is_empty() {
+    if holds_state(dir) && !StateReader::open(dir)?.heads()?.is_empty() {
         bail!(
             "the key that signed the journal in `{}` is gone; put it back",
             dir.display()
@@ -88,10 +88,7 @@ pub(crate) type InspectedStores = Vec<(Store, Arc<dyn MemoryInspector>)>;
 /// # Errors
 /// The server is away.
 #[cfg(feature = "postgres")]
-pub(crate) fn on_server(
-    reader: &StateDirReader,
-    state: Option<&StateDir>,
-) -> Result<Option<InspectedStores>> {
+pub(crate) fn on_server(reader: &StateReader, state: Option<&StateDir>) -> Result<Option<InspectedStores>> {
     Ok(super::postgres::stores(reader, state)?)
 }
 
@@ -171,7 +168,7 @@ pub(crate) fn is_on_server(state: &StateDir) -> bool {
 mod left_out {
     use super::{
         AgentDependencies, AgentHost, Arc, InspectedStores, Journal, Keys, Path, Result, SharingPolicy,
-        SharingStatus, StateDir, StateDirReader, StateServer,
+        SharingStatus, StateDir, StateReader, StateServer,
     };
 
     #[expect(
@@ -179,7 +176,7 @@ mod left_out {
         reason = "the build with PostgreSQL asks its server"
     )]
     pub(crate) fn on_server(
-        _reader: &StateDirReader,
+        _reader: &StateReader,
         _state: Option<&StateDir>,
     ) -> Result<Option<InspectedStores>> {
         Ok(None)
@@ -285,7 +282,7 @@ pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
     Ok(StateInfo {
         kind: "sqlite",
         schema: clawk_store::schema_version(dir)?,
-        events: StateDirReader::open(dir)?.last_row()?,
+        events: StateReader::open(dir)?.last_row()?,
         hosts: Vec::new(),
         leases: Vec::new(),
     })

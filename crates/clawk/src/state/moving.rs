@@ -11,7 +11,7 @@ use clawk_events::payload::LifecycleChanged;
 use clawk_kernel::moved::{MovedRow, StateTotals, TABLES, Table};
 use serde::Serialize;
 
-use super::kept::{Keys, StateDirReader, holds_state, public_key, sqlite};
+use super::kept::{Keys, StateReader, holds_state, public_key, sqlite};
 use super::server::{StateServer, url_of};
 
 /// What a move did.
@@ -230,7 +230,7 @@ fn left_out<T>() -> Result<T> {
 
 /// The name of the agent whose journal it is.
 fn agent_of(dir: &Path) -> Result<String> {
-    let reader = StateDirReader::open(dir)?;
+    let reader = StateReader::open(dir)?;
     let scan = clawk_kernel::ports::JournalScan {
         kinds: &[clawk_kernel::kind::LIFECYCLE],
         limit: 1,
@@ -279,7 +279,7 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
     source.moved(&target)?;
     place.commit(&keys)?;
     let valid = match &to {
-        StateMoveEndpoint::Dir(dir) => StateDirReader::open(dir)?.verify(None)?.valid,
+        StateMoveEndpoint::Dir(dir) => StateReader::open(dir)?.verify(None)?.valid,
         #[cfg(feature = "postgres")]
         StateMoveEndpoint::Server { server, .. } => super::postgres::moving::verify(server)?,
         #[cfg(not(feature = "postgres"))]

@@ -429,28 +429,33 @@ impl Kind {
                 ],
                 ..source()
             },
-            _ => ChannelNeeds {
-                how: "five fields say when: minute, hour, day of the month, month, day of the week",
-                asks: vec![
-                    ask(
-                        "schedule",
-                        AnswerTarget::Trigger,
-                        "when, for example `0 7 * * 1-5`",
-                    ),
-                    ask(
-                        "timezone",
-                        AnswerTarget::Optional,
-                        "the time zone, for example Europe/Berlin; UTC without it",
-                    ),
-                    ask(
-                        "prompt",
-                        AnswerTarget::Optional,
-                        "what the agent is to do then, for example `It is {time}. Sum up yesterday.`",
-                    ),
-                    DELIVER,
-                ],
-                ..source()
-            },
+            _ => schedule(),
         }
+    }
+}
+
+/// Runs at given times.
+fn schedule() -> ChannelNeeds {
+    ChannelNeeds {
+        how: "five fields say when: minute, hour, day of the month, month, day of the week",
+        asks: vec![
+            ask(
+                "schedule",
+                AnswerTarget::Trigger,
+                "when, for example `0 7 * * 1-5`",
+            ),
+            ask(
+                "timezone",
+                AnswerTarget::Optional,
+                "the time zone, for example Europe/Berlin; UTC without it",
+            ),
+            ask(
+                "prompt",
+                AnswerTarget::Optional,
+                "what the agent is to do then, for example `It is {time}. Sum up yesterday.`",
+            ),
+            DELIVER,
+        ],
+        ..source()
     }
 }

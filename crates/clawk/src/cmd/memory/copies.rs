@@ -9,7 +9,7 @@ use clawk_proto::{Digest, SessionId};
 use clawk_trace::chain::digest_of;
 use serde_json::Value;
 
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 
 /// Shorter texts are found only where they are the whole content: they stand in too much else.
 const MIN_BYTES: usize = 8;
@@ -88,7 +88,7 @@ type ContentCopy = (SessionId, Digest);
 /// session that names it.
 ///
 /// Besides, all the texts that were sought.
-pub(super) fn find(reader: &StateDirReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
+pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
         .filter(|text| !text.trim().is_empty())
@@ -149,7 +149,7 @@ fn summary_of(event: &RecordedEvent) -> Option<(Vec<Digest>, String)> {
     Some((of.filter_map(Digest::from_hex).collect(), text))
 }
 
-fn each(reader: &StateDirReader, mut take: impl FnMut(&RecordedEvent)) -> Result<()> {
+fn each(reader: &StateReader, mut take: impl FnMut(&RecordedEvent)) -> Result<()> {
     let mut scan = JournalScan {
         limit: PAGE,
         with_content: true,

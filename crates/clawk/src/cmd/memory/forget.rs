@@ -16,7 +16,7 @@ use super::copies::{are_in, find, texts};
 use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at};
 use crate::compose::{self, UNDO};
 use crate::out::{self, Format, one_line};
-use crate::state::kept::{self, ErasureSelection, MAX_FORGOTTEN, RememberedEntry, StateDir, StateDirReader};
+use crate::state::kept::{self, ErasureSelection, MAX_FORGOTTEN, RememberedEntry, StateDir, StateReader};
 
 /// Longest reason, bytes.
 const MAX_REASON_BYTES: usize = 1000;
@@ -75,7 +75,7 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
 }
 
 /// Exactly one entry for each name, or nothing is forgotten.
-fn meant(reader: &StateDirReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
+fn meant(reader: &StateReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
     let mut gone: Vec<LocatedEntry> = Vec::new();
     for id in ids {
         let mut found = Vec::new();
@@ -111,7 +111,7 @@ fn is_same(a: &LocatedEntry, b: &LocatedEntry) -> bool {
 
 /// What the entries say, and what summaries say that were made from them; besides, the digests by which embeddings of these texts are kept.
 fn said(
-    reader: &StateDirReader,
+    reader: &StateReader,
     parts: &[ScopedStore],
     gone: &[LocatedEntry],
 ) -> Result<(Vec<String>, Vec<Digest>)> {

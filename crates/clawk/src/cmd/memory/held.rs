@@ -12,7 +12,7 @@ use super::PartArgs;
 use super::server::{OnServer, dir_of, elsewhere, hint};
 use crate::compose::ResolvedConfig;
 use crate::out::{self, one_line};
-use crate::state::kept::{self, MemoryPart, Options, RememberedEntry, StateDir, StateDirReader, StateError};
+use crate::state::kept::{self, MemoryPart, Options, RememberedEntry, StateDir, StateError, StateReader};
 
 /// Entries read at once.
 const PAGE: usize = 500;
@@ -87,7 +87,7 @@ impl ScopedStore {
     /// The newest first.
     pub(super) fn newest(
         &self,
-        reader: &StateDirReader,
+        reader: &StateReader,
         aside: bool,
         limit: usize,
     ) -> Result<Vec<LocatedEntry>> {
@@ -103,7 +103,7 @@ impl ScopedStore {
     /// By their words, the best first.
     pub(super) fn search(
         &self,
-        reader: &StateDirReader,
+        reader: &StateReader,
         words: &str,
         limit: usize,
     ) -> Result<Vec<LocatedEntry>> {
@@ -118,7 +118,7 @@ impl ScopedStore {
     }
 
     /// Those with this id or key.
-    pub(super) fn named(&self, reader: &StateDirReader, name: &str) -> Result<Vec<LocatedEntry>> {
+    pub(super) fn named(&self, reader: &StateReader, name: &str) -> Result<Vec<LocatedEntry>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.named(name))),
             Self::Server(one) => Ok(self.found(one.named(name)?)),
@@ -132,7 +132,7 @@ impl ScopedStore {
     /// Each entry, the newest first; those that compaction set aside are not among them.
     pub(super) fn each(
         &self,
-        reader: &StateDirReader,
+        reader: &StateReader,
         mut take: impl FnMut(LocatedEntry) -> Result<()>,
     ) -> Result<()> {
         let part = match self {
@@ -160,7 +160,7 @@ impl ScopedStore {
 /// A state, and the parts that are meant.
 pub(super) struct OpenedMemory {
     pub(super) dir: PathBuf,
-    pub(super) reader: StateDirReader,
+    pub(super) reader: StateReader,
     pub(super) parts: Vec<ScopedStore>,
 }
 
@@ -198,7 +198,7 @@ impl PartArgs {
         state: Option<&StateDir>,
     ) -> Result<OpenedMemory> {
         let reader = match state {
-            Some(_) => StateDirReader::open(&dir)?,
+            Some(_) => StateReader::open(&dir)?,
             None => kept::read_only(&dir)?,
         };
         let mut all = all(&dir, &reader, state)?;
@@ -251,7 +251,7 @@ impl PartArgs {
 }
 
 /// Every part of the state, those in the database first. Parts on a server can be changed only if the open `state` is given.
-pub(super) fn all(dir: &Path, reader: &StateDirReader, state: Option<&StateDir>) -> Result<Vec<ScopedStore>> {
+pub(super) fn all(dir: &Path, reader: &StateReader, state: Option<&StateDir>) -> Result<Vec<ScopedStore>> {
     let mut parts: Vec<ScopedStore> = match kept::on_server(reader, state)? {
         Some(stores) => {
             let found = OnServer::all(stores, None, |_| Vec::new())?;

@@ -14,7 +14,7 @@ use crate::compose::{self, ResolvedConfig, UNDO};
 use crate::config::Config;
 use crate::out::{self, Format, one_line};
 use crate::state::StateSelector;
-use crate::state::kept::{self, Keys, Options, StateDir, StateDirReader, StateError};
+use crate::state::kept::{self, Keys, Options, StateDir, StateError, StateReader};
 
 pub(super) fn run(
     which: &StateSelector,
@@ -24,7 +24,7 @@ pub(super) fn run(
     format: Format,
 ) -> Result<ExitCode> {
     let dir = which.dir()?;
-    let Some(references) = StateDirReader::open(&dir)?.key_references()? else {
+    let Some(references) = StateReader::open(&dir)?.key_references()? else {
         bail!(
             "nothing in `{}` is encrypted, so there is no key to change",
             dir.display()

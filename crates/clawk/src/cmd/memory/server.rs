@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 use crate::compose::{self, ResolvedConfig};
 use crate::config::Config;
 use crate::out::one_line;
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use crate::trust;
 
 /// Entries read at once.
@@ -177,7 +177,7 @@ impl MemoryServerArgs {
 }
 
 /// Stores on servers that the agent's last start described, by back end: what a verb does not see without its manifest.
-pub(super) fn elsewhere(reader: &StateDirReader) -> Result<Vec<(String, &'static str)>> {
+pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static str)>> {
     let mut scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         with_content: true,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::PartArgs;
 use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at, text};
 use crate::out::{self, Format, TerminalStyle, clipped, one_line};
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 
 /// Steps of one chain.
 const MAX_STEPS: usize = 200;
@@ -113,7 +113,7 @@ const TURNS: &[&str] = &[
 ];
 
 struct ProvenanceSearch<'a> {
-    reader: &'a StateDirReader,
+    reader: &'a StateReader,
     parts: &'a [ScopedStore],
     seen: BTreeSet<String>,
     steps: Vec<ProvenanceStep>,

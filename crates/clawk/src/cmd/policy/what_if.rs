@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 use anyhow::{Result, bail};
 use clawk_manifest::model::{self, AutonomyLevel};
 use clawk_manifest::{LoadOptions, Manifest, policy, render};
@@ -114,7 +114,7 @@ fn read(file: &Path) -> Result<model::Policy> {
 }
 
 /// The record, and where the calls' arguments lie, if anywhere.
-fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateDirReader>)> {
+fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateReader>)> {
     let Some(file) = asked.trace else {
         let dir = asked.which.dir()?;
         let record = PastCallRecord::of(&TraceSource::state(&dir)?, asked.session)?;
@@ -135,7 +135,7 @@ struct WhatIfEvaluator {
     workdir: PathBuf,
     manifest: Option<Manifest>,
     config: Config,
-    contents: Option<StateDirReader>,
+    contents: Option<StateReader>,
     facts: BTreeMap<String, (PolicyToolFacts, Option<String>)>,
 }
 

@@ -227,6 +227,18 @@ fn parts(request: &InferRequest) -> Vec<PromptPart> {
             text: own,
         },
     );
+    add_messages(&mut parts, request);
+    for tool in &request.tools {
+        parts.push(PromptPart {
+            kind: "tool",
+            source: tool.name.clone(),
+            text: serde_json::to_string(tool).unwrap_or_default(), // silent-ok: plain members
+        });
+    }
+    parts
+}
+
+fn add_messages(parts: &mut Vec<PromptPart>, request: &InferRequest) {
     let last_user = request
         .messages
         .iter()
@@ -238,8 +250,9 @@ fn parts(request: &InferRequest) -> Vec<PromptPart> {
             }
             ModelMessage::Assistant { text, calls, .. } if calls.is_empty() => ("assistant", text.clone()),
             ModelMessage::Assistant { .. } => {
+                // silent-ok: plain members
                 ("assistant", serde_json::to_string(message).unwrap_or_default())
-            } // silent-ok: plain members
+            }
             ModelMessage::ToolResult { text, .. } => ("tool-result", text.clone()),
         };
         let kind = match last_user {
@@ -253,14 +266,6 @@ fn parts(request: &InferRequest) -> Vec<PromptPart> {
             text,
         });
     }
-    for tool in &request.tools {
-        parts.push(PromptPart {
-            kind: "tool",
-            source: tool.name.clone(),
-            text: serde_json::to_string(tool).unwrap_or_default(), // silent-ok: plain members
-        });
-    }
-    parts
 }
 
 fn document(

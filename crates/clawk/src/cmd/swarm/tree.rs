@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_proto::{RequestId, SessionId};
@@ -176,7 +176,7 @@ fn see(known: &mut TaskTreeIndex, host: &str, told: Value) {
     of.branch.events.push(told);
 }
 
-fn events(reader: &StateDirReader, session: SessionId) -> Result<Vec<Value>> {
+fn events(reader: &StateReader, session: SessionId) -> Result<Vec<Value>> {
     let mut scan = JournalScan {
         session: Some(session),
         limit: 1000,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::state::kept::{Filter, StateDirReader};
+use crate::state::kept::{Filter, StateReader};
 use anyhow::{Context, Result, bail};
 use clawk_kernel::ForkPoint;
 
@@ -68,7 +68,7 @@ fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
     let SessionSelection::One(session) = source.pick(Some(session))? else {
         bail!("say which session");
     };
-    let reader = StateDirReader::open(state)?;
+    let reader = StateReader::open(state)?;
     let report = reader.verify(Some(session))?;
     if !report.valid {
         bail!(

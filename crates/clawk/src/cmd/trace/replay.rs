@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_carp::Atlas;
 use clawk_kernel::replay::{ReplayResult, replay};
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 }
 
 /// Where contents lie.
-fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateDirReader>> {
+fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateReader>> {
     Ok(match source {
         TraceSource::State(reader) => Some(read_only(reader.state())?),
         TraceSource::File(_) if args.which.state.is_some() || args.which.agent.is_some() => {
@@ -177,7 +177,7 @@ pub(in crate::cmd) fn holds(source: &TraceSource, pick: SessionSelection) -> Res
 fn of_session(
     runtime: &tokio::runtime::Runtime,
     source: &TraceSource,
-    reader: &StateDirReader,
+    reader: &StateReader,
     session: SessionId,
     atlases: &[Arc<Atlas>],
     times: u32,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::state::kept::{Filter, StateDirReader, StoredEvent, read_only};
+use crate::state::kept::{Filter, StateReader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
 use clawk_proto::SessionId;
 use clawk_proto::trace::{SealedEvent, TraceEvent};
@@ -36,7 +36,7 @@ impl SessionSelection {
 /// A record to read.
 #[derive(Debug)]
 pub(in crate::cmd) enum TraceSource {
-    State(Box<StateDirReader>),
+    State(Box<StateReader>),
     File(PathBuf),
 }
 
@@ -119,7 +119,7 @@ const RUNTIME: &str = "runtime";
 const LOOK_BACK: usize = 64;
 
 /// The latest session that somebody spoke or called in: each run ends with its lifecycle's own chain.
-fn last_conversation(reader: &StateDirReader) -> Result<Option<SessionId>> {
+fn last_conversation(reader: &StateReader) -> Result<Option<SessionId>> {
     let sessions = reader.sessions(LOOK_BACK)?;
     for row in &sessions {
         let filter = Filter {
@@ -138,7 +138,7 @@ fn last_conversation(reader: &StateDirReader) -> Result<Option<SessionId>> {
 
 /// Every stored event behind `after`; answers the last row.
 pub(super) fn pages(
-    reader: &StateDirReader,
+    reader: &StateReader,
     pick: SessionSelection,
     after: u64,
     mut take: impl FnMut(&StoredEvent) -> Result<()>,
@@ -221,7 +221,7 @@ pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
 }
 
 /// An event as people read it: with the words that its content holds, where the state has them and they can be opened.
-pub(in crate::cmd) fn with_words(reader: &StateDirReader, mut event: TraceEvent) -> TraceEvent {
+pub(in crate::cmd) fn with_words(reader: &StateReader, mut event: TraceEvent) -> TraceEvent {
     if let Some(hash) = clawk_kernel::words_hash(&event.payload) {
         // silent-ok: without the key, or after an erasure, the code stays
         let content = reader.content(hash).ok().flatten();

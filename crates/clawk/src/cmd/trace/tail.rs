@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use anyhow::{Result, bail};
 use clawk_proto::trace::TraceEvent;
 use clawk_trace::MAX_LINE_BYTES;
@@ -42,7 +42,7 @@ struct TailPrinter {
 
 impl TailPrinter {
     /// As it is printed: JSON is the record itself.
-    fn of_state(&self, reader: &StateDirReader, event: TraceEvent) -> TraceEvent {
+    fn of_state(&self, reader: &StateReader, event: TraceEvent) -> TraceEvent {
         match self.format {
             Format::Human => with_words(reader, event),
             Format::Json => event,
@@ -60,7 +60,7 @@ impl TailPrinter {
 }
 
 fn state(
-    reader: &StateDirReader,
+    reader: &StateReader,
     pick: SessionSelection,
     count: usize,
     follow: bool,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::state::kept::{ContentInventory, StateDirReader};
+use crate::state::kept::{ContentInventory, StateReader};
 use anyhow::{Context, Result, bail};
 use clawk_trace::checkpoint::{CheckpointCoverage, CheckpointError, CheckpointVerifier, PublicKey};
 use clawk_trace::event::RawEvent;
@@ -96,7 +96,7 @@ pub(super) fn run(
 
 /// What is wrong with a state directory beside its chains: what a start would refuse, projections that don't fit the events, and
 /// contents that are lost or changed.
-pub(in crate::cmd) fn problems(reader: &StateDirReader) -> Result<Vec<String>> {
+pub(in crate::cmd) fn problems(reader: &StateReader) -> Result<Vec<String>> {
     let key = crate::state::kept::public_key(reader.state())?;
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
     problems.extend(reader.projections(None)?);

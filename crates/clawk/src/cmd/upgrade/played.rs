@@ -17,12 +17,12 @@ use super::{NotReplayed, UpgradeReport};
 use crate::cmd::trace::replay::{holds, tapes};
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
 use crate::config::{Config, Settings};
-use crate::state::kept::{StateDirReader, read_only};
+use crate::state::kept::{StateReader, read_only};
 
 /// The record, and which of its sessions are played.
 pub(super) struct ReplayedRecord {
     source: TraceSource,
-    reader: StateDirReader,
+    reader: StateReader,
     sessions: Vec<SessionId>,
 }
 

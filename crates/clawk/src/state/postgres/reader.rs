@@ -437,12 +437,14 @@ async fn contents(reader: &PgReader, session: Option<SessionId>) -> Result<Conte
         let Some(last) = page.last() else { break };
         after_row = last.row;
         for event in &page {
-            let redacted = ContentRedacted::read(&event.kind, &event.payload);
-            erased.extend(
-                redacted
-                    .map_err(|error| unreadable_event(event, &error))?
-                    .contents,
-            );
+            match ContentRedacted::read(&event.kind, &event.payload) {
+                Ok(redacted) => erased.extend(redacted.contents),
+                Err(error) => found.unreadable.push(UnreadableRecord {
+                    session_id: event.session,
+                    sequence: event.sequence,
+                    why: error.to_string(),
+                }),
+            }
         }
     }
     for (digest, session_id, sequence) in reader.referred(session).await? {

@@ -141,7 +141,7 @@ pub(super) fn token(hook: &HookRequest) -> Option<String> {
     String::from_utf8(token).ok() // silent-ok: the same
 }
 
-fn protocols(hook: &HookRequest) -> impl Iterator<SocketInput = &str> {
+fn protocols(hook: &HookRequest) -> impl Iterator<Item = &str> {
     let all = hook.headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     all.filter_map(|value| value.to_str().ok()) // silent-ok: not ours
         .flat_map(|value| value.split(','))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::replay::{self, AtlasReplayResult, Event, KINDS, Turn};
 use clawk_carp::{Atlas, AtlasSet, Options};
@@ -102,7 +102,7 @@ pub(super) fn again(
 /// Judges these sessions again, by the Atlases that the record says were in force then; the others fill limits.
 pub(super) fn as_recorded(
     source: &TraceSource,
-    reader: &StateDirReader,
+    reader: &StateReader,
     sessions: &[SessionId],
 ) -> Result<CarpReplayReport> {
     let recorded = judgements(source)?;

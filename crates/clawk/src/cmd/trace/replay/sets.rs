@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use anyhow::{Context, Result, anyhow, bail};
 use clawk_carp::{Atlas, AtlasSet, Options};
 use clawk_kernel::carp::CarpFacts;
@@ -43,7 +43,7 @@ type AtlasSetKey = (usize, usize);
 
 /// Every set that judged, made when it is first asked for.
 pub(super) struct RecordedAtlasSets<'a> {
-    reader: &'a StateDirReader,
+    reader: &'a StateReader,
     runs: Vec<RecordedStart>,
     changes: Vec<RecordedEvent>,
     made: BTreeMap<AtlasSetKey, AtlasSet>,
@@ -51,7 +51,7 @@ pub(super) struct RecordedAtlasSets<'a> {
 
 impl<'a> RecordedAtlasSets<'a> {
     /// Reads what there is to know; makes nothing yet.
-    pub(super) fn of(reader: &'a StateDirReader) -> Result<Self> {
+    pub(super) fn of(reader: &'a StateReader) -> Result<Self> {
         let scan = |kinds, with_content| JournalScan {
             kinds,
             with_content,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use crate::state::kept::StateDirReader;
+use crate::state::kept::StateReader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::{Atlas, Options};
 use clawk_kernel::carp::AtlasRef;
@@ -65,7 +65,7 @@ fn is_servers(event: &TraceEvent) -> bool {
 }
 
 /// How Atlases decided in the last run that had any.
-pub(super) fn options(reader: &StateDirReader) -> Result<Option<Options>> {
+pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
     let scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
         limit: usize::MAX,
@@ -97,7 +97,7 @@ pub(super) fn options(reader: &StateDirReader) -> Result<Option<Options>> {
 /// Everything that the session's replay takes. `atlases`: in place of the recorded ones; empty: the recorded ones.
 pub(in crate::cmd) fn tape(
     source: &TraceSource,
-    reader: &StateDirReader,
+    reader: &StateReader,
     session: SessionId,
     atlases: &[Arc<Atlas>],
 ) -> Result<ReplayTape> {
@@ -147,7 +147,7 @@ pub(in crate::cmd) fn tape(
 }
 
 /// The Atlases that the agent's configuration had, from the record.
-pub(super) fn recorded_atlases(reader: &StateDirReader, refs: &[AtlasRef]) -> Result<Vec<Arc<Atlas>>> {
+pub(super) fn recorded_atlases(reader: &StateReader, refs: &[AtlasRef]) -> Result<Vec<Arc<Atlas>>> {
     let refs = refs.iter();
     refs.map(|known| {
         let bytes = reader.content(known.upload_hash)?.with_context(|| {
@@ -166,7 +166,7 @@ pub(super) fn recorded_atlases(reader: &StateDirReader, refs: &[AtlasRef]) -> Re
 }
 
 /// What other sessions took from limits, and Atlases that came and went over the API: until the session ended.
-fn beside(reader: &StateDirReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
+fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BESIDE,
         limit: usize::MAX,
@@ -195,7 +195,7 @@ fn beside(reader: &StateDirReader, began: Timestamp, last: Timestamp) -> Result<
 }
 
 /// Standing grants of before, and what was spent on that day.
-fn past(reader: &StateDirReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
+fn past(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BEFORE,
         limit: usize::MAX,
@@ -212,7 +212,7 @@ fn past(reader: &StateDirReader, session: SessionId, began: Timestamp) -> Result
 /// Tools as the session's run saw them; those that it never looked at, as a run did that took the session up after a crash, between
 /// the two times.
 fn tools(
-    reader: &StateDirReader,
+    reader: &StateReader,
     run: SessionId,
     resumed: Option<(Timestamp, Timestamp)>,
 ) -> Result<BTreeMap<String, ToolFacts>> {
@@ -241,7 +241,7 @@ fn tools(
 }
 
 /// The swarm's tools, and the start of the first run that described each.
-fn team(reader: &StateDirReader) -> Result<BTreeMap<String, Timestamp>> {
+fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
     let scan = |session, kinds| JournalScan {
         session,
         kinds,
@@ -272,7 +272,7 @@ pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<
 }
 
 /// As the journal keeps it.
-fn recorded(event: &TraceEvent, reader: &StateDirReader) -> Result<RecordedEvent> {
+fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
         kind::MESSAGE_ACCEPTED => Some("text_hash"),
         kind::ACTION_REQUESTED => Some("parameters_hash"),
