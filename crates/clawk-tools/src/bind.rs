@@ -1,5 +1,7 @@
 //! Which executor each declared tool has (DESIGN §5): `clawk.toml`, else a built-in, else its MCP server, else the
 //! kernel's own (composite). A tool without one is named, with the cure, and starting is refused.
+//!
+//! Long because each kind of executor is bound here, by the same settings.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,7 @@
 //! A try that another process works on: it crosses as `claw.swarm.delegate`, and ends with the first report that counts. What
 //! comes back is a peer's text: data, whatever it says.
+//!
+//! Long because sending, counting and each way to end share one record of what was sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};

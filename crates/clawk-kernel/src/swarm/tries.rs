@@ -1,4 +1,6 @@
 //! One try of a member: opens a session, runs its turn, and reports the end to the coordinator.
+//!
+//! Long because each end of a turn is told here as the end of a try.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Reading: for the journal itself, and [`PgReader`] for whoever looks from outside.
+//!
+//! Long because each question to the state is one function with its SQL.
 
 use std::sync::Arc;
 
