@@ -46,6 +46,8 @@ pub struct TextAuthor {
     role: Role,
     /// Origins of words of others that the text repeats.
     repeats: BTreeSet<String>,
+    /// It came in at a terminal of this machine.
+    at_terminal: bool,
 }
 
 impl TextAuthor {
@@ -58,6 +60,7 @@ impl TextAuthor {
             sender: String::new(),
             role: Role::Admin,
             repeats: BTreeSet::new(),
+            at_terminal: false,
         }
     }
 
@@ -70,6 +73,7 @@ impl TextAuthor {
             sender: "unknown".to_owned(),
             role: Role::Viewer,
             repeats: BTreeSet::new(),
+            at_terminal: false,
         }
     }
 
@@ -90,6 +94,7 @@ impl TextAuthor {
             sender: door.sender().to_owned(),
             role: origin.role,
             repeats: origin.repeats.clone(),
+            at_terminal: matches!(door, EntryPoint::Cli),
         }
     }
 
@@ -136,9 +141,14 @@ impl TextAuthor {
         known && (vouched || self.role < Role::Admin) && taint::bare(origin) == own()
     }
 
+    /// This program's own words, and what it puts into them.
+    pub(crate) fn is_runtime(&self) -> bool {
+        self.kind == AuthorKind::Runtime
+    }
+
     /// Somebody who types at the terminal of this machine, or pipes text into the program.
     pub(crate) fn is_at_terminal(&self) -> bool {
-        self.kind == AuthorKind::Person && self.door == EntryPoint::Cli.name()
+        self.kind == AuthorKind::Person && self.at_terminal
     }
 
     /// Who it is, for people: `ann on slack (user)`.
@@ -146,7 +156,7 @@ impl TextAuthor {
         match self.kind {
             AuthorKind::Runtime => "clawk".to_owned(),
             AuthorKind::Operator => format!("the schedule {} of the manifest", self.door),
-            AuthorKind::Person if self.door == "cli" => "owner at the terminal".to_owned(),
+            AuthorKind::Person if self.at_terminal => "owner at the terminal".to_owned(),
             AuthorKind::Person | AuthorKind::Trigger | AuthorKind::Agent => {
                 let role = self.role.as_str();
                 match self.own_origin() {

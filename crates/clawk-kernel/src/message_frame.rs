@@ -175,13 +175,20 @@ pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
 /// Moves the frame of a conversation's first message into the system prompt, before what changes from turn to turn, where the message
 /// came from a terminal. What a person types or pipes there then reaches the model as it is.
 pub(crate) fn move_first_frame(request: &mut InferRequest) {
-    let Some(ModelMessage::User { frame, author, .. }) = request.messages.first_mut() else {
+    let Some(ModelMessage::User {
+        text, frame, author, ..
+    }) = request.messages.first_mut()
+    else {
         return;
     };
     if frame.is_empty() || !author.is_at_terminal() {
         return;
     }
     let (frame, volatile) = (std::mem::take(frame), request.volatile.as_str());
+    // Without its frame the text would pass as it is.
+    if let Cow::Owned(guarded) = guard_marks(text) {
+        *text = guarded;
+    }
     request.system = match request.system.strip_suffix(volatile) {
         Some(stable) if !volatile.is_empty() => format!("{}\n\n{frame}\n\n{volatile}", stable.trim_end()),
         Some(_) | None => format!("{}\n\n{frame}", request.system),

@@ -8,7 +8,7 @@ mod slices;
 mod tries;
 mod wire;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -314,6 +314,7 @@ pub(crate) async fn delegate(
         asked: Some((params.context.request_id, request_hash)),
     };
     let run = given.run.clone();
+    team.note_asker(&run, &BTreeSet::new());
     let lent = lend(peers, team, &mut given)?;
     if let AssignmentOutcome::Open(ended) = runs::give(&peers.calls, team, given).await? {
         paid_by(peers, team, &run, origin);
@@ -421,6 +422,7 @@ pub(crate) async fn run(
             origin,
             asked: None,
         };
+        team.note_asker(&run, &BTreeSet::new());
         let lent = lend(peers, team, &mut given)?;
         match runs::give(&peers.calls, team, given).await? {
             AssignmentOutcome::Open(ended) => {

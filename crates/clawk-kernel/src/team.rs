@@ -33,6 +33,9 @@ pub(crate) use tools::{ASK, DELEGATE, REPORT, SwarmToolCaller, WAIT_MS, specs};
 const INBOX: usize = 64;
 /// Runs and tasks whose askers' origins are kept.
 const ASKERS: usize = 10_000;
+
+/// The origin of a task of which nobody knows in which context it was asked for.
+const UNKNOWN_CONTEXT: &str = "web unknown";
 /// Bytes of one broadcast message that a member reads.
 const MESSAGE_BYTES: usize = 16_384;
 
@@ -412,7 +415,7 @@ impl SwarmTeam {
     }
 
     /// What is asked by this run, or by this member's task, is asked in a context with text of these origins.
-    pub(super) fn note_asker(&self, asker: &TaskId, origins: &BTreeSet<String>) {
+    pub(crate) fn note_asker(&self, asker: &TaskId, origins: &BTreeSet<String>) {
         let mut inner = self.lock();
         if inner.asked_in.len() < ASKERS || inner.asked_in.contains_key(asker) {
             let known = inner.asked_in.entry(asker.clone()).or_default();
@@ -424,8 +427,15 @@ impl SwarmTeam {
     pub(crate) fn asked_in(&self, start: &TryStart) -> BTreeSet<String> {
         let inner = self.lock();
         let askers = std::iter::once(&start.run).chain(&start.asker);
-        let known = askers.filter_map(|asker| inner.asked_in.get(asker));
-        known.flatten().cloned().collect()
+        let mut found = BTreeSet::new();
+        for asker in askers {
+            match inner.asked_in.get(asker) {
+                Some(known) => found.extend(known.iter().cloned()),
+                // Asked before a restart or on another host: nobody knows in which context.
+                None => drop(found.insert(UNKNOWN_CONTEXT.to_owned())),
+            }
+        }
+        found
     }
 
     /// Tells everybody who waits for a run.

@@ -61,7 +61,9 @@ pub(crate) fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_
         match message {
             ModelMessage::User { text, .. } if text == compaction::ASKED => sources.add_summary(order),
             ModelMessage::User { text, author, .. } => {
-                sources.add_words(text, Some(author.door_name()), is_own(author), order);
+                // Words that this program put together may repeat anybody's.
+                let own = !author.is_runtime() && is_own(author);
+                sources.add_words(text, Some(author.door_name()), own, order);
             }
             ModelMessage::Assistant { calls, .. } => {
                 for call in calls {

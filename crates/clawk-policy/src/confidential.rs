@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::engine::PolicySubject;
 use crate::glob::NamePattern;
-use crate::value::{TARGETS_ANNOTATION, gather, texts};
+use crate::value::{MAX_VALUES, TARGETS_ANNOTATION, gather, texts};
 use crate::value_sources::{SourceText, ValueSource, ValueSources};
 
 /// A place whose texts are confidential, besides those that a tool's annotations call so.
@@ -30,6 +30,9 @@ pub(crate) struct ConfidentialCondition {
     /// Arguments that name the receivers; empty: the tool's `targets`.
     receivers: Vec<Box<str>>,
 }
+
+/// Truth values side by side that carry no text.
+const MAX_FLAGS: usize = 8;
 
 impl ConfidentialCondition {
     /// `true`, or `{ places, readers, receivers }`, each a text or a list of texts. `None`: it can't be read.
@@ -90,14 +93,19 @@ impl ConfidentialCondition {
         let Some(first) = secrets.map(|text| text.order).min() else {
             return false;
         };
+        if subject.arguments.values().any(hides_bits) {
+            return true;
+        }
         let mut carried = Vec::new();
         subject
             .arguments
             .values()
             .for_each(|value| gather(value, &mut carried));
-        carried
-            .iter()
-            .any(|value| !self.is_from_elsewhere(value, values, first))
+        // More than can be looked at may hold anything.
+        carried.len() > MAX_VALUES
+            || carried
+                .iter()
+                .any(|value| !self.is_from_elsewhere(value, values, first))
     }
 
     /// A text that is not confidential holds the value, and nothing confidential can be in it.
@@ -128,9 +136,33 @@ impl ConfidentialCondition {
             .filter(|(name, _)| names.contains(&name.as_str()));
         named.for_each(|(_, value)| gather(value, &mut receivers));
         let readers = || self.readers.iter().chain(text.readers.iter().flatten());
-        let may_read = |receiver: &String| readers().any(|name| name.matches(receiver));
-        !receivers.is_empty() && receivers.iter().all(may_read)
+        let may_read = |receiver: &String| is_one(receiver) && readers().any(|name| name.matches(receiver));
+        !receivers.is_empty() && receivers.len() <= MAX_VALUES && receivers.iter().all(may_read)
     }
+}
+
+/// It may carry a text in what is not looked up: blanks, or a row of truth values.
+fn hides_bits(value: &Value) -> bool {
+    match value {
+        Value::String(text) => !text.is_empty() && text.trim() != text,
+        Value::Array(items) => {
+            let flags = items.iter().filter(|item| item.is_boolean() || item.is_null());
+            flags.count() > MAX_FLAGS || items.iter().any(hides_bits)
+        }
+        Value::Object(members) => {
+            let flags = members
+                .values()
+                .filter(|item| item.is_boolean() || item.is_null());
+            flags.count() > MAX_FLAGS || members.values().any(hides_bits)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// One receiver, and not a list in one text: a pattern would take the second for a part of the first.
+fn is_one(receiver: &str) -> bool {
+    let parts = [',', ';', '<', '>', '%', '"', '\n', '\r'];
+    receiver.matches('@').count() < 2 && !receiver.contains(parts)
 }
 
 impl ConfidentialPlace {

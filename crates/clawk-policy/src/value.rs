@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::engine::PolicySubject;
 use crate::glob::NamePattern;
 use crate::value_sources::{OPEN, USER};
-use crate::value_text::links;
+use crate::value_text::{links, number_groups};
 
 /// Values of one call that are looked up.
-const MAX_VALUES: usize = 1_000;
+pub(crate) const MAX_VALUES: usize = 1_000;
 
 /// Annotation of a tool: the arguments that choose who gets what, where and how much. Without it, all arguments do.
 pub const TARGETS_ANNOTATION: &str = "targets";
@@ -158,6 +158,7 @@ impl ValueCondition {
                     .iter()
                     .flat_map(|text| links(text))
                     .map(str::to_owned)
+                    .chain(texts.iter().flat_map(|text| number_groups(text)))
                     .collect(),
             };
             found.extend(texts.into_iter().take(MAX_VALUES + 1).map(|text| ArgumentValue {

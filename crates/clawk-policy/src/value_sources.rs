@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value};
 
 use crate::glob::NamePattern;
-use crate::value::{gather, texts};
+use crate::value::{MAX_VALUES, gather, texts};
 use crate::value_text::{address_forms, halves, holds_whole, is_plain_words};
 
 /// Bytes of text in which values are looked up. What does not fit is left out: values are then taken for copies of foreign text.
@@ -150,6 +150,8 @@ impl ValueSources {
         let mut asked = Vec::new();
         arguments.values().for_each(|value| gather(value, &mut asked));
         let store = arguments.get("store").and_then(Value::as_str);
+        // A tool that was asked with more than can be looked at may only repeat it.
+        let text = if asked.len() > MAX_VALUES { "" } else { text };
         let annotation = |name: &str| annotations.and_then(|annotations| annotations.get(name));
         let name: Arc<str> = tool.into();
         self.add(SourceText {
@@ -293,6 +295,9 @@ impl LookupFields {
             if asked.len() == before {
                 return None; // it was asked for everything
             }
+        }
+        if asked.len() > MAX_VALUES {
+            return None; // by more than can be looked at
         }
         let parsed: Value = serde_json::from_str(text).ok()?; // silent-ok: text has no fields
         let mut values = BTreeSet::new();

@@ -20,8 +20,14 @@ pub(crate) fn holds_whole(text: &str, value: &str) -> bool {
         let (Some(before), Some(after)) = (before, after) else {
             return false;
         };
-        !before.chars().next_back().is_some_and(|c| joins(first, c)) && ends(last, after)
+        let is_part = first.is_ascii_digit() && is_digit_behind(before.chars().rev());
+        !is_part && !before.chars().next_back().is_some_and(|c| joins(first, c)) && ends(last, after)
     })
+}
+
+/// A mark within numbers, and a digit: `1,500` holds no 500.
+fn is_digit_behind(mut chars: impl Iterator<Item = char>) -> bool {
+    matches!(chars.next(), Some(',' | '\'')) && chars.next().is_some_and(|c| c.is_ascii_digit())
 }
 
 /// A character that belongs to the word, address, path or number that this end of a value is a part of.
@@ -34,6 +40,9 @@ fn joins(edge: char, next: char) -> bool {
 
 /// What follows a value does not go on with it: a sentence's end does not.
 fn ends(last: char, after: &str) -> bool {
+    if last.is_ascii_digit() && is_digit_behind(after.chars()) {
+        return false;
+    }
     let rest = after.trim_start_matches(['.', ':', '?', '!']);
     rest.chars().next().is_none_or(|next| !joins(last, next))
 }
@@ -66,6 +75,27 @@ pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| leads(word))
 }
 
+/// Numbers of accounts, cards and telephones that are written in groups, with a blank between.
+pub(crate) fn number_groups(text: &str) -> Vec<String> {
+    let digits = |word: &str| word.chars().filter(|c| c.is_numeric()).count();
+    let is_date = |word: &str| word.split('-').map(str::len).eq([4, 2, 2]);
+    let is_group = |word: &str| {
+        let is_known = word.chars().all(|c| c.is_alphanumeric() || "+-/()".contains(c));
+        let is_letters = word.len() <= 4 && word.chars().all(|c| c.is_ascii_uppercase());
+        !word.is_empty() && is_known && !is_date(word) && (digits(word) > 0 || is_letters)
+    };
+    let words: Vec<&str> = text
+        .split_whitespace()
+        .map(|word| word.trim_matches([',', '.', ';', '!', '?']))
+        .collect();
+    words
+        .split(|word| !is_group(word))
+        .filter(|run| run.len() > 1)
+        .map(|run| run.join(" "))
+        .filter(|run| digits(run) >= ACCOUNT_DIGITS)
+        .collect()
+}
+
 fn leads(word: &str) -> bool {
     let digits = word.chars().filter(|c| c.is_numeric()).count();
     word.contains("://") || word.contains('@') || digits >= ACCOUNT_DIGITS || starts_with_host(word)
@@ -83,10 +113,13 @@ fn starts_with_host(word: &str) -> bool {
         let is_name = end.chars().all(|c| c.is_alphanumeric() || c == '-');
         end.chars().count() >= 2 && is_name && end.chars().any(char::is_alphabetic)
     };
-    let dots = ['.', '\u{3002}', '\u{ff0e}'];
-    let is_dotted = host
-        .rsplit_once(dots)
-        .is_some_and(|(start, end)| !start.is_empty() && is_end(end));
+    let dots = ['.', '\u{3002}', '\u{ff0e}', '\u{ff61}'];
+    let is_other = |c: char| !c.is_alphanumeric() && c != '-';
+    let is_dotted = !host.starts_with(dots)
+        && host
+            .split(dots)
+            .skip(1)
+            .any(|part| part.split(is_other).any(is_end));
     let is_number = |part: &str| !part.is_empty() && part.chars().all(char::is_numeric);
     let is_ip = (host.split(dots).count() == 4 && host.split(dots).all(is_number)) || word.contains("::");
     is_scheme || is_dotted || is_ip || word.starts_with("//") || word.starts_with("\\\\")
@@ -115,11 +148,32 @@ mod tests {
                 vec!["203.0.113.7/x", "2001:db8::1"],
             ),
             ("xn--e1afmkfd.xn--p1ai", vec!["xn--e1afmkfd.xn--p1ai"]),
+            (
+                "_evil.test_ www.evil.test~ evil｡test",
+                vec!["_evil.test_", "www.evil.test~", "evil｡test"],
+            ),
             ("Lunch at 12:00 on 2024-05-20, 3.5 stars: e.g. soup", vec![]),
             ("the 1-th most active user!", vec![]),
         ] {
             assert_eq!(found(text), leads, "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_of_accounts_are_found_in_groups() {
+        for (text, found) in [
+            (
+                "pay to GB29 NWBK 6016 1331 9268 19.",
+                vec!["GB29 NWBK 6016 1331 9268 19"],
+            ),
+            ("call +49 170 555 12 34 now", vec!["+49 170 555 12 34"]),
+            ("card 4111 1111 1111 1111", vec!["4111 1111 1111 1111"]),
+            ("on 2024-05-20 at 12:00, 3 of 4 came", vec![]),
+        ] {
+            assert_eq!(number_groups(text), found, "{text}");
+        }
+        assert!(!holds_whole("pay 1,500 to Ann", "500") && !holds_whole("12,99", "12"));
+        assert!(holds_whole("rooms 5, 6", "5"));
     }
 
     #[test]

@@ -134,17 +134,23 @@ impl Verdict {
 
     /// The stricter of two layers (R12): deny, then ask, then audit-only, then allow. Between equals the one that a rule
     /// made keeps the word, so that the trace names the rule; else `self`, the outer layer. An audit that either owes is
-    /// still owed.
+    /// still owed, and of two questions what one of them forbids to spare.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let audit = self.audit || other.audit;
+        let both_ask = matches!((&self.effect, &other.effect), (Effect::Ask(_), Effect::Ask(_)));
+        let taint = both_ask && (self.taint || other.taint);
         let named = self.rule_id.is_none() && other.rule_id.is_some();
         let winner = match other.effect.rank().cmp(&self.effect.rank()) {
             Ordering::Greater => other,
             Ordering::Equal if named => other,
             Ordering::Equal | Ordering::Less => self,
         };
-        Self { audit, ..winner }
+        Self {
+            audit,
+            taint: taint || winner.taint,
+            ..winner
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! sent takes all that the tool's own schema takes, or more; the arguments are judged by the tool's own.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
@@ -10,6 +11,8 @@ use serde_json::{Map, Value, json};
 const REFUSED: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
 /// How deep alternatives inside of alternatives are read.
 const DEPTH: u8 = 6;
+/// Parts of one schema that are read, together: references multiply.
+const MAX_PARTS: u32 = 2_000;
 /// The longest description of what was left out, bytes: a longer one is not given.
 const TOLD_MAX_BYTES: usize = 4096;
 
@@ -23,7 +26,7 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
             false => Cow::Owned(json!({ "type": "object" })),
         };
     };
-    let shape = SchemaShape::read(schema, schema, DEPTH);
+    let shape = SchemaShape::read((schema, &Cell::new(MAX_PARTS)), schema, DEPTH);
     let mut plain = own.clone();
     let told: Map<String, Value> = REFUSED
         .iter()
@@ -63,10 +66,12 @@ struct SchemaShape {
 }
 
 impl SchemaShape {
-    fn read(whole: &Value, part: &Value, depth: u8) -> Self {
-        let Some(depth) = depth.checked_sub(1) else {
+    fn read((whole, parts): (&Value, &Cell<u32>), part: &Value, depth: u8) -> Self {
+        let (Some(depth), Some(left)) = (depth.checked_sub(1), parts.get().checked_sub(1)) else {
             return Self::open();
         };
+        parts.set(left);
+        let whole = (whole, parts);
         let mut shape = Self::default();
         for (name, schema) in part
             .get("properties")
@@ -85,7 +90,7 @@ impl SchemaShape {
         if let Some(reference) = part.get("$ref") {
             let target = reference
                 .as_str()
-                .and_then(|text| whole.pointer(text.strip_prefix('#')?));
+                .and_then(|text| whole.0.pointer(text.strip_prefix('#')?));
             shape.add_all(target.map_or_else(Self::open, |target| Self::read(whole, target, depth)));
         }
         for every in part.get("allOf").and_then(Value::as_array).into_iter().flatten() {
@@ -149,6 +154,16 @@ impl SchemaShape {
 mod tests {
     use super::plain_object;
     use serde_json::{Value, json};
+
+    #[test]
+    fn references_that_multiply_are_read_within_a_bound() {
+        let many = |to: &str, count| vec![json!({ "$ref": to }); count];
+        let schema = json!({ "anyOf": many("#/b", 1_440), "b": { "anyOf": many("#/c", 1_440) },
+            "c": { "anyOf": vec![json!({}); 7_000] } });
+        let plain = plain_object(&schema).into_owned();
+        assert_eq!(plain["type"], "object");
+        assert!(plain.get("anyOf").is_none());
+    }
 
     #[test]
     fn alternatives_at_the_top_become_one_object() {

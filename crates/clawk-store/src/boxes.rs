@@ -14,8 +14,10 @@ use crate::reader::StateDirReader;
 /// Ids whose time is over that go with each message that comes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
 
+/// A stored reason is sealed where it begins like one: `~` and the base64 of a sealed value's first bytes. Earlier versions stored others'
+/// texts as they were.
 const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, \
-    CASE WHEN substr(reason, 1, 1) = '~' THEN clawk_open(reason, 'outbox', message) ELSE reason END";
+    CASE WHEN substr(reason, 1, 11) = '~Y2xhd2sAcz' THEN substr(clawk_open(reason, 'outbox', message), 2) ELSE reason END";
 
 /// A reason as it is stored: what looks sealed is not taken for it.
 fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
@@ -135,10 +137,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {
         next_at: Timestamp(row.get(9)?),
         doubt: row.get(10)?,
         dead: row.get(11)?,
-        // The mark of what was sealed stays in front.
-        reason: row
-            .get::<_, Option<String>>(12)?
-            .map(|reason| reason.strip_prefix('~').map(str::to_owned).unwrap_or(reason)),
+        reason: row.get(12)?,
     })
 }
 

@@ -241,7 +241,7 @@ impl SqliteResealPass<'_> {
         })?;
         self.commit(|| {
             self.connection.execute("UPDATE inbox SET reason = NULL", [])?;
-            let sql = "UPDATE outbox SET reason = clawk_seal(CASE WHEN substr(reason, 1, 1) = '~' \
+            let sql = "UPDATE outbox SET reason = clawk_seal(CASE WHEN substr(reason, 1, 11) = '~Y2xhd2sAcz' \
                 THEN substr(clawk_open(reason, 'outbox', message), 2) ELSE reason END, 'outbox', message)";
             self.connection.execute(sql, []).map(drop)
         })?;

@@ -588,7 +588,8 @@ impl DiscordAdapter {
         let Ok(path) = self.way(&out.conversation).await else {
             return DeliveryLookup::CantKnow;
         };
-        let path = format!("{path}?limit=50");
+        let thread = path;
+        let path = format!("{thread}?limit=50");
         // silent-ok: then the answer is sent marked as a repetition
         let Ok(answer) = self.api.send(Method::GET, &path, None).await else {
             return DeliveryLookup::CantKnow;
@@ -610,6 +611,8 @@ impl DiscordAdapter {
             Some(message) => {
                 DeliveryLookup::Yes(message.get("id").and_then(Value::as_str).map(str::to_owned))
             }
+            // The channel above the thread may have it.
+            None if threads::channel_of(self, &thread).await.is_some() => DeliveryLookup::CantKnow,
             None => DeliveryLookup::No,
         }
     }

@@ -120,11 +120,20 @@ pub(super) fn is_gone(answer: &Result<PlatformResponse, PlatformFailure>) -> boo
     })
 }
 
-/// The path of the messages of the channel in which a thread stands, by the path of the thread's own. `None`: the platform does not say.
+/// Discord's types of channels that are threads everybody in the channel may read.
+const ANNOUNCEMENT_THREAD: u64 = 10;
+const PUBLIC_THREAD: u64 = 11;
+
+/// The path of the messages of the channel in which a public thread stands, by the path of the thread's own. `None`: the platform does not say.
 pub(super) async fn channel_of(discord: &DiscordAdapter, messages_of_thread: &str) -> Option<String> {
     let thread = messages_of_thread.strip_suffix("/messages")?;
     let asked = discord.ask(Method::GET, thread, None).await;
     let channel = asked.ok().filter(|channel| channel.status.is_success())?; // silent-ok: the refusal is told then
+    // A private thread's words are not for its channel.
+    let kind = channel.body.get("type").and_then(serde_json::Value::as_u64);
+    if !matches!(kind, Some(ANNOUNCEMENT_THREAD | PUBLIC_THREAD)) {
+        return None;
+    }
     messages(channel.text("/parent_id")?).ok() // silent-ok: an id that is no number is none
 }
 

@@ -623,7 +623,15 @@ impl MatrixAdapter {
         let asked = self.api.send(Method::GET, &path, None).await;
         let answer = asked.ok().filter(|answer| answer.status.is_success())?; // silent-ok: the refusal is told then
         let next = answer.text("/replacement_room")?;
-        (next.starts_with('!') && next != room).then(|| next.to_owned())
+        if !next.starts_with('!') || next == room {
+            return None;
+        }
+        let next = next.to_owned();
+        // Whoever may write a tombstone could name any room; only an upgrade's new room names the old one.
+        let path = format!("_matrix/client/v3/rooms/{}/state/m.room.create/", escaped(&next));
+        let asked = self.api.send(Method::GET, &path, None).await;
+        let made = asked.ok().filter(|answer| answer.status.is_success())?; // silent-ok: the refusal is told then
+        (made.text("/predecessor/room_id") == Some(room)).then_some(next)
     }
 
     async fn put(&self, out: &OutboundMessage, content: &Value) -> Delivery {

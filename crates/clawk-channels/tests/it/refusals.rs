@@ -237,6 +237,15 @@ async fn an_answer_to_an_upgraded_room_goes_to_the_room_that_took_its_place() {
             body: json!({"body": "This room has been replaced", "replacement_room": "!new:hs"}),
         },
     );
+    answers_once(
+        &*fake,
+        CannedAnswer {
+            method: "GET",
+            at: "/state/m.room.create".to_owned(),
+            status: 200,
+            body: json!({"room_version": "11", "predecessor": {"room_id": fake.direct(2)}}),
+        },
+    );
     let closed =
         json!({"errcode": "M_FORBIDDEN", "error": "You don't have permission to post that to the room."});
     refused(Arc::clone(&fake), ("PUT", "/send/m.room.message"), 403, closed)

@@ -16,7 +16,7 @@ use super::CallGovernor;
 use super::approval::{ApprovalReply, GrantScope, OpenApproval};
 use super::record::words::default_word;
 use super::standing::{GrantLifetime, StandingGrant};
-use crate::event::{Thread, kind};
+use crate::event::{ChainText, Thread, kind};
 use crate::notice::{ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::roles::KnownPerson;
@@ -293,7 +293,10 @@ async fn add_reasons(
         if let Some((_, found)) = asked.filter(|(row, _)| *row < event.row)
             && let Some(reply) = &mut found.reply
         {
-            reply.reason = fields.reason;
+            // Erased words: the code in their place says nothing.
+            reply.reason = fields
+                .reason
+                .filter(|reason| reason != ChainText::IN_CONTENT.as_str());
         }
     })
     .await

@@ -76,7 +76,13 @@ fn without_alternatives(schema: &Value) -> Value {
             .filter_map(|mut one| one.get_mut("properties").map(Value::take));
         for properties in known.filter_map(|one| one.as_object().cloned()) {
             for (name, property) in properties {
-                more.entry(name).or_insert(property);
+                match more.get_mut(&name) {
+                    None => {
+                        more.insert(name, property);
+                    }
+                    Some(known) if *known == property => {}
+                    Some(known) => *known = json!({ "anyOf": [known.take(), property] }),
+                }
             }
         }
     }

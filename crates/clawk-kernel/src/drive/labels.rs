@@ -56,11 +56,14 @@ impl RunningTurn<'_> {
             tools.insert(*name, facts.unwrap_or_default());
         }
         let mut gone = Vec::new();
-        for origin in &self.base {
+        // What is remembered of a tool's text is known by its origin.
+        let remembered = crate::taint::of_messages(turn.messages(), |tool| match brings.get(tool) {
+            Some(ToolTextOrigin::Memory) => ToolTextOrigin::Memory,
+            Some(_) | None => ToolTextOrigin::Nothing,
+        });
+        for origin in self.base.iter().chain(&remembered) {
             let name = origin.split_once(' ').map_or("", |(_, name)| name);
-            if let Some(facts) = self.tool_facts(name).await
-                && facts.annotations.contains_key(CONFIDENTIAL_ANNOTATION)
-            {
+            if let Some(facts) = self.tool_facts(name).await {
                 gone.push((name, facts));
             }
         }
@@ -81,7 +84,13 @@ impl RunningTurn<'_> {
     async fn tool_facts(&self, name: &str) -> Option<ToolFacts> {
         let action = self.granted.as_ref().and_then(|granted| granted.action(name));
         let entry = self.calls.catalog.get(action.unwrap_or(name))?;
-        let described = self.calls.described(&entry).await.ok()?; // silent-ok: said so where it is offered
+        let Ok(described) = self.calls.described(&entry).await else {
+            // The manifest's own annotations count, and of the rest the worst.
+            return Some(ToolFacts {
+                annotations: entry.spec.annotations.clone(),
+                reads_files: true,
+            });
+        };
         let category = described.labels.get("category").map(String::as_str);
         Some(ToolFacts {
             annotations: described.annotations.clone(),

@@ -30,6 +30,11 @@ impl ChainText {
     /// The words are in the event's content.
     pub(crate) const IN_CONTENT: Self = Self("in_content");
 
+    /// The word.
+    pub(crate) const fn as_str(self) -> &'static str {
+        self.0
+    }
+
     /// A word of a closed set.
     pub(crate) const fn code(word: &'static str) -> Self {
         Self(word)

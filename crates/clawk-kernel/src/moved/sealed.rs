@@ -10,6 +10,9 @@ use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed, is_sealed_te
 
 use super::{CONTENTS, MEMORY, MovedCell, MovedRow, Table, VECTORS};
 
+/// What a sealed reason of the outbox begins with: `~` and the base64 of a sealed value's first bytes.
+const SEALED_REASON: &str = "~Y2xhd2sAcz";
+
 /// Entries that compaction set aside; their first columns are those of [`MEMORY`].
 const ASIDE: &str = "memory_aside";
 /// Which scope of which store.
@@ -230,7 +233,8 @@ impl RowSealer {
         let Some((place, reason)) = reason(row) else {
             return Ok(());
         };
-        if is_sealed_text(reason) {
+        // Earlier versions stored others' texts as they were, also those that begin with `~`.
+        if reason.starts_with(SEALED_REASON) {
             let vault = self.seals.known().map_err(failed)?;
             let opened = vault.open_text(&place, reason).map_err(failed)?;
             *reason = opened.ok_or_else(|| failed("a reason can't be opened"))?;

@@ -10,8 +10,11 @@ use super::{row, seal};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// What a reason begins with that is sealed.
-const SEALED: char = '~';
+/// What a reason begins with that may be taken for a sealed one.
+const MARK: char = '~';
+/// What a sealed one begins with: the mark, and the base64 of a sealed value's first bytes. Earlier versions stored others' texts as they
+/// were.
+const SEALED: &str = "~Y2xhd2sAcz";
 
 /// Ids whose time is over that go with each message that comes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
@@ -170,7 +173,7 @@ fn place_of_reason(message: MessageId) -> String {
 
 fn stored_reason(seals: &StateSealer, message: MessageId, reason: &str) -> Result<Vec<u8>, PgFailure> {
     // What looks sealed is not taken for it.
-    let reason = match reason.starts_with(SEALED) {
+    let reason = match reason.starts_with(MARK) {
         true => format!(" {reason}"),
         false => reason.to_owned(),
     };

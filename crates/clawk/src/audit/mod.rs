@@ -32,6 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const EXPIRY: Duration = Duration::from_secs(600);
 /// Events read and records delivered at a time.
 const BATCH: usize = 256;
+const BATCH_WITH_CONTENTS: usize = 16;
 
 /// `[audit]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -171,7 +172,7 @@ impl Audit {
                     failing = false;
                     self.writable.store(true, Ordering::Release);
                     pause = FIRST_PAUSE;
-                    if delivered == BATCH {
+                    if delivered == self.batch() {
                         continue;
                     }
                 }
@@ -217,11 +218,19 @@ impl Audit {
     fn scan(&self, after_row: u64) -> JournalScan {
         JournalScan {
             after_row,
-            limit: BATCH,
+            limit: self.batch(),
             kinds: record::KINDS,
             // Reasons are contents, too.
             with_content: self.contents == AuditContents::AsWanted,
             ..JournalScan::default()
+        }
+    }
+
+    /// Events of one look. A content may be some MiB, so with contents there are few.
+    fn batch(&self) -> usize {
+        match self.contents {
+            AuditContents::AsWanted => BATCH_WITH_CONTENTS,
+            AuditContents::ByDigest => BATCH,
         }
     }
 

@@ -220,7 +220,7 @@ fn a_skill_that_wants_more_than_its_permissions_is_stopped_and_so_is_its_script(
     assert!(
         denied
             .iter()
-            .all(|line| line.contains("word-counter-count") && line.contains("running skill")),
+            .all(|line| line.contains("word-counter-count") && line.contains("\"by\":\"skill\"")),
         "{denied:#?}"
     );
     // With the permission, it runs.

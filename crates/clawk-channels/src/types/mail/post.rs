@@ -173,10 +173,14 @@ async fn hand_in(
             let reason = shown(&error.to_string());
             connection.abort().await;
             let replied = error.is_permanent() || error.is_transient();
-            let refusal = if replied {
-                refusals::mail(&reason)
-            } else {
-                MessageRefusal::Other
+            let refusal = match replied {
+                true => refusals::mail(&reason),
+                false => MessageRefusal::Other,
+            };
+            // A 4xx reply says itself that the mail may be taken later.
+            let refusal = match refusal {
+                MessageRefusal::Final(_) if error.is_transient() => MessageRefusal::Other,
+                known => known,
             };
             if let Some(delivery) = refusal.delivery(None, &reason) {
                 delivery

@@ -90,6 +90,7 @@ pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
         .journal
         .scan(JournalScan {
             session: Some(session),
+            with_content: true,
             ..JournalScan::default()
         })
         .await?;
@@ -98,7 +99,7 @@ pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
         out::note("  nothing yet");
     }
     for event in events.iter().skip(events.len().saturating_sub(LINES_OF_TRACE)) {
-        let payload = clipped(&event.payload, 90);
+        let payload = clipped(&event.payload_with_words(), 90);
         out::note(&format!(
             "  {:>4} {} {}",
             event.sequence,

@@ -274,20 +274,22 @@ pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<
 /// As the journal keeps it.
 fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
-        kind::MESSAGE_ACCEPTED => Some("text_hash"),
-        kind::ACTION_REQUESTED => Some("parameters_hash"),
-        kind::PROVIDER_COMPLETED => Some("completion_hash"),
-        kind::MEMORY_RECALLED => Some("recalled_hash"),
-        kind::CONTEXT_READ => Some("text_hash"),
-        kind::MESSAGE_ATTACHED => Some("content_hash"),
-        kind::MESSAGE_FRAMED => Some("frame_hash"),
-        kind::MESSAGE_TOOLS => Some("tools_hash"),
-        kind::CLIENT_CALLED => Some("call_hash"),
-        kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => Some("result_hash"),
-        _ => None,
+        kind::MESSAGE_ACCEPTED => "text_hash",
+        kind::ACTION_REQUESTED => "parameters_hash",
+        kind::PROVIDER_COMPLETED => "completion_hash",
+        kind::MEMORY_RECALLED => "recalled_hash",
+        kind::CONTEXT_READ => "text_hash",
+        kind::MESSAGE_ATTACHED => "content_hash",
+        kind::MESSAGE_FRAMED => "frame_hash",
+        kind::MESSAGE_TOOLS => "tools_hash",
+        kind::CLIENT_CALLED => "call_hash",
+        kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => "result_hash",
+        // Of every event that has words.
+        _ => "words_hash",
     };
-    let digest = member
-        .and_then(|member| event.payload.get(member))
+    let digest = event
+        .payload
+        .get(member)
         .and_then(Value::as_str)
         .and_then(Digest::from_hex);
     let content = match digest {
