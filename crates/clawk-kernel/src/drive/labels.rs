@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use clawk_manifest::model::Skill;
-use clawk_policy::{CONFIDENTIAL_ANNOTATION, ValueSources};
+use clawk_policy::ValueSources;
 
 use super::RunningTurn;
 use crate::call::Context;
