@@ -135,7 +135,7 @@ async fn who_blocked_the_bot_is_told_in_the_outbox_and_is_not_tried_again() {
     assert!(
         trace
             .iter()
-            .any(|event| event.payload.contains("the person has blocked the bot"))
+            .any(|event| event.payload_with_words().contains("the person has blocked the bot"))
     );
     stage.end().await;
 }

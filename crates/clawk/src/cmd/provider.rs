@@ -72,13 +72,15 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
     }
     let factory = blueprint.provider_factory();
     let catalogue = &blueprint.config.settings.prices.catalogue;
-    let (mut failed, mut document) = (false, Vec::new());
+    let (mut errors, mut document) = (Vec::new(), Vec::new());
     for provider in providers {
         let listed = match factory.list_models(provider).await {
             Ok(listed) => listed,
             Err(error) => {
                 out::note(&error.to_string());
-                failed = true;
+                errors.push(json!({
+                    "code": "unavailable", "message": error.to_string(), "provider": provider.name,
+                }));
                 continue;
             }
         };
@@ -94,8 +96,14 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
             Format::Human => show(provider, rows)?,
         }
     }
+    let failed = !errors.is_empty();
     if args.format == Format::Json {
-        out::json(&json!({ "providers": document, "catalogue_date": catalogue.date() }))?;
+        out::json(&match failed {
+            false => json!({ "ok": true, "providers": document, "catalogue_date": catalogue.date() }),
+            true => json!({
+                "ok": false, "errors": errors, "providers": document, "catalogue_date": catalogue.date(),
+            }),
+        })?;
     }
     Ok(ExitCode::from(u8::from(failed)))
 }

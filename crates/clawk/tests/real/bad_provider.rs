@@ -100,6 +100,11 @@ const FAILURES: [(&str, Option<u64>); 5] = [
     ("garbage", None),
 ];
 
+/// What is no answer at all is not asked for again.
+fn attempts(mode: &str) -> usize {
+    if mode == "garbage" { 1 } else { 2 }
+}
+
 fn local(modes: &[&str]) -> String {
     let sections = modes.iter().map(|mode| {
         format!("[providers.p-{mode}]\nfirst_byte_timeout_ms = {FIRST_BYTE_MS}\nretry_time_ms = 1500\n")
@@ -128,7 +133,7 @@ fn each_failure_ends_the_turn_with_its_reason_and_is_recorded() {
             &["ckp.message.accepted", "ckp.provider.failed", "session.ended"],
         );
         let failed = of(&events, "ckp.provider.failed");
-        assert_eq!(failed.len(), 2, "{mode}: two attempts: {failed:?}");
+        assert_eq!(failed.len(), attempts(mode), "{mode}: {failed:?}");
         for attempt in failed {
             assert_eq!(attempt["status"].as_u64(), status, "{mode}: {attempt}");
             assert!(!attempt["reason"].as_str().expect("a reason").is_empty());
@@ -170,9 +175,9 @@ fn a_chain_of_failing_providers_ends_at_the_one_that_answers() {
         .collect();
     let mut expected: Vec<String> = modes
         .iter()
-        .flat_map(|mode| vec![format!("p-{mode}"); 2])
+        .flat_map(|mode| vec![format!("p-{mode}"); attempts(mode)])
         .collect();
-    expected.truncate(10);
+    expected.truncate(9);
     assert_eq!(failed, expected, "in order, none skipped");
     assert_eq!(of(&events, "ckp.provider.completed")[0]["provider"], "p-ok");
 }

@@ -266,8 +266,7 @@ fn stopped(agent: &Agent, inputs: &[Value]) {
     assert!(
         denied
             .iter()
-            .any(|one| one["action_id"] == "words-count"
-                && one.to_string().contains("the running skill `words`")),
+            .any(|one| one["action_id"] == "words-count" && one["by"] == "skill"),
         "{denied:#?}"
     );
     let refused = report["calls"].as_array().expect("a list").iter();

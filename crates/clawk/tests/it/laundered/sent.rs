@@ -107,7 +107,7 @@ fn refused(world: &World, sender: &str, file: &str, way: &str) {
         0,
         "{way}: the order was carried out: {told}"
     );
-    let whose = format!("from {sender} on chat as a file (in {file})");
+    let whose = format!("{sender} on chat as a file (in {file})");
     assert!(told.contains(&whose), "{way}: `{whose}` is not named: {told}");
     world.verified();
 }
