@@ -120,7 +120,13 @@ mod tests {
             size(Path::new("a.rs"), &text(601, "//! Long because it is one table.")),
             None
         );
-        assert!(size(Path::new("a.rs"), &text(1001, "//! Long because it is one table.")).is_some());
+        assert!(
+            size(
+                Path::new("a.rs"),
+                &text(1001, "//! Long because it is one table.")
+            )
+            .is_some()
+        );
         assert_eq!(size(Path::new("a/tests.rs"), &text(2000, "")), None);
         assert_eq!(size(Path::new("a/tests/it/main.rs"), &text(2000, "")), None);
         assert_eq!(size(Path::new("a.md"), &text(2000, "")), None);

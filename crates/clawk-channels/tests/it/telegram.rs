@@ -132,11 +132,11 @@ async fn who_blocked_the_bot_is_told_in_the_outbox_and_is_not_tried_again() {
     until(|| async { stage.report().await.dead == 1 }).await;
     assert_eq!(platform.asked().len(), 1);
     let trace = stage.rig.journal.events();
-    assert!(
-        trace
-            .iter()
-            .any(|event| event.payload_with_words().contains("the person has blocked the bot"))
-    );
+    assert!(trace.iter().any(|event| {
+        event
+            .payload_with_words()
+            .contains("the person has blocked the bot")
+    }));
     stage.end().await;
 }
 
