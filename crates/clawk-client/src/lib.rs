@@ -8,9 +8,9 @@
 //!
 //! ```no_run
 //! # async fn ask() -> Result<(), clawk_client::ClientError> {
-//! use clawk_client::{Client, Options, Target};
-//! let target = Target::parse("http://127.0.0.1:8420")?;
-//! let client = Client::connect(target, Options::named("example")).await?;
+//! use clawk_client::{AgentClient, Options, AgentAddress};
+//! let target = AgentAddress::parse("http://127.0.0.1:8420")?;
+//! let client = AgentClient::connect(target, Options::named("example")).await?;
 //! let status = client.call("claw.status", serde_json::json!({})).await?;
 //! println!("{status}");
 //! client.close().await;

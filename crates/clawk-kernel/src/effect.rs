@@ -231,10 +231,10 @@ impl EffectSettlement {
     /// Reads `done` or `not-done`. Every other word is `None`, so the outcome stays unknown.
     ///
     /// ```
-    /// use clawk_kernel::effect::Outcome;
+    /// use clawk_kernel::effect::;
     ///
-    /// assert_eq!(Outcome::parse("Not-Done\n"), Some(Outcome::NotDone));
-    /// assert_eq!(Outcome::parse("perhaps"), None);
+    /// assert_eq!(::parse("Not-Done\n"), Some(::NotDone));
+    /// assert_eq!(::parse("perhaps"), None);
     /// ```
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

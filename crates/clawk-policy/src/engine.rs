@@ -283,11 +283,11 @@ impl Engine {
     /// ```
     /// use std::path::Path;
     ///
-    /// use clawk_policy::{Effect, Engine, Subject, UsageView};
+    /// use clawk_policy::{Effect, Engine, PolicySubject, UsageView};
     ///
     /// let engine = Engine::compile(&[])?;
     /// let (labels, facts) = Default::default();
-    /// let verdict = engine.decide(&Subject {
+    /// let verdict = engine.decide(&PolicySubject {
     ///     tool: "file-read",
     ///     labels: &labels,
     ///     annotations: &facts,

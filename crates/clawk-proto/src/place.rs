@@ -221,11 +221,11 @@ impl HostPort {
     /// Returns `None` for a text that another parser might read differently (escapes, blanks, user names, zones).
     ///
     /// ```
-    /// use clawk_proto::place::Place;
+    /// use clawk_proto::place::HostPort;
     ///
-    /// let place = Place::parse("EXAMPLE.com:8443", Some(443)).ok_or("not a place")?;
+    /// let place = HostPort::parse("EXAMPLE.com:8443", Some(443)).ok_or("not a place")?;
     /// assert_eq!((place.host.as_str(), place.port), ("example.com", 8443));
-    /// let odd = Place::parse("0x7f.1", Some(80)).ok_or("not a place")?;
+    /// let odd = HostPort::parse("0x7f.1", Some(80)).ok_or("not a place")?;
     /// assert_eq!(odd.host, "127.0.0.1");
     /// # Ok::<(), &str>(())
     /// ```

@@ -38,10 +38,10 @@ impl ManifestDuration {
     /// Reads digits and one unit: `s`, `m`, `h` or `d`.
     ///
     /// ```
-    /// use clawk_manifest::model::Duration;
+    /// use clawk_manifest::model::ManifestDuration;
     ///
-    /// assert_eq!(Duration::parse("30d")?.as_secs(), 30 * 86_400);
-    /// assert!(Duration::parse("1h30m").is_err());
+    /// assert_eq!(ManifestDuration::parse("30d")?.as_secs(), 30 * 86_400);
+    /// assert!(ManifestDuration::parse("1h30m").is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

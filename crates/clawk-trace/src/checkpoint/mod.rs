@@ -36,9 +36,9 @@ impl CheckpointStatement {
     /// The bytes that are signed: five lines, each ended by LF.
     ///
     /// ```
-    /// # use clawk_trace::checkpoint::Statement;
+    /// # use clawk_trace::checkpoint::CheckpointStatement;
     /// # let session_id = "01980000-0000-7000-8000-000000000001".parse().unwrap();
-    /// let statement = Statement { session_id, events: 2, head: clawk_proto::Digest::ZERO, timestamp: "2026-11-22T00:00:00Z".to_owned() };
+    /// let statement = CheckpointStatement { session_id, events: 2, head: clawk_proto::Digest::ZERO, timestamp: "2026-11-22T00:00:00Z".to_owned() };
     /// let zeros = "0".repeat(64);
     /// let text = format!("clawk trace checkpoint v1\n01980000-0000-7000-8000-000000000001\n2\n{zeros}\n2026-11-22T00:00:00Z\n");
     /// assert_eq!(statement.bytes(), text.into_bytes());
