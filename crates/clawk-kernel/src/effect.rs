@@ -231,10 +231,10 @@ impl EffectSettlement {
     /// Reads `done` or `not-done`. Every other word is `None`, so the outcome stays unknown.
     ///
     /// ```
-    /// use clawk_kernel::effect::;
+    /// use clawk_kernel::effect::EffectSettlement;
     ///
-    /// assert_eq!(::parse("Not-Done\n"), Some(::NotDone));
-    /// assert_eq!(::parse("perhaps"), None);
+    /// assert_eq!(EffectSettlement::parse("Not-Done\n"), Some(EffectSettlement::NotDone));
+    /// assert_eq!(EffectSettlement::parse("perhaps"), None);
     /// ```
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
