@@ -1,5 +1,6 @@
 //! A folder with an agent made for one test, and clawk run in it with an environment of its own.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -66,7 +67,8 @@ impl Agent {
         std::fs::write(self.path(name), text).expect("the folder is writable");
     }
 
-    /// Writes the manifest; its programs from npm may have their interpreter anywhere on this test's search path.
+    /// Writes the manifest; its programs from npm may have their interpreter anywhere on this test's search path. So small a
+    /// model may call tools for ever: on some processors it does, up to the default of 48 answers.
     pub(crate) fn is(&self, manifest: &Value, local: &str) {
         self.write("claw.yaml", &format!("{manifest:#}"));
         let tools = manifest["spec"]["tools"].as_array().expect("a list");
@@ -85,7 +87,18 @@ impl Agent {
                 )
             })
             .collect();
-        self.write("clawk.toml", &format!("{local}\n{paths}"));
+        let mut bounds = String::new();
+        if manifest["spec"]["providers"][0]["inline"]["model"] == crate::model::NAME {
+            for (table, bound) in [
+                ("budgets", "steps_per_turn = 6"),
+                ("providers.small", "max_output_tokens = 80"),
+            ] {
+                if !local.contains(&format!("[{table}]")) {
+                    let _ = writeln!(bounds, "[{table}]\n{bound}");
+                }
+            }
+        }
+        self.write("clawk.toml", &format!("{local}\n{bounds}{paths}"));
     }
 
     /// A path in the folder.

@@ -12,6 +12,9 @@ use crate::agent::PATIENCE;
 use crate::parts::{ours, part};
 use crate::process::Group;
 
+/// What an agent calls the model.
+pub(crate) const NAME: &str = "smollm2";
+
 /// The server; ends when dropped.
 pub(crate) struct Model {
     port: u16,
@@ -57,7 +60,7 @@ impl Model {
         } else {
             ""
         };
-        json!([{ "inline": { "name": "small", "protocol": protocol, "model": "smollm2", "streaming": streaming,
+        json!([{ "inline": { "name": "small", "protocol": protocol, "model": NAME, "streaming": streaming,
             "endpoint": format!("http://127.0.0.1:{}{path}", self.port), "auth": { "type": "none" } } }])
     }
 }
