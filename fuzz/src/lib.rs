@@ -8,6 +8,7 @@
 
 use std::io::Cursor;
 
+use clawk_channels::authentication_results::{results_of, server_of};
 use clawk_events::{Event, KINDS};
 use clawk_manifest::WireOptions;
 use clawk_proto::rpc::{self, InboundRpc, RpcMessage};
@@ -20,6 +21,7 @@ pub type FuzzCheck = fn(&[u8]);
 pub const TARGETS: &[(&str, FuzzCheck)] = &[
     ("event", check_event),
     ("frames", check_frames),
+    ("mail", check_mail),
     ("manifest", check_manifest),
     ("stream", check_stream),
     ("trace", check_trace),
@@ -138,6 +140,34 @@ fn decode_stream(data: &[u8], piece: usize) -> (Vec<sse::Event>, Option<StreamTo
         Ok::<(), StreamTooLarge>(())
     });
     (events, ended.err())
+}
+
+/// The value of a mail's `Authentication-Results`: a method and a verdict are words of the grammar, and a sender's text in a comment
+/// or in quotation marks never becomes one.
+pub fn check_mail(data: &[u8]) {
+    let header = String::from_utf8_lossy(data);
+    let Ok(results) = results_of(&header) else {
+        return;
+    };
+    assert!(server_of(&header).is_ok(), "results of a server without a name");
+    for result in &results {
+        for word in [&result.method, &result.verdict] {
+            assert!(
+                !word.is_empty()
+                    && word
+                        .chars()
+                        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.')),
+                "`{word}` is no word of a result"
+            );
+        }
+    }
+    // What an attacker writes into a comment changes nothing.
+    let commented = format!("{header} (dmarc=pass; spf=pass)");
+    assert_eq!(
+        results_of(&commented).map(|results| results.len()),
+        Ok(results.len()),
+        "a comment added a result"
+    );
 }
 
 /// A payload of the journal, its type on the first line: what was read is written the same from then on.
