@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use clawk_proto::Digest;
 
 use crate::error::KernelError;
-use crate::event::digest;
+use crate::canonical::digest;
 use crate::message_frame::MessageFrame;
 use crate::ports::{Image, InferRequest, Journal, JournalError, MessageContext, ModelMessage};
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::door::{EntryPoint, Origin};
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind};
-use crate::taint;
+use crate::text_origin;
 
 /// The sender of a message whose platform does not say who wrote it (C3a). Two such senders may be two people.
 pub(crate) const UNVERIFIED: &str = "(unverified)";
@@ -113,13 +113,13 @@ impl TextAuthor {
         match self.kind {
             AuthorKind::Runtime | AuthorKind::Operator => None,
             AuthorKind::Person if self.role >= Role::Admin => None,
-            AuthorKind::Agent if self.door == "peer" => Some(taint::of_peer(&self.sender)),
+            AuthorKind::Agent if self.door == "peer" => Some(text_origin::of_peer(&self.sender)),
             AuthorKind::Agent | AuthorKind::Person | AuthorKind::Trigger => {
                 let name = self
                     .sender
                     .strip_prefix(AGENT_CLIENTS)
                     .or_else(|| self.sender.strip_prefix(QUEUE_CLIENTS));
-                Some(taint::of_sender(name.unwrap_or(&self.sender), &self.door))
+                Some(text_origin::of_sender(name.unwrap_or(&self.sender), &self.door))
             }
         }
     }
@@ -137,8 +137,8 @@ impl TextAuthor {
             AuthorKind::Runtime | AuthorKind::Operator | AuthorKind::Trigger | AuthorKind::Agent => false,
         };
         let vouched = !matches!(self.door.as_str(), "rpc" | "cli" | "unknown");
-        let own = || taint::of_sender(&self.sender, &self.door);
-        known && (vouched || self.role < Role::Admin) && taint::bare(origin) == own()
+        let own = || text_origin::of_sender(&self.sender, &self.door);
+        known && (vouched || self.role < Role::Admin) && text_origin::bare(origin) == own()
     }
 
     /// This program's own words, and what it puts into them.
@@ -160,10 +160,10 @@ impl TextAuthor {
             AuthorKind::Person | AuthorKind::Trigger | AuthorKind::Agent => {
                 let role = self.role.as_str();
                 match self.own_origin() {
-                    Some(origin) => format!("{} ({role})", taint::words(&origin)),
+                    Some(origin) => format!("{} ({role})", text_origin::words(&origin)),
                     None => {
-                        let origin = taint::of_sender(&self.sender, &self.door);
-                        format!("{} ({role})", taint::words(&origin))
+                        let origin = text_origin::of_sender(&self.sender, &self.door);
+                        format!("{} ({role})", text_origin::words(&origin))
                     }
                 }
             }
@@ -198,16 +198,16 @@ pub(crate) fn of_quotes(context: &MessageContext, channel: &str) -> BTreeSet<Str
     let others = context.quotes.iter().filter_map(|quote| match &quote.author {
         // What the agent said elsewhere may be made from anything.
         QuoteAuthor::Agent if quote.kind == QuoteKind::Forward => {
-            Some(taint::of_sender("forwarded", channel))
+            Some(text_origin::of_sender("forwarded", channel))
         }
         QuoteAuthor::Agent | QuoteAuthor::Sender => None,
-        QuoteAuthor::Other { id: Some(id), .. } => Some(taint::of_sender(id, channel)),
-        QuoteAuthor::Other { id: None, .. } => Some(taint::of_sender("somebody", channel)),
+        QuoteAuthor::Other { id: Some(id), .. } => Some(text_origin::of_sender(id, channel)),
+        QuoteAuthor::Other { id: None, .. } => Some(text_origin::of_sender("somebody", channel)),
     });
     let made_from = context
         .made_from
         .iter()
-        .filter(|origin| taint::is_foreign(origin));
+        .filter(|origin| text_origin::is_foreign(origin));
     others.chain(made_from.cloned()).collect()
 }
 

@@ -6,7 +6,7 @@ use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::author::TextAuthor;
-use crate::event::{canonical, digest};
+use crate::canonical::{canonical, digest};
 use crate::message_frame::join_frame;
 use crate::ports::ModelMessage;
 

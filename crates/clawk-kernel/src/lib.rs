@@ -12,8 +12,13 @@ pub mod turn;
 pub mod witness;
 
 mod agent;
+mod answer_claims;
+mod answer_sentence;
 mod attach;
 mod author;
+mod budget_events;
+mod canonical;
+mod call_summary;
 pub mod carp;
 mod catalog;
 mod checkpoint;
@@ -30,6 +35,7 @@ pub mod dry;
 pub mod effect;
 mod error;
 mod event;
+mod event_words;
 mod fit;
 mod fork;
 mod health;
@@ -63,6 +69,7 @@ mod recall;
 mod recover;
 mod remember;
 pub mod replay;
+mod retry_policy;
 mod roles;
 mod sampling;
 mod screen;
@@ -78,6 +85,7 @@ mod talk;
 mod team;
 mod tend;
 pub mod testing;
+mod text_origin;
 pub mod time;
 pub mod undo;
 mod value_facts;
@@ -102,7 +110,6 @@ pub use door::{EntryPoint, REMEMBERED_DAYS};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::words::{payload_with_words, put_words, words_hash};
 pub use event::{ForkPoint, kind};
-pub use infer::ModelOptions;
 pub use ingress::{AcceptedMessage, ChannelMessage};
 pub use kernel::{
     ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, PairingChange, PushGivenUp,
@@ -111,20 +118,22 @@ pub use mailbox::MAILBOX;
 pub use message_frame::join_frame;
 pub use model_catalogue::{CatalogueError, ModelCatalogue, ModelDialect, ModelFacts};
 pub use notice::{
-    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, Plan, SessionNotice, TurnEnd, TurnStop as TalkStop,
+    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, ClientCall, Plan, SessionNotice, TurnEnd, TurnStop as TalkStop,
     WaitingApproval,
 };
 pub use options::{InboxLimits, Options, SwarmOptions};
 pub use outbox::{DeliveryGuard, OutboxLimits, UndeliveredAnswer};
 pub use output::ResultExcerpt;
+pub use retry_policy::ModelOptions;
 pub use roles::{KnownPerson, admit};
-pub use sampling::{NAME as SAMPLING, SampleAnswer, SampleMessage, SampleRequest, SampleRole};
+pub use sampling::NAME as SAMPLING;
+pub use ports::{SampleAnswer, SampleMessage, SampleRequest, SampleRole};
 pub use screen::JudgeSettings;
 pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
 pub use skill::REQUIRES;
 pub use swarm::{SwarmView, UNPROVEN};
 pub use talk::MessageStatus;
-pub use talk::told::{ClientCall, EarlierMessage, TalkRequest, TurnResult};
+pub use talk::told::{EarlierMessage, TalkRequest, TurnResult};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
 pub use world_model::{PlanLimits, faults as world_model_faults};

@@ -9,7 +9,6 @@ use jiff::tz::TimeZone;
 use crate::author;
 use crate::door::EntryPoint;
 use crate::ports::{InferRequest, MessageContext, ModelMessage, QuoteAuthor, QuoteKind, QuotedText};
-use crate::recall::escaped;
 use crate::time::Timestamp;
 
 /// Characters of a name in a frame.
@@ -159,6 +158,14 @@ fn one_line(name: &str) -> String {
 
 const fn is_hidden(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A text for the place of an attribute or of an entry's words: nothing in it can look like a mark.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// A frame and a person's words as the one text that a model reads.

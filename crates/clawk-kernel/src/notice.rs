@@ -6,10 +6,9 @@ use clawk_proto::{MessageId, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::call_summary::TurnCallSummary;
 use crate::ports::Usage;
 use crate::sheet::CallPreview;
-use crate::shown::TurnCallSummary;
-use crate::talk::told::ClientCall;
 use crate::time::Timestamp;
 
 /// A question to a person: may this call run?
@@ -263,4 +262,15 @@ pub enum SessionNotice {
         /// Tokens of the whole turn.
         usage: Usage,
     },
+}
+
+/// A call of a client's own tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientCall {
+    /// JSON: an object.
+    pub arguments: String,
+    /// The model's id for it.
+    pub id: String,
+    /// The client's tool.
+    pub name: String,
 }

@@ -18,7 +18,7 @@ use crate::event::{
     DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, JournalWriter, Thread, kind,
     stand_in,
 };
-use crate::infer::patience::backoff_ms;
+use crate::retry_policy::backoff_ms;
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{
     ChannelDelivery, Delivery, Journal, JournalError, OutboxChange, OutboxRow, OutgoingAnswer,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use visible::visible;
 
-use crate::event::digest;
+use crate::canonical::digest;
 
 /// Empty lines in a row that are shown; a longer run is counted.
 const EMPTY_LINES_SHOWN: usize = 3;

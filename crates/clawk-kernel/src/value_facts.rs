@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::author::TextAuthor;
 use crate::compaction;
 use crate::ports::ModelMessage;
-use crate::taint::{ToolTextOrigin, bare};
+use crate::text_origin::{ToolTextOrigin, bare};
 
 /// What is known of a tool whose results values are looked up in.
 #[derive(Debug, Clone, Default)]

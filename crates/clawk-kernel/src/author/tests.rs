@@ -96,7 +96,7 @@ fn every_door_says_whose_words_come_in_by_it() {
             (Some(wanted), Some(found)) => assert!(found.starts_with(wanted), "{door:?}: {found}"),
             (wanted, found) => assert_eq!(wanted, found.as_deref(), "{door:?}"),
         }
-        let named = found.unwrap_or_else(|| taint::of_sender(door.sender(), &author.door));
+        let named = found.unwrap_or_else(|| text_origin::of_sender(door.sender(), &author.door));
         assert_eq!(author.wrote(&named), own, "{door:?}: {named}");
         assert_eq!(author.wrote(&format!("{named} (in notes.md)")), own, "{door:?}");
         assert!(!author.words().is_empty());

@@ -227,7 +227,7 @@ impl RecordedEvent {
     #[must_use]
     pub fn payload_with_words(&self) -> std::borrow::Cow<'_, str> {
         let content = self.content.as_ref().map(|content| content.bytes.as_slice());
-        crate::payload_with_words(&self.payload, content)
+        crate::event_words::payload_with_words(&self.payload, content)
     }
 }
 

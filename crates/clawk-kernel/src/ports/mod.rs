@@ -10,6 +10,7 @@ mod journal;
 mod memory;
 mod model;
 mod request;
+mod sampling;
 mod shared;
 mod sources;
 mod speech;
@@ -18,6 +19,7 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
+pub use crate::call::ToolRunner;
 pub use clawk_swarm::coord::RetryReason;
 pub use connections::{CallConnection, ConnectionCollector, ReachedConnections};
 pub use context::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
@@ -41,16 +43,14 @@ pub use model::{
     ToolOffer, ToolUse, Usage,
 };
 pub use request::{ReasoningEffort, RefusalCause, RequestAdaptation};
+pub use sampling::{SampleAnswer, SampleMessage, SampleRequest, SampleRole, SamplingHandler};
 pub use shared::{
     BESIDE, BatchConditions, BatchReservation, BudgetDemand, HostCluster, HostNews, HostOrder, ProviderRate,
     SessionHolder, UnmetCondition,
 };
 pub use sources::{ProvenanceCollector, ProvenanceSubject as MarkedContent, TaintedFiles};
 pub use speech::{AudioRecording, AudioTranscript, SPEECH_MAX_CHARS, SpokenAudio, heard, said};
-pub use tool::{
-    Executor, InspectedCall, ReconcileMethod, RunError, RunOutcome, SamplingHandler, ToolDescription,
-    ToolRunner,
-};
+pub use tool::{Executor, InspectedCall, ReconcileMethod, RunError, RunOutcome, ToolDescription};
 
 /// A boxed future, as the traits return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use clawk_events::kind;
 use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{AnswerKey, BoxFuture, JournalError};
-use crate::event::kind;
 use crate::purse::{BudgetAmount, BudgetUnit};
 
 /// Conditions of a batch. They are looked at in the transaction that appends it, so they hold over all hosts; where one does not hold,

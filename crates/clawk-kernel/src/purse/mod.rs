@@ -29,8 +29,7 @@ use limit::Limit;
 use model::ModelBudget;
 
 use crate::error::CallError;
-use crate::event::{BudgetWarned, Draft, JournalWriter, Thread, kind};
-use crate::infer::patience::ModelOptions;
+use crate::retry_policy::ModelOptions;
 use crate::ports::SpentAmount;
 use crate::time::Timestamp;
 
@@ -488,21 +487,6 @@ impl BudgetTree {
         let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
         (spent(BudgetUnit::Tokens), spent(BudgetUnit::CostMicrousd))
     }
-}
-
-/// The events of limits that passed their mark.
-pub(crate) fn warned(scribe: &JournalWriter, thread: &Thread, warnings: &[BudgetWarning]) -> Vec<Draft> {
-    let event = |warning: &BudgetWarning| {
-        let payload = BudgetWarned {
-            bound: warning.bound,
-            limit: &warning.limit,
-            purse: &warning.scope,
-            resets_at: warning.resets_at.as_deref(),
-            spent: warning.spent,
-        };
-        scribe.entry(thread, kind::BUDGET_WARNED, &payload)
-    };
-    warnings.iter().map(event).collect()
 }
 
 /// The names of a swarm's limits, as refusals have them.

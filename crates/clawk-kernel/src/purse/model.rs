@@ -13,7 +13,7 @@ use super::price::{PriceQuote, PriceTable, TokenPrice};
 use super::report::ModelPrice;
 use super::{BudgetAccount, BudgetTree};
 use crate::error::CallError;
-use crate::infer::patience::ModelOptions;
+use crate::retry_policy::ModelOptions;
 use crate::ports::{TokenReport, Usage};
 use crate::time::Timestamp;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
-use crate::event::{canonical, digest};
+use crate::canonical::{canonical, digest};
 
 /// Model answers in one turn, unless `[budgets] steps_per_turn` says otherwise.
 pub const MAX_STEPS: u32 = 48;

@@ -9,7 +9,7 @@ use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{canonical, digest};
+use crate::canonical::{canonical, digest};
 use crate::error::CallError;
 
 /// The member of a payload that says which content holds its words.
@@ -85,7 +85,7 @@ impl EventWords {
         self.digest
     }
 
-    pub(super) fn into_content(self) -> (Digest, Vec<u8>) {
+    pub(crate) fn into_content(self) -> (Digest, Vec<u8>) {
         (self.digest, self.bytes)
     }
 }

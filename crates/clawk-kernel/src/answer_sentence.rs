@@ -5,15 +5,15 @@ const MAX_BYTES: usize = 2_000;
 
 /// A piece of an answer that is judged as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AnswerSentence {
+pub(crate) struct AnswerSentence {
     /// Bytes from the answer's beginning.
-    pub(super) start: usize,
+    pub(crate) start: usize,
     /// Where it ends, and where its mark stands.
-    pub(super) end: usize,
+    pub(crate) end: usize,
 }
 
 /// Everything that an answer says is in one of its sentences; a fenced block is one, and so is a row of a table.
-pub(super) fn split(text: &str) -> Vec<AnswerSentence> {
+pub(crate) fn split(text: &str) -> Vec<AnswerSentence> {
     let mut found = Vec::new();
     let mut at = 0;
     let mut fence: Option<(usize, &str)> = None;
@@ -137,7 +137,7 @@ fn shortened(text: &str, sentence: AnswerSentence) -> Vec<AnswerSentence> {
 }
 
 /// What stands between a sentence and its mark: a mark behind a fenced block has a line of its own.
-pub(super) fn before_mark(text: &str, at: usize) -> &'static str {
+pub(crate) fn before_mark(text: &str, at: usize) -> &'static str {
     let before = text.get(..at).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
     match fence_of(line) {

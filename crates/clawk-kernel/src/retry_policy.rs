@@ -78,7 +78,7 @@ pub(crate) fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32
 
 /// What is left of the attempts and of the time for one provider in one inference.
 #[derive(Debug)]
-pub(super) struct RetryPolicy {
+pub(crate) struct RetryPolicy {
     retry: ProviderRetry,
     time_ms: u64,
     /// No other provider follows in the chain.
@@ -89,7 +89,7 @@ pub(super) struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    pub(super) const fn new(retry: ProviderRetry, time_ms: u64, last: bool) -> Self {
+    pub(crate) const fn new(retry: ProviderRetry, time_ms: u64, last: bool) -> Self {
         Self {
             retry,
             time_ms,
@@ -104,7 +104,7 @@ impl RetryPolicy {
     ///
     /// A rate limit says that the provider will answer, only later: it counts as an attempt only where another provider could
     /// answer now, or where no time is given.
-    pub(super) fn after(&mut self, error: &ProviderError, random: u64) -> Option<u64> {
+    pub(crate) fn after(&mut self, error: &ProviderError, random: u64) -> Option<u64> {
         if !error.kind.retryable() {
             return None;
         }
@@ -142,7 +142,7 @@ impl RetryPolicy {
     }
 
     /// What is added to the reason of a provider that is given up.
-    pub(super) fn tried(&self) -> String {
+    pub(crate) fn tried(&self) -> String {
         if self.asked < 2 {
             return String::new();
         }
