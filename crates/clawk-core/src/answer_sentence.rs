@@ -5,15 +5,15 @@ const MAX_BYTES: usize = 2_000;
 
 /// A piece of an answer that is judged as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AnswerSentence {
+pub struct AnswerSentence {
     /// Bytes from the answer's beginning.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Where it ends, and where its mark stands.
-    pub(crate) end: usize,
+    pub end: usize,
 }
 
 /// Everything that an answer says is in one of its sentences; a fenced block is one, and so is a row of a table.
-pub(crate) fn split(text: &str) -> Vec<AnswerSentence> {
+pub fn split(text: &str) -> Vec<AnswerSentence> {
     let mut found = Vec::new();
     let mut at = 0;
     let mut fence: Option<(usize, &str)> = None;

@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clawk_proto::Digest;
 
-use crate::error::KernelError;
 use crate::canonical::digest;
+use crate::error::KernelError;
 use crate::message_frame::MessageFrame;
 use crate::ports::{Image, InferRequest, Journal, JournalError, MessageContext, ModelMessage};
 
@@ -109,15 +109,18 @@ fn too_large() -> String {
 
 /// What somebody says, as it comes in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct IncomingMessage {
-    pub(crate) text: String,
-    pub(crate) images: Vec<AttachedPicture>,
-    pub(crate) setting: FrameSource,
+pub struct IncomingMessage {
+    /// The words.
+    pub text: String,
+    /// The pictures.
+    pub images: Vec<AttachedPicture>,
+    /// Where the frame comes from.
+    pub setting: FrameSource,
 }
 
 /// Where a message's frame comes from.
 #[derive(Debug, Clone)]
-pub(crate) enum FrameSource {
+pub enum FrameSource {
     /// It is written when the message is taken.
     Given(MessageContext),
     /// It was written when the message was taken in the run that is played again.
@@ -141,21 +144,20 @@ impl From<String> for IncomingMessage {
 
 /// What somebody said, as a turn takes it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct TurnInput {
-    pub(crate) text: String,
-    pub(crate) images: Vec<Image>,
+pub struct TurnInput {
+    /// The words.
+    pub text: String,
+    /// The pictures.
+    pub images: Vec<Image>,
     /// See [`ModelMessage::User`].
-    pub(crate) frame: String,
+    pub frame: String,
 }
 
 /// The pictures of a message with their names cleaned.
 ///
 /// # Errors
 /// There are too many, or one is not what it says.
-pub(crate) fn images(
-    attached: &[AttachedPicture],
-    clean: impl Fn(&mut String),
-) -> Result<Vec<Image>, KernelError> {
+pub fn images(attached: &[AttachedPicture], clean: impl Fn(&mut String)) -> Result<Vec<Image>, KernelError> {
     if attached.len() > MAX_IMAGES {
         let reason = format!("it has {} pictures, the limit is {MAX_IMAGES}", attached.len());
         return Err(KernelError::Refused(reason));
@@ -172,7 +174,7 @@ pub(crate) fn images(
 }
 
 /// What the pictures of a request and those of results (`of_tools`) count for the purse, bytes; nothing where the provider is not shown them.
-pub(crate) fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
+pub fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u64 {
     let each = request.messages.iter().map(|message| match message {
         ModelMessage::User { images, .. } => images.len(),
         ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => 0,
@@ -189,7 +191,7 @@ pub(crate) fn counted(request: &InferRequest, of_tools: usize, takes_images: boo
 ///
 /// # Errors
 /// The journal can't be read.
-pub(crate) async fn shown(
+pub async fn shown(
     journal: &dyn Journal,
     mut request: InferRequest,
     takes_images: bool,
@@ -234,6 +236,6 @@ fn note(image: &Image) -> String {
 }
 
 /// Their digests, for what makes a request the same.
-pub(crate) fn digests(attached: &[AttachedPicture]) -> Vec<Digest> {
+pub fn digests(attached: &[AttachedPicture]) -> Vec<Digest> {
     attached.iter().map(|image| digest(&image.data)).collect()
 }

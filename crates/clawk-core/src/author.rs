@@ -23,7 +23,7 @@ pub const QUEUE_CLIENTS: &str = "queue:";
 /// What kind of author wrote a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum AuthorKind {
+pub enum AuthorKind {
     /// This program: questions that it asks models itself, and what it says of calls.
     Runtime,
     /// The agent's operator, in the manifest: a `cron` channel.
@@ -78,7 +78,7 @@ impl TextAuthor {
     }
 
     /// The author of a message, by its door as it is recorded with the message.
-    pub(crate) fn of(origin: &Origin, manifest: &Manifest) -> Self {
+    pub fn of(origin: &Origin, manifest: &Manifest) -> Self {
         let door = origin.sender_door();
         Self {
             kind: origin.author_kind.unwrap_or_else(|| kind_of(door, manifest)),
@@ -99,7 +99,7 @@ impl TextAuthor {
     }
 
     /// The author of what somebody says who has this door, where there is no message.
-    pub(crate) fn of_door(door: &EntryPoint, manifest: &Manifest) -> Self {
+    pub fn of_door(door: &EntryPoint, manifest: &Manifest) -> Self {
         Self::of(&Origin::from(door.clone()), manifest)
     }
 
@@ -109,7 +109,7 @@ impl TextAuthor {
     }
 
     /// The origin that this author's words have for others. `None`: they are the agent's owner's.
-    pub(crate) fn own_origin(&self) -> Option<String> {
+    pub fn own_origin(&self) -> Option<String> {
         match self.kind {
             AuthorKind::Runtime | AuthorKind::Operator => None,
             AuthorKind::Person if self.role >= Role::Admin => None,
@@ -125,13 +125,13 @@ impl TextAuthor {
     }
 
     /// All origins of the text: its author's, and those of the words that it repeats.
-    pub(crate) fn origins(&self) -> BTreeSet<String> {
+    pub fn origins(&self) -> BTreeSet<String> {
         self.repeats.iter().cloned().chain(self.own_origin()).collect()
     }
 
     /// Whether words of this origin are the author's own, wherever they stand. Names that a client gives itself prove nothing: they
     /// are its own only below admin, where they give nothing.
-    pub(crate) fn wrote(&self, origin: &str) -> bool {
+    pub fn wrote(&self, origin: &str) -> bool {
         let known = match self.kind {
             AuthorKind::Person => self.sender != UNVERIFIED,
             AuthorKind::Runtime | AuthorKind::Operator | AuthorKind::Trigger | AuthorKind::Agent => false,
@@ -152,7 +152,7 @@ impl TextAuthor {
     }
 
     /// Who it is, for people: `ann on slack (user)`.
-    pub(crate) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         match self.kind {
             AuthorKind::Runtime => "clawk".to_owned(),
             AuthorKind::Operator => format!("the schedule {} of the manifest", self.door),
@@ -172,7 +172,7 @@ impl TextAuthor {
 }
 
 /// Which kind of author comes in by a door.
-pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
+pub fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
     match door {
         EntryPoint::Cli => AuthorKind::Person,
         EntryPoint::Rpc { client, .. } if client.starts_with(AGENT_CLIENTS) => AuthorKind::Agent,
@@ -194,7 +194,7 @@ pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
 
 /// Origins of the words of others that a platform says a message repeats. An id that the platform gives names its person as a message
 /// of that person would; a name that people give themselves does not.
-pub(crate) fn of_quotes(context: &MessageContext, channel: &str) -> BTreeSet<String> {
+pub fn of_quotes(context: &MessageContext, channel: &str) -> BTreeSet<String> {
     let others = context.quotes.iter().filter_map(|quote| match &quote.author {
         // What the agent said elsewhere may be made from anything.
         QuoteAuthor::Agent if quote.kind == QuoteKind::Forward => {

@@ -10,7 +10,7 @@ const NAMED: usize = 5;
 /// Bytes of a tool's name.
 const MAX_NAME: usize = 256;
 /// Stands for every tool that a model called and the agent has not. No tool has a name with blanks.
-pub(crate) const UNDECLARED: &str = "a tool that is not declared";
+pub const UNDECLARED: &str = "a tool that is not declared";
 
 /// The outcomes of a turn's calls by tool name, in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

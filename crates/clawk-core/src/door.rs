@@ -45,7 +45,7 @@ pub enum EntryPoint {
         direct: bool,
         /// The platform's id of the sender.
         sender: String,
-        /// By [`crate::admit`].
+        /// By [`crate::roles::admit`].
         role: Role,
     },
     /// A door of which the record does not say enough: the least role.
@@ -89,7 +89,7 @@ impl EntryPoint {
     }
 
     /// The conversation of a channel: one session has it (C2).
-    pub(crate) fn key(&self) -> Option<ConversationKey> {
+    pub fn key(&self) -> Option<ConversationKey> {
         match self {
             Self::Channel {
                 channel,
@@ -119,28 +119,29 @@ impl EntryPoint {
 
 /// Whose message it is, and with which rights its turn runs: recorded with the message, and rebuilt after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) door: EntryPoint,
+pub struct Origin {
+    /// Where the answer goes.
+    pub door: EntryPoint,
     /// At most the door's own.
-    pub(crate) role: Role,
+    pub role: Role,
     /// The platform's ids of the message.
-    pub(crate) platform_ids: Vec<String>,
+    pub platform_ids: Vec<String>,
     /// So long a message with one of these ids is the same message.
-    pub(crate) remembered_days: u32,
+    pub remembered_days: u32,
     /// The client's own tools, for the turn of this message.
-    pub(crate) tools: Vec<ToolOffer>,
+    pub tools: Vec<ToolOffer>,
     /// What kind of author the record says; `None`: the door and the manifest decide.
-    pub(crate) author_kind: Option<AuthorKind>,
+    pub author_kind: Option<AuthorKind>,
     /// Origins of words of others that the text repeats.
-    pub(crate) repeats: BTreeSet<String>,
+    pub repeats: BTreeSet<String>,
     /// By which door the message came, where its turn goes on in a fork and answers at another one.
-    pub(crate) written_by: Option<EntryPoint>,
+    pub written_by: Option<EntryPoint>,
 }
 
 /// What `ckp.message.accepted` says of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RecordedOrigin {
+pub struct RecordedOrigin {
     author_kind: Option<AuthorKind>,
     channel: Option<String>,
     conversation: Option<String>,
@@ -170,13 +171,13 @@ impl From<EntryPoint> for Origin {
 
 impl Origin {
     /// The same, where the text repeats words of others.
-    pub(crate) fn repeating(mut self, author: &TextAuthor) -> Self {
+    pub fn repeating(mut self, author: &TextAuthor) -> Self {
         self.repeats.extend(author.origins());
         self
     }
 
     /// The same with no more rights than `most`.
-    pub(crate) fn at_most(mut self, most: Role) -> Self {
+    pub fn at_most(mut self, most: Role) -> Self {
         self.role = self.role.min(most);
         self
     }
@@ -186,7 +187,7 @@ impl Origin {
     /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
     /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its
     /// turns go on as a viewer's: the task of a peer that such a version left open gets no tools and is best asked for again.
-    pub(crate) fn recorded(came: RecordedOrigin) -> Self {
+    pub fn recorded(came: RecordedOrigin) -> Self {
         let role = match (&came.role, came.door.as_str()) {
             (Some(word), _) => Role::parse(word).unwrap_or(Role::Viewer),
             (None, "cli" | "rpc") => Role::Admin,
@@ -224,13 +225,13 @@ impl Origin {
     }
 
     /// The door of whoever said it. The answer goes to [`Origin::door`].
-    pub(crate) fn sender_door(&self) -> &EntryPoint {
+    pub fn sender_door(&self) -> &EntryPoint {
         self.written_by.as_ref().unwrap_or(&self.door)
     }
 
     /// The same message said once more by somebody with at most these rights: its door, its sender and its role stay. It is another
     /// message of the platform, so the ids go.
-    pub(crate) fn said_again(self, most: Role) -> Self {
+    pub fn said_again(self, most: Role) -> Self {
         Self {
             platform_ids: Vec::new(),
             tools: Vec::new(),
@@ -241,7 +242,7 @@ impl Origin {
 
     /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound. The message stays its
     /// sender's, unless whoever forks it may know less than the sender: a fork must not recall what the forker may not read.
-    pub(crate) fn forked_by(self, by: &Self) -> Self {
+    pub fn forked_by(self, by: &Self) -> Self {
         if by.role < Role::Admin && by.role <= self.role {
             return by.clone().at_most(self.role);
         }
@@ -255,14 +256,14 @@ impl Origin {
     }
 
     /// The same as records have it whose fork does not say that it keeps the sender.
-    pub(crate) fn taken_over_by(self, by: &Self) -> Self {
+    pub fn taken_over_by(self, by: &Self) -> Self {
         by.clone().at_most(self.role)
     }
 
     /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
     /// a role is only repeated by those. `judged`: a version that judges authors went on with the session; where none did, a message
     /// without a kind of author had no author to judge.
-    pub(crate) fn replayed(mut came: RecordedOrigin, judged: bool) -> Self {
+    pub fn replayed(mut came: RecordedOrigin, judged: bool) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
         if !judged {
             came.author_kind = came.author_kind.or(Some(AuthorKind::Runtime));
@@ -275,7 +276,7 @@ impl Origin {
     }
 
     /// The name of the channel, the conversation there, and whether it is a direct one.
-    pub(crate) fn channel(&self) -> Option<(&str, &str, bool)> {
+    pub fn channel(&self) -> Option<(&str, &str, bool)> {
         match &self.door {
             EntryPoint::Channel {
                 channel,
@@ -291,7 +292,7 @@ impl Origin {
     }
 
     /// What a message of a channel changes beside the inbox.
-    pub(crate) fn arrival(&self, now: Timestamp) -> Option<InboxArrival> {
+    pub fn arrival(&self, now: Timestamp) -> Option<InboxArrival> {
         let kept_ms = i64::from(self.remembered_days) * 86_400_000;
         Some(InboxArrival {
             key: self.door.key()?,
@@ -303,12 +304,7 @@ impl Origin {
 
     /// What is owed to whoever said it: to a channel's conversation, or to the process owner at the terminal. Other doors have
     /// a caller of their own who waits for the answer.
-    pub(crate) fn owed(
-        &self,
-        message: MessageId,
-        session: SessionId,
-        text: Option<Digest>,
-    ) -> Option<OwedAnswer> {
+    pub fn owed(&self, message: MessageId, session: SessionId, text: Option<Digest>) -> Option<OwedAnswer> {
         let (channel, conversation) = match &self.door {
             EntryPoint::Channel {
                 channel,
@@ -329,7 +325,8 @@ impl Origin {
         })
     }
 
-    pub(crate) fn task_id(&self) -> Option<&str> {
+    /// The task, where another agent asks.
+    pub fn task_id(&self) -> Option<&str> {
         match &self.door {
             EntryPoint::Peer { task_id, .. } => Some(task_id),
             EntryPoint::Rpc { .. }

@@ -214,12 +214,12 @@ pub enum CallError {
 impl CallError {
     /// The agent ended, or might not begin, before the call did. This is not the answer to its request: the same request, sent again,
     /// runs.
-    pub(crate) const fn is_no_answer(&self) -> bool {
+    pub const fn is_no_answer(&self) -> bool {
         matches!(self, Self::NotReady { .. } | Self::NotBegun { .. })
     }
 
     /// Its text may hold words of the tool, its server or its program; without that, all of it is the kernel's own.
-    pub(crate) const fn may_quote_tool(&self) -> bool {
+    pub const fn may_quote_tool(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Unknown { .. } | Self::Unavailable { .. } => true,
             Self::UnknownTool { .. }
@@ -242,7 +242,7 @@ impl CallError {
     }
 
     /// Whether the call may have done its work, or a part of it.
-    pub(crate) const fn may_have_run(&self) -> bool {
+    pub const fn may_have_run(&self) -> bool {
         match self {
             Self::Timeout { .. } | Self::Unknown { .. } => true,
             Self::UnknownTool { .. }

@@ -24,19 +24,19 @@ const OF_RESULT: [(&str, &str); 2] = [("reason", "by"), ("error_message", "error
 /// INVARIANT: the field is private and of static life, so text that came in at run time is never one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct ChainText(&'static str);
+pub struct ChainText(&'static str);
 
 impl ChainText {
     /// The words are in the event's content.
-    pub(crate) const IN_CONTENT: Self = Self("in_content");
+    pub const IN_CONTENT: Self = Self("in_content");
 
     /// The word.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.0
     }
 
     /// A word of a closed set.
-    pub(crate) const fn code(word: &'static str) -> Self {
+    pub const fn code(word: &'static str) -> Self {
         Self(word)
     }
 }
@@ -44,8 +44,10 @@ impl ChainText {
 /// A member of a payload whose words are in the content. Closed: a content can't put anything else in a payload's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum WordField {
+pub enum WordField {
+    /// Why.
     Reason,
+    /// What a person was shown.
     Shown,
 }
 
@@ -60,14 +62,14 @@ impl WordField {
 
 /// The words of one event, as its content holds them.
 #[derive(Debug, Clone)]
-pub(crate) struct EventWords {
+pub struct EventWords {
     digest: Digest,
     bytes: Vec<u8>,
 }
 
 impl EventWords {
     /// These words belong in this member of the payload.
-    pub(crate) fn new(field: WordField, text: &str) -> Self {
+    pub fn new(field: WordField, text: &str) -> Self {
         let bytes = canonical(&BTreeMap::from([(field, text)]));
         Self {
             digest: digest(&bytes),
@@ -76,22 +78,23 @@ impl EventWords {
     }
 
     /// The same where there may be none.
-    pub(crate) fn of_reason(reason: Option<&str>) -> Option<Self> {
+    pub fn of_reason(reason: Option<&str>) -> Option<Self> {
         reason.map(|reason| Self::new(WordField::Reason, reason))
     }
 
     /// For the payload's `words_hash`.
-    pub(crate) const fn digest(&self) -> Digest {
+    pub const fn digest(&self) -> Digest {
         self.digest
     }
 
-    pub(crate) fn into_content(self) -> (Digest, Vec<u8>) {
+    /// The digest and the bytes of the content.
+    pub fn into_content(self) -> (Digest, Vec<u8>) {
         (self.digest, self.bytes)
     }
 }
 
 /// For the payload's `words_hash` and for the member that the words belong in, where there may be none.
-pub(crate) fn stand_in(words: Option<&EventWords>) -> (Option<ChainText>, Option<Digest>) {
+pub fn stand_in(words: Option<&EventWords>) -> (Option<ChainText>, Option<Digest>) {
     (
         words.map(|_| ChainText::IN_CONTENT),
         words.map(EventWords::digest),

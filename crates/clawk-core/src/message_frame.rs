@@ -22,17 +22,17 @@ const MARKS: [&str; 2] = ["message-frame", "quote"];
 
 /// A frame as a message is recorded with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct MessageFrame {
+pub struct MessageFrame {
     /// What the model reads; empty: nothing is said of the message.
-    pub(crate) text: String,
+    pub text: String,
     /// Origins of the words of others in it.
-    pub(crate) untrusted: BTreeSet<String>,
+    pub untrusted: BTreeSet<String>,
 }
 
 /// Writes the frame of a message.
 ///
 /// `zone`: the agent's own, where the time is told; a zone in `context` comes before it. The same input gives the same bytes.
-pub(crate) fn write_frame(
+pub fn write_frame(
     (now, zone): (Timestamp, Option<&TimeZone>),
     door: &EntryPoint,
     context: &MessageContext,
@@ -161,7 +161,7 @@ const fn is_hidden(c: char) -> bool {
 }
 
 /// A text for the place of an attribute or of an entry's words: nothing in it can look like a mark.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -181,7 +181,7 @@ pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
 
 /// Moves the frame of a conversation's first message into the system prompt, before what changes from turn to turn, where the message
 /// came from a terminal. What a person types or pipes there then reaches the model as it is.
-pub(crate) fn move_first_frame(request: &mut InferRequest) {
+pub fn move_first_frame(request: &mut InferRequest) {
     let Some(ModelMessage::User {
         text, frame, author, ..
     }) = request.messages.first_mut()

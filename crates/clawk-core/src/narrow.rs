@@ -7,7 +7,7 @@ use clawk_manifest::model::{
 use clawk_plan::plan::Limits;
 
 /// `inner` grants nothing beyond `outer`. What can't be compared counts as beyond.
-pub(crate) fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
+pub fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
     let (a, b) = (&inner.capabilities, &outer.capabilities);
     inner.level >= outer.level
         && network(&a.network, &b.network)
@@ -17,7 +17,7 @@ pub(crate) fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
 }
 
 /// The same of limits.
-pub(crate) const fn within(inner: &Limits, outer: &Limits) -> bool {
+pub const fn within(inner: &Limits, outer: &Limits) -> bool {
     inner.memory_mb <= outer.memory_mb
         && inner.cpu_shares <= outer.cpu_shares
         && inner.max_processes <= outer.max_processes

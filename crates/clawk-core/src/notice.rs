@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// A question to a person: may this call run?
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovalQuestion {
-    /// The call; what [`crate::Kernel::answer`] takes.
+    /// The call; what `Kernel::answer` takes.
     pub request_id: RequestId,
     /// Its session.
     pub session: SessionId,
@@ -47,7 +47,7 @@ pub struct ApprovalQuestion {
 /// One of the calls that a model asked for in one answer, and that are put to a person together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalPlanStep {
-    /// The plan; what [`crate::Kernel::reply_plan`] takes.
+    /// The plan; what `Kernel::reply_plan` takes.
     pub plan: RequestId,
     /// From 1, among all calls of the answer.
     pub number: u32,
@@ -141,7 +141,7 @@ pub enum TurnStop {
 
 impl TurnStop {
     /// The word in the record of a message that could not be answered; none: it failed.
-    pub(crate) const fn why(self) -> Option<&'static str> {
+    pub const fn why(self) -> Option<&'static str> {
         match self {
             Self::Budget => Some("budget"),
             Self::Stopped => Some("stopped"),

@@ -161,7 +161,7 @@ pub fn find(search: &PathSearch) -> RealLocations {
 }
 
 /// Where roots lead now; what is not there is named as it would be.
-pub(crate) fn roots(all: impl IntoIterator<Item = PathBuf>) -> BTreeMap<PathBuf, PathBuf> {
+pub fn roots(all: impl IntoIterator<Item = PathBuf>) -> BTreeMap<PathBuf, PathBuf> {
     all.into_iter()
         .map(|root| {
             let at = follow(&root).root(&root);
@@ -171,7 +171,7 @@ pub(crate) fn roots(all: impl IntoIterator<Item = PathBuf>) -> BTreeMap<PathBuf,
 }
 
 /// Where one path leads.
-pub(crate) fn real(path: &Path) -> PathBuf {
+pub fn real(path: &Path) -> PathBuf {
     follow(path).at
 }
 

@@ -21,7 +21,7 @@ const LEAST: f64 = 0.5;
 const USUAL: [&str; 2] = ["recency", "trust"];
 
 /// Why the store cannot be ranked as its manifest says.
-pub(crate) fn fault(store: &Store) -> Option<String> {
+pub fn fault(store: &Store) -> Option<String> {
     let salience = store.salience.iter().flat_map(|salience| &salience.signals);
     let forgetting = store.forgetting.iter().flat_map(|forgetting| &forgetting.signals);
     let unknown = salience
@@ -34,7 +34,7 @@ pub(crate) fn fault(store: &Store) -> Option<String> {
 }
 
 /// The store is asked before a turn.
-pub(crate) fn speaks_up(store: &Store) -> bool {
+pub fn speaks_up(store: &Store) -> bool {
     match (store.kind, store.role) {
         // What passes by is looked up, and never comes by itself.
         (_, Some(StoreRole::Sensory)) => false,
@@ -47,7 +47,7 @@ pub(crate) fn speaks_up(store: &Store) -> bool {
 }
 
 /// The store takes up finished turns by itself.
-pub(crate) fn takes_up(store: &Store) -> bool {
+pub fn takes_up(store: &Store) -> bool {
     let acquisition = store
         .lifecycle
         .as_ref()
@@ -88,7 +88,7 @@ fn age(timestamp: Option<&str>, now: Timestamp) -> f64 {
 }
 
 /// Ranks what was found as the manifest says; `whose`: the conversation that asks. Scores stay within 0..1.
-pub(crate) fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Timestamp) {
+pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Timestamp) {
     let forgetting = store.forgetting.as_ref();
     let decays = forgetting.is_some_and(|forgetting| {
         matches!(
@@ -161,7 +161,7 @@ fn sureness(mark: &EntryProvenance) -> f64 {
 }
 
 /// How sure an entry is, within 0..1, where the store says that it is tracked.
-pub(crate) fn confidence(
+pub fn confidence(
     store: &Store,
     mark: &EntryProvenance,
     timestamp: Option<&str>,

@@ -14,7 +14,7 @@ const MINUTE_MS: i64 = 60_000;
 
 /// The window of one agent.
 #[derive(Debug)]
-pub(crate) struct CallRateWindow {
+pub struct CallRateWindow {
     bound: Option<CallRateBound>,
     calls: Mutex<VecDeque<Timestamp>>,
 }
@@ -27,7 +27,8 @@ struct CallRateBound {
 }
 
 impl CallRateWindow {
-    pub(crate) fn new(policies: &[Policy]) -> Self {
+    /// The rates of these policies; nothing is counted yet.
+    pub fn new(policies: &[Policy]) -> Self {
         let bounds = policies.iter().filter_map(|policy| {
             Some(CallRateBound {
                 calls_per_minute: policy.rate_limits.tool_calls_per_minute?,
@@ -45,17 +46,17 @@ impl CallRateWindow {
     }
 
     /// How far back the journal must be read; `None`: nothing is limited.
-    pub(crate) fn window_ms(&self) -> Option<i64> {
+    pub fn window_ms(&self) -> Option<i64> {
         self.bound.as_ref().map(|_| MINUTE_MS)
     }
 
     /// How many calls a minute holds; `None`: nothing is limited.
-    pub(crate) fn per_minute(&self) -> Option<u64> {
+    pub fn per_minute(&self) -> Option<u64> {
         self.bound.as_ref().map(|bound| bound.calls_per_minute)
     }
 
     /// The refusal of a call where all hosts together have used the minute up.
-    pub(crate) fn full(&self, tool: &str, wait_ms: u64) -> CallError {
+    pub fn full(&self, tool: &str, wait_ms: u64) -> CallError {
         let bound = self.bound.as_ref();
         CallError::Denied {
             tool: tool.chars().take(64).collect(),
@@ -71,7 +72,7 @@ impl CallRateWindow {
     }
 
     /// A call that was let pass before this process began.
-    pub(crate) fn restore_call(&self, at: Timestamp) {
+    pub fn restore_call(&self, at: Timestamp) {
         self.lock().push_back(at);
     }
 
@@ -79,7 +80,7 @@ impl CallRateWindow {
     ///
     /// # Errors
     /// -32011 with the wait, when the minute is full.
-    pub(crate) fn take_call(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
+    pub fn take_call(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         let mut calls = self.lock();
         self.room(&mut calls, tool, now)?;
         if self.bound.is_some() {
@@ -92,7 +93,7 @@ impl CallRateWindow {
     ///
     /// # Errors
     /// As [`CallRateWindow::take_call`].
-    pub(crate) fn has_room(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
+    pub fn has_room(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         self.room(&mut self.lock(), tool, now)
     }
 

@@ -65,7 +65,7 @@ impl Default for ModelOptions {
 }
 
 /// The wait before attempt `attempt + 1`, milliseconds; jittered by up to a quarter.
-pub(crate) fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32, random: u64) -> u64 {
+pub fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32, random: u64) -> u64 {
     let attempt = attempt.max(1);
     let base = match backoff {
         BackoffStrategy::Exponential => initial_ms.saturating_mul(1u64 << (attempt - 1).min(20)),
@@ -78,7 +78,7 @@ pub(crate) fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32
 
 /// What is left of the attempts and of the time for one provider in one inference.
 #[derive(Debug)]
-pub(crate) struct RetryPolicy {
+pub struct RetryPolicy {
     retry: ProviderRetry,
     time_ms: u64,
     /// No other provider follows in the chain.
@@ -89,7 +89,8 @@ pub(crate) struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    pub(crate) const fn new(retry: ProviderRetry, time_ms: u64, last: bool) -> Self {
+    /// Nothing is asked yet. `time_ms`: [`ModelOptions::retry_time_ms`]; `last`: no other provider follows.
+    pub const fn new(retry: ProviderRetry, time_ms: u64, last: bool) -> Self {
         Self {
             retry,
             time_ms,
@@ -104,7 +105,7 @@ impl RetryPolicy {
     ///
     /// A rate limit says that the provider will answer, only later: it counts as an attempt only where another provider could
     /// answer now, or where no time is given.
-    pub(crate) fn after(&mut self, error: &ProviderError, random: u64) -> Option<u64> {
+    pub fn after(&mut self, error: &ProviderError, random: u64) -> Option<u64> {
         if !error.kind.retryable() {
             return None;
         }
@@ -142,7 +143,7 @@ impl RetryPolicy {
     }
 
     /// What is added to the reason of a provider that is given up.
-    pub(crate) fn tried(&self) -> String {
+    pub fn tried(&self) -> String {
         if self.asked < 2 {
             return String::new();
         }

@@ -48,7 +48,7 @@ pub fn admit(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
 }
 
 /// Whether a role triggers tools and skills at all: a viewer sees answers and nothing else, whatever a tool's effects.
-pub(crate) const fn triggers(role: Role) -> bool {
+pub const fn triggers(role: Role) -> bool {
     match role {
         Role::Admin | Role::User => true,
         Role::Viewer => false,
@@ -56,7 +56,7 @@ pub(crate) const fn triggers(role: Role) -> bool {
 }
 
 /// The role's word on a call.
-pub(crate) fn verdict(role: Role) -> Verdict {
+pub fn verdict(role: Role) -> Verdict {
     if triggers(role) {
         Verdict::allow()
     } else {

@@ -142,7 +142,7 @@ impl From<CallPreview> for Vec<PreviewLine> {
 
 impl CallPreview {
     /// The same with lines replaced; `None`: `replace` changes none.
-    pub(crate) fn replaced(&self, replace: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    pub fn replaced(&self, replace: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let mut changed = false;
         let lines: Vec<PreviewLine> = self
             .lines

@@ -9,18 +9,18 @@ use crate::canonical::digest;
 use crate::ports::{ModelMessage, TaintedFiles};
 
 /// Origins whose text is not the user's own.
-pub(crate) fn is_foreign(origin: &str) -> bool {
+pub fn is_foreign(origin: &str) -> bool {
     matches!(kind(origin), "web" | "peer" | "tool" | "file" | "memory")
 }
 
 /// The first word of an origin: what a rule's `taint` names.
-pub(crate) fn kind(origin: &str) -> &str {
+pub fn kind(origin: &str) -> &str {
     origin.split(' ').next().unwrap_or_default()
 }
 
 /// What the runtime knows of a tool: which kind of text it brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ToolTextOrigin {
+pub enum ToolTextOrigin {
     /// Text of the network.
     Web,
     /// Text of files.
@@ -37,7 +37,7 @@ pub(crate) enum ToolTextOrigin {
 
 impl ToolTextOrigin {
     /// The one that may do less.
-    pub(crate) fn worse(self, other: Self) -> Self {
+    pub fn worse(self, other: Self) -> Self {
         let rank = |brings: Self| match brings {
             Self::Nothing => 0,
             Self::Memory => 1,
@@ -58,7 +58,7 @@ const MAX_SENDER_CHARS: usize = 60;
 const SHORT_HASH_CHARS: usize = 12;
 
 /// The origin of a call's result.
-pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTextOrigin) -> Option<String> {
+pub fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTextOrigin) -> Option<String> {
     let text = |names: &[&str]| {
         names
             .iter()
@@ -78,7 +78,7 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTe
 
 /// The origin of somebody's words, by the name that the channel knows them by. A name holds nothing that could look like another
 /// sender, another channel or the file of [`bare`]; two names never give the same origin.
-pub(crate) fn of_sender(sender: &str, channel: &str) -> String {
+pub fn of_sender(sender: &str, channel: &str) -> String {
     let plain = |c: char| {
         c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | ':' | '#' | '!' | '/' | '=')
     };
@@ -101,7 +101,7 @@ pub(crate) fn of_peer(identity: &str) -> String {
 }
 
 /// The origin of a file that somebody sent. What is in it need not be the sender's own words, so it is not that person's own.
-pub(crate) fn of_attachment(sender: &str, channel: &str) -> String {
+pub fn of_attachment(sender: &str, channel: &str) -> String {
     format!("{} as a file", of_sender(sender, channel))
 }
 
@@ -125,7 +125,7 @@ pub fn bare(origin: &str) -> &str {
 }
 
 /// The origins of text that was read from marked files, each with its file.
-pub(crate) fn through(read: &TaintedFiles) -> BTreeSet<String> {
+pub fn through(read: &TaintedFiles) -> BTreeSet<String> {
     let each = read.iter().flat_map(|(file, origins)| {
         origins.iter().map(move |origin| {
             let mut origin = format!("{} (in {file})", bare(origin));
@@ -137,7 +137,7 @@ pub(crate) fn through(read: &TaintedFiles) -> BTreeSet<String> {
 }
 
 /// How low the trust in text of this origin is: the lowest first.
-pub(crate) fn rank(origin: &str) -> u8 {
+pub fn rank(origin: &str) -> u8 {
     match kind(origin) {
         "web" => 0,
         "peer" => 1,
@@ -154,10 +154,7 @@ fn plain(origin: &str) -> String {
 
 /// The origins of what a conversation holds, whoever asks: whoever runs a turn takes out the words that are the requester's own.
 /// `brings` says what each tool's results are.
-pub(crate) fn of_messages(
-    messages: &[ModelMessage],
-    brings: impl Fn(&str) -> ToolTextOrigin,
-) -> BTreeSet<String> {
+pub fn of_messages(messages: &[ModelMessage], brings: impl Fn(&str) -> ToolTextOrigin) -> BTreeSet<String> {
     let mut asked: BTreeMap<&str, (&str, &Map<String, Value>)> = BTreeMap::new();
     let mut found = BTreeSet::new();
     for message in messages {
@@ -186,7 +183,7 @@ pub(crate) fn of_messages(
     found
 }
 
-/// The origins of the entries in a text that [`crate::recall::lines`] wrote, whomever they were shown to: what stands in an entry can't
+/// The origins of the entries in a text that `recall::lines` of the kernel wrote, whomever they were shown to: what stands in an entry can't
 /// look like a mark.
 fn of_entries(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();

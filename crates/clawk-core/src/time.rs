@@ -183,7 +183,7 @@ impl SteadyClock {
 ///
 /// # Errors
 /// It panicked.
-pub(crate) async fn apart<T: Send + 'static>(
+pub async fn apart<T: Send + 'static>(
     clock: &dyn Clock,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {

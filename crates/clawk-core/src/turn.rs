@@ -41,10 +41,10 @@ pub enum Event {
 }
 
 /// How the text begins that stands for arguments which screening withheld.
-pub(crate) const WITHHELD: &str = "[withheld:";
+pub const WITHHELD: &str = "[withheld:";
 
 /// What the model reads of a call that has no arguments to run with: why, and what would mend it.
-pub(crate) fn not_run(raw: &str) -> String {
+pub fn not_run(raw: &str) -> String {
     match raw.strip_prefix(WITHHELD) {
         Some(why) => format!(
             "not run: the policy's secret_scanning blocks secrets in arguments, and this call's arguments were withheld: {}. \
@@ -121,7 +121,7 @@ impl Turn {
     }
 
     /// The same with pictures beside the text, and a frame before it.
-    pub(crate) fn start_with(history: Vec<ModelMessage>, said: TurnInput, author: TextAuthor) -> Self {
+    pub fn start_with(history: Vec<ModelMessage>, said: TurnInput, author: TextAuthor) -> Self {
         let TurnInput { text, images, frame } = said;
         let mut messages = history;
         messages.push(ModelMessage::User {

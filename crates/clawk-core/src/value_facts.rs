@@ -13,30 +13,33 @@ use crate::text_origin::{ToolTextOrigin, bare};
 
 /// What is known of a tool whose results values are looked up in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ToolFacts {
+pub struct ToolFacts {
     /// The annotations that count (R13).
-    pub(crate) annotations: Map<String, Value>,
+    pub annotations: Map<String, Value>,
     /// It may read files, whatever its arguments are called.
-    pub(crate) reads_files: bool,
+    pub reads_files: bool,
 }
 
 /// What stands around the messages of a turn.
 #[derive(Debug)]
-pub(crate) struct ValueContext<'a> {
+pub struct ValueContext<'a> {
     /// Origins of the context's text.
-    pub(crate) taint: &'a BTreeSet<String>,
-    pub(crate) requester: Option<&'a TextAuthor>,
-    pub(crate) brings: &'a BTreeMap<&'a str, ToolTextOrigin>,
-    pub(crate) tools: &'a BTreeMap<&'a str, ToolFacts>,
+    pub taint: &'a BTreeSet<String>,
+    /// Who asks.
+    pub requester: Option<&'a TextAuthor>,
+    /// What each tool's results are.
+    pub brings: &'a BTreeMap<&'a str, ToolTextOrigin>,
+    /// What is known of each tool.
+    pub tools: &'a BTreeMap<&'a str, ToolFacts>,
     /// Stores that are asked before each turn.
-    pub(crate) stores: Vec<&'a str>,
+    pub stores: Vec<&'a str>,
     /// Tools whose results have left the conversation: it may still rest on them.
-    pub(crate) gone: Vec<(&'a str, ToolFacts)>,
+    pub gone: Vec<(&'a str, ToolFacts)>,
 }
 
 /// The texts of a conversation in which values of arguments are looked up. Where a call has read a marked file, no tool's result is its
 /// own for certain.
-pub(crate) fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> ValueSources {
+pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> ValueSources {
     let read_marked = context.taint.iter().any(|origin| bare(origin) != origin);
     let is_own = |author: &TextAuthor| {
         let mut origins = author.origins().into_iter();

@@ -21,7 +21,7 @@ const SLOW_MS: u64 = 1_000;
 
 /// The way to all watchers of a session; without a session, notices go nowhere.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NoticeSender {
+pub struct NoticeSender {
     watchers: Option<Arc<Mutex<Vec<Weak<NoticeQueue>>>>>,
     /// No pieces of text go this way.
     whole: bool,
@@ -57,7 +57,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl NoticeSender {
     /// A session's, with no watcher yet.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             watchers: Some(Arc::default()),
             whole: false,
@@ -65,7 +65,7 @@ impl NoticeSender {
     }
 
     /// The same without pieces of text: whoever watches gets whole texts alone.
-    pub(crate) fn whole(&self) -> Self {
+    pub fn whole(&self) -> Self {
         Self {
             watchers: self.watchers.clone(),
             whole: true,
@@ -73,7 +73,7 @@ impl NoticeSender {
     }
 
     /// A new watcher; it is told what happens from now on, until `over`.
-    pub(crate) fn watch(&self, over: CancellationToken) -> Watcher {
+    pub fn watch(&self, over: CancellationToken) -> Watcher {
         let queue = Arc::new(NoticeQueue::default());
         if let Some(watchers) = &self.watchers {
             let mut watchers = lock(watchers);
@@ -89,13 +89,13 @@ impl NoticeSender {
     }
 
     /// Somebody watches.
-    pub(crate) fn attached(&self) -> bool {
+    pub fn attached(&self) -> bool {
         let watchers = self.watchers.as_ref().map(|watchers| lock(watchers));
         watchers.is_some_and(|known| known.iter().any(|watcher| watcher.strong_count() > 0))
     }
 
     /// Tells everybody. Those who do not read hold this up for one bounded time together.
-    pub(crate) async fn send(&self, notice: SessionNotice) {
+    pub async fn send(&self, notice: SessionNotice) {
         let mut full = self.queues();
         full.retain(|queue| !queue.put(&notice));
         if full.is_empty() {
@@ -112,7 +112,7 @@ impl NoticeSender {
     }
 
     /// A piece of text; missed by those who are behind: [`SessionNotice::Said`] has it all.
-    pub(crate) fn delta(&self, text: &str) {
+    pub fn delta(&self, text: &str) {
         if self.whole {
             return;
         }

@@ -388,7 +388,7 @@ pub fn digest_of(bytes: &[u8]) -> Digest {
 }
 
 /// The value of a fact whose subject is a record's own words for what had changed: in a replay nobody can look again.
-pub(crate) const RECORDED: &str = "\0recorded";
+pub const RECORDED: &str = "\0recorded";
 
 /// The first thing that differs between two looks, for people; `None`: they agree.
 #[must_use]
@@ -438,19 +438,19 @@ mod tests;
 
 /// What an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ExactGrant {
+pub struct ExactGrant {
     /// In a fixed order: tool, arguments, sandbox, working directory, files, what the executor stands on.
-    pub(crate) facts: Vec<GrantPrecondition>,
+    pub facts: Vec<GrantPrecondition>,
     /// The files that the arguments name, for the runner's own check beneath its open.
-    pub(crate) marks: Vec<FileMark>,
+    pub marks: Vec<FileMark>,
     /// What a standing grant is bound to beside the call; `None`: an earlier version put the question.
     #[serde(default)]
-    pub(crate) basis: Option<Digest>,
+    pub basis: Option<Digest>,
 }
 
 impl ExactGrant {
     /// What is not as it was; `None`: everything is.
-    pub(crate) fn changed(&self, now: &Self) -> Option<String> {
+    pub fn changed(&self, now: &Self) -> Option<String> {
         difference(&self.facts, &now.facts)
     }
 }

@@ -640,7 +640,11 @@ impl<'a> InferenceAttempt<'a> {
         };
         let mut drafts = found;
         drafts.push(draft);
-        drafts.extend(budget_events::warned(&self.models.scribe, &self.place.thread, &settled.warnings));
+        drafts.extend(budget_events::warned(
+            &self.models.scribe,
+            &self.place.thread,
+            &settled.warnings,
+        ));
         let terms = BatchConditions {
             settles: self.aside,
             ..BatchConditions::default()

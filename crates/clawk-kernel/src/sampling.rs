@@ -19,8 +19,8 @@ use crate::door::EntryPoint;
 use crate::event::Thread;
 use crate::infer::{InferenceContext, NoAnswer, infer};
 use crate::ports::{
-    InferRequest, ModelMessage, RunError, RunOutcome, SampleAnswer, SampleRequest, SampleRole, SamplingHandler,
-    StopReason,
+    InferRequest, ModelMessage, RunError, RunOutcome, SampleAnswer, SampleRequest, SampleRole,
+    SamplingHandler, StopReason,
 };
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::session::{SessionHandle, SessionOpening, SessionServices};

@@ -9,10 +9,10 @@ use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::event::{ContextTainted, Draft, JournalWriter, Thread, kind as event};
 use crate::ports::{Executor, TaintedFiles};
 
-pub use crate::text_origin::{bare, lasts, words};
 pub(crate) use crate::text_origin::{
     ToolTextOrigin, is_foreign, of_attachment, of_call, of_messages, of_sender, rank, through,
 };
+pub use crate::text_origin::{bare, lasts, words};
 
 /// By what runs a tool and how far its sandbox lets it reach (R50). A label or an annotation only makes it worse.
 pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {

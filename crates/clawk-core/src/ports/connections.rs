@@ -87,7 +87,7 @@ impl ConnectionCollector {
     }
 
     /// Everything told so far.
-    pub(crate) fn take(&self) -> ReachedConnections {
+    pub fn take(&self) -> ReachedConnections {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

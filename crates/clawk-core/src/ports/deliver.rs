@@ -141,7 +141,7 @@ pub enum Delivery {
 /// The kernel owns everything around an attempt: it makes the attempt durable before it begins and its end after, keeps the order
 /// within a conversation, waits (honouring `after_ms`), gives up after so many attempts, and asks again after a crash. An
 /// implementation does one attempt and tells the truth about it; it holds no queue and retries nothing. Each attempt may take
-/// [`crate::outbox::ATTEMPT_MS`]; past that it is dropped and counts as [`Delivery::Unknown`].
+/// `outbox::ATTEMPT_MS` of the kernel; past that it is dropped and counts as [`Delivery::Unknown`].
 pub trait ChannelDelivery: Send + Sync + fmt::Debug {
     /// Sends one answer. `cancel` fires when the agent stops or an operator stops it; what was handed over by then is
     /// [`Delivery::Unknown`], what was not is [`Delivery::Retry`].

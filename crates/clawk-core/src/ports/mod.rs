@@ -3,7 +3,6 @@
 mod connections;
 mod context;
 mod deliver;
-mod elsewhere;
 mod frame;
 mod inbox;
 mod journal;
@@ -19,14 +18,9 @@ mod tool;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use crate::call::ToolRunner;
-pub use clawk_swarm::coord::RetryReason;
 pub use connections::{CallConnection, ConnectionCollector, ReachedConnections};
 pub use context::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 pub use deliver::{ChannelDelivery, Delivery, OutboxChange, OutboxRow, OutgoingAnswer, OwedAnswer};
-pub use elsewhere::{
-    MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver, ReportedTryState, TokenKey,
-};
 pub use frame::SocketFrame;
 pub use inbox::{ConversationKey, EarlierArrival, InboxArrival, InboxChange};
 pub use journal::{

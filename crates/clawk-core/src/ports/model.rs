@@ -24,7 +24,7 @@ pub enum ModelMessage {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Image>,
         /// What is told of the message before its words: when, where and by whom it was said, and what it repeats. An adapter sends
-        /// both as [`crate::join_frame`] joins them. Empty: nothing is told.
+        /// both as [`crate::message_frame::join_frame`] joins them. Empty: nothing is told.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         frame: String,
         /// Whose words they are. The kernel's knowledge, and no part of what a model is sent.

@@ -47,7 +47,7 @@ impl ProvenanceCollector {
     }
 
     /// Takes everything told so far.
-    pub(crate) fn take(&self) -> TaintedFiles {
+    pub fn take(&self) -> TaintedFiles {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

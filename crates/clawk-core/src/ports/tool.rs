@@ -45,7 +45,8 @@ pub enum Executor {
 }
 
 impl Executor {
-    pub(crate) fn is_unrecorded(&self) -> bool {
+    /// The record does not say.
+    pub fn is_unrecorded(&self) -> bool {
         *self == Self::Unrecorded
     }
 }

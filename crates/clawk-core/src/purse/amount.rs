@@ -105,7 +105,7 @@ impl BudgetAmount {
     }
 
     /// The larger of both, unit by unit.
-    pub(crate) fn most(self, other: Self) -> Self {
+    pub fn most(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.max(other.tokens),
             cost_microusd: self.cost_microusd.max(other.cost_microusd),
@@ -116,7 +116,7 @@ impl BudgetAmount {
     }
 
     /// The smaller of both, unit by unit.
-    pub(crate) fn least(self, other: Self) -> Self {
+    pub fn least(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.min(other.tokens),
             cost_microusd: self.cost_microusd.min(other.cost_microusd),
@@ -126,7 +126,8 @@ impl BudgetAmount {
         }
     }
 
-    pub(crate) const fn minus(self, other: Self) -> Self {
+    /// Each unit less that of `other`, at least 0.
+    pub const fn minus(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(other.tokens),
             cost_microusd: self.cost_microusd.saturating_sub(other.cost_microusd),

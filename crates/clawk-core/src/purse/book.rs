@@ -87,12 +87,17 @@ impl BudgetMeter {
 
 /// A limit passed its mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BudgetWarning {
-    pub(crate) scope: String,
-    pub(crate) limit: String,
-    pub(crate) bound: u64,
-    pub(crate) spent: u64,
-    pub(crate) resets_at: Option<String>,
+pub struct BudgetWarning {
+    /// Whose limit it is.
+    pub scope: String,
+    /// The limit's name.
+    pub limit: String,
+    /// How much it allows.
+    pub bound: u64,
+    /// How much is spent.
+    pub spent: u64,
+    /// When it begins anew, RFC 3339; none: never.
+    pub resets_at: Option<String>,
 }
 
 impl fmt::Display for BudgetWarning {
@@ -114,12 +119,13 @@ impl fmt::Display for BudgetWarning {
 
 /// What a settlement brings about.
 #[derive(Debug, Default)]
-pub(crate) struct BudgetSettlement {
+pub struct BudgetSettlement {
     /// To be kept in the same commit as the event that says so.
-    pub(crate) spent: Vec<SpentAmount>,
+    pub spent: Vec<SpentAmount>,
     /// Those of purses that keep calls, time and bytes, too: the event tells of them.
-    pub(crate) told: Vec<SpentAmount>,
-    pub(crate) warnings: Vec<BudgetWarning>,
+    pub told: Vec<SpentAmount>,
+    /// Limits that passed their mark by this.
+    pub warnings: Vec<BudgetWarning>,
 }
 
 /// Why there is no room: the unit, and how much of it was wanted.
@@ -470,23 +476,24 @@ impl BudgetLedger {
 
 /// Something set aside in every purse of a path. Dropped unsettled, it is given back.
 #[derive(Debug)]
-pub(crate) struct BudgetReservation {
+pub struct BudgetReservation {
     book: Arc<BudgetLedger>,
     path: Arc<[BudgetAccountId]>,
-    pub(crate) amount: BudgetAmount,
+    /// How much.
+    pub amount: BudgetAmount,
     open: bool,
 }
 
 impl BudgetReservation {
     /// The purses on its path that are kept over restarts.
-    pub(crate) fn kept(&self) -> Vec<Arc<str>> {
+    pub fn kept(&self) -> Vec<Arc<str>> {
         let inner = self.book.lock();
         let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
         accounts.filter_map(|account| account.kept.clone()).collect()
     }
 
     /// What must hold over all hosts for it, under this id; nothing where no purse on its path that is kept has a limit.
-    pub(crate) fn terms(&self, id: uuid::Uuid) -> BatchConditions {
+    pub fn terms(&self, id: uuid::Uuid) -> BatchConditions {
         let inner = self.book.lock();
         let mut terms = BatchConditions::default();
         let mut purses = Vec::new();
@@ -516,7 +523,7 @@ impl BudgetReservation {
     }
 
     /// The refusal by a limit that other hosts have used up.
-    pub(crate) fn used_up(&self, room: &BudgetDemand, used: u64) -> CallError {
+    pub fn used_up(&self, room: &BudgetDemand, used: u64) -> CallError {
         let inner = self.book.lock();
         let accounts = self.path.iter().filter_map(|id| inner.accounts.get(id));
         let mut of = accounts.filter(|account| account.kept.as_ref() == Some(&room.purse));
@@ -544,7 +551,7 @@ impl BudgetReservation {
     }
 
     /// Replaces what was set aside by what was spent.
-    pub(crate) fn settle(mut self, spent: BudgetAmount, now: Timestamp) -> BudgetSettlement {
+    pub fn settle(mut self, spent: BudgetAmount, now: Timestamp) -> BudgetSettlement {
         self.open = false;
         let mut inner = self.book.lock();
         inner.give_back(&self.path, self.amount);

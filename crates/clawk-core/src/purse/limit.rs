@@ -82,7 +82,7 @@ pub struct BudgetAllowance {
 
 impl BudgetAllowance {
     /// Its bounds.
-    pub(crate) fn bounds(&self) -> impl Iterator<Item = (BudgetUnit, u64)> {
+    pub fn bounds(&self) -> impl Iterator<Item = (BudgetUnit, u64)> {
         let given = [
             (BudgetUnit::Tokens, self.tokens),
             (BudgetUnit::CostMicrousd, self.cost_microusd),
@@ -152,14 +152,16 @@ pub const fn hour_start(hour: i64) -> Timestamp {
 /// One bound, as it is enforced.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
-    pub(crate) unit: BudgetUnit,
-    pub(crate) window: Window,
+    /// What is counted.
+    pub unit: BudgetUnit,
+    /// For how long.
+    pub window: Window,
     /// `u64::MAX`: counted, and not bounded.
-    pub(crate) bound: u64,
+    pub bound: u64,
     /// Who set it: `provider model`, `policy house`; empty: the purse itself.
-    pub(crate) scope: String,
+    pub scope: String,
     /// As its author calls it: `tokens_per_day`, `budgets.day.tokens`.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// The limits of an allowance.

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use clawk_manifest::model::{Manifest, Policy, SwarmLimits};
 
 pub use amount::{BudgetAmount, BudgetUnit};
-pub(crate) use book::{BudgetReservation, BudgetWarning};
+pub use book::{BudgetReservation, BudgetWarning};
 pub use limit::{BudgetAllowance, BudgetSettings, NamedBudget, UnpricedRule, Window, hour_of, hour_start};
-pub(crate) use model::{AttemptReservation, NoRoom};
+pub use model::{AttemptReservation, NoRoom};
 pub use price::{PriceTable, TokenPrice, UnknownPriceRule, UnknownWord};
 pub use report::{BudgetAccountState, BudgetReport, LimitState, ModelPrice};
 
@@ -29,13 +29,13 @@ use limit::Limit;
 use model::ModelBudget;
 
 use crate::error::CallError;
-use crate::retry_policy::ModelOptions;
 use crate::ports::SpentAmount;
+use crate::retry_policy::ModelOptions;
 use crate::time::Timestamp;
 
 /// One account of the tree. Clones are cheap and share it; it is closed when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct BudgetAccount(Arc<BudgetAccountInner>);
+pub struct BudgetAccount(Arc<BudgetAccountInner>);
 
 #[derive(Debug)]
 struct BudgetAccountInner {
@@ -68,23 +68,23 @@ impl BudgetAccount {
     }
 
     /// What it has spent since it was opened.
-    pub(crate) fn spent(&self) -> BudgetAmount {
+    pub fn spent(&self) -> BudgetAmount {
         self.0.book.total(self.0.id)
     }
 
     /// Takes this amount off the count, here and in the purses above: it was assumed to be spent, and was not. Of purses that outlive a
     /// restart (the agent's days and months), [`BudgetTree::take_back`] takes it.
-    pub(crate) fn give_back(&self, amount: BudgetAmount) {
+    pub fn give_back(&self, amount: BudgetAmount) {
         self.0.book.unspend(&self.0.path, amount);
     }
 
     /// The purse that this one is a slice of.
-    pub(crate) fn above(&self) -> Option<&Self> {
+    pub fn above(&self) -> Option<&Self> {
         self.0.parent.as_ref()
     }
 
     /// Counts what was spent from it before it was opened; the purses above know it already.
-    pub(crate) fn recall(&self, amount: BudgetAmount) {
+    pub fn recall(&self, amount: BudgetAmount) {
         self.0.book.recall(self.0.id, amount);
     }
 }
@@ -98,15 +98,18 @@ struct NamedBudgetAccounts {
 
 /// What was set aside for a task that others work on; none: not limited.
 #[derive(Debug)]
-pub(crate) struct BudgetShare {
-    pub(crate) reservation: BudgetReservation,
-    pub(crate) tokens: Option<u64>,
-    pub(crate) cost_microusd: Option<u64>,
+pub struct BudgetShare {
+    /// What is set aside.
+    pub reservation: BudgetReservation,
+    /// Tokens at most.
+    pub tokens: Option<u64>,
+    /// Millionths of a dollar at most.
+    pub cost_microusd: Option<u64>,
 }
 
 /// All purses of an agent.
 #[derive(Debug)]
-pub(crate) struct BudgetTree {
+pub struct BudgetTree {
     book: Arc<BudgetLedger>,
     root: BudgetAccount,
     models: BTreeMap<String, ModelBudget>,
@@ -123,31 +126,37 @@ pub(crate) struct BudgetTree {
 
 /// What a tool is to its purse.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CallBudgetRequest<'a> {
-    pub(crate) tool: &'a str,
+pub struct CallBudgetRequest<'a> {
+    /// The tool's name.
+    pub tool: &'a str,
     /// The skill of a composite tool, and what it is said to take.
-    pub(crate) skill: Option<&'a str>,
-    pub(crate) tokens: u64,
-    pub(crate) timeout_ms: u64,
-    pub(crate) bytes_out: u64,
+    pub skill: Option<&'a str>,
+    /// Tokens that an inner turn is said to take.
+    pub tokens: u64,
+    /// How long it may take, milliseconds.
+    pub timeout_ms: u64,
+    /// Bytes that leave this host.
+    pub bytes_out: u64,
     /// The provider whose day must not be used up.
-    pub(crate) provider: &'a str,
+    pub provider: &'a str,
 }
 
 /// A call's place in the purse.
 #[derive(Debug)]
-pub(crate) struct CallBudget {
-    pub(crate) reservation: BudgetReservation,
+pub struct CallBudget {
+    /// What is set aside.
+    pub reservation: BudgetReservation,
     /// What an inner turn draws from.
-    pub(crate) purse: BudgetAccount,
+    pub purse: BudgetAccount,
     /// How long it may take, milliseconds.
-    pub(crate) timeout_ms: u64,
-    pub(crate) composite: bool,
+    pub timeout_ms: u64,
+    /// It has an inner turn.
+    pub composite: bool,
 }
 
 impl CallBudget {
     /// What a call took that ran so long. An inner turn's own work has been counted where it was done.
-    pub(crate) fn took(&self, duration_ms: u64) -> BudgetAmount {
+    pub fn took(&self, duration_ms: u64) -> BudgetAmount {
         BudgetAmount {
             calls: 1,
             busy_ms: if self.composite { 0 } else { duration_ms },
@@ -159,7 +168,7 @@ impl CallBudget {
 
 impl BudgetTree {
     /// `local`: what is local about asking a model, and what models cost.
-    pub(crate) fn new(
+    pub fn new(
         manifest: &Manifest,
         budgets: &BudgetSettings,
         (prices, local): (&PriceTable, &BTreeMap<String, ModelOptions>),
@@ -232,7 +241,7 @@ impl BudgetTree {
     }
 
     /// What is wrong with the budgets of `clawk.toml`: names that the manifest does not know.
-    pub(crate) fn faults(manifest: &Manifest, budgets: &BudgetSettings) -> Vec<String> {
+    pub fn faults(manifest: &Manifest, budgets: &BudgetSettings) -> Vec<String> {
         let tools = budgets.tools.keys().filter(|name| manifest.tool(name).is_none());
         let skills = budgets
             .skills
@@ -251,26 +260,28 @@ impl BudgetTree {
     }
 
     /// The agent's own purse.
-    pub(crate) const fn root(&self) -> &BudgetAccount {
+    pub const fn root(&self) -> &BudgetAccount {
         &self.root
     }
 
+    /// The ledger behind all accounts.
     pub(crate) const fn book(&self) -> &Arc<BudgetLedger> {
         &self.book
     }
 
-    pub(crate) const fn budgets(&self) -> &BudgetSettings {
+    /// The settings.
+    pub const fn budgets(&self) -> &BudgetSettings {
         &self.budgets
     }
 
     /// A session's purse; a delegated task's is a slice of its asker's.
-    pub(crate) fn session(&self, parent: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
+    pub fn session(&self, parent: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
         let limits = limit::of(&self.budgets.session, Window::Whole, "budgets.session");
         parent.child(format!("session {id}"), limits, &[], now)
     }
 
     /// The purse of a swarm's run: everybody who works on it pays from it.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         parent: &BudgetAccount,
         id: &str,
@@ -293,7 +304,7 @@ impl BudgetTree {
     }
 
     /// The purse of a task of a run: at most what who asked for it gives it.
-    pub(crate) fn task(
+    pub fn task(
         &self,
         parent: &BudgetAccount,
         id: &str,
@@ -311,7 +322,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// -32021: nothing is left.
-    pub(crate) fn afar(
+    pub fn afar(
         &self,
         purse: &BudgetAccount,
         wanted: (Option<u64>, Option<u64>, u64),
@@ -325,12 +336,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// -32021: nothing is left.
-    pub(crate) fn lent(
-        &self,
-        purse: &BudgetAccount,
-        parts: u64,
-        now: Timestamp,
-    ) -> Result<BudgetShare, CallError> {
+    pub fn lent(&self, purse: &BudgetAccount, parts: u64, now: Timestamp) -> Result<BudgetShare, CallError> {
         let path = purse.0.path.iter().filter(|id| **id != self.root.0.id).copied();
         self.share(path.collect(), (None, None, parts), now)
     }
@@ -368,7 +374,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// None that a caller can meet: nothing always fits.
-    pub(crate) fn nothing_aside(
+    pub fn nothing_aside(
         &self,
         purse: &BudgetAccount,
         now: Timestamp,
@@ -378,12 +384,12 @@ impl BudgetTree {
     }
 
     /// Takes this off the agent's days and months: it was assumed to be spent, and was not. The journal has done so, too.
-    pub(crate) fn take_back(&self, unspent: &[SpentAmount], now: Timestamp) {
+    pub fn take_back(&self, unspent: &[SpentAmount], now: Timestamp) {
         self.book.unspend_kept(unspent, now);
     }
 
     /// What a model costs, millionths of a dollar for so many tokens in and out; none: not known.
-    pub(crate) fn price_of(&self, provider: &str, input: u64, output: u64) -> Option<u64> {
+    pub fn price_of(&self, provider: &str, input: u64, output: u64) -> Option<u64> {
         self.models
             .get(provider)?
             .price()
@@ -391,13 +397,13 @@ impl BudgetTree {
     }
 
     /// A turn's purse.
-    pub(crate) fn turn(&self, session: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
+    pub fn turn(&self, session: &BudgetAccount, id: &str, now: Timestamp) -> BudgetAccount {
         let limits = limit::of(&self.budgets.turn, Window::Whole, "budgets.turn");
         session.child(format!("turn {id}"), limits, &[], now)
     }
 
     /// The purse of a turn from the invocation of a skill on.
-    pub(crate) fn skill(&self, turn: &BudgetAccount, name: &str, now: Timestamp) -> BudgetAccount {
+    pub fn skill(&self, turn: &BudgetAccount, name: &str, now: Timestamp) -> BudgetAccount {
         let Some(own) = self.skills.get(name) else {
             return turn.clone();
         };
@@ -410,7 +416,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// -32021.
-    pub(crate) fn call(
+    pub fn call(
         &self,
         purse: &BudgetAccount,
         wanted: CallBudgetRequest<'_>,
@@ -473,25 +479,26 @@ impl BudgetTree {
     }
 
     /// Counts what all hosts have spent.
-    pub(crate) fn catch_up(&self, kept: &[SpentAmount], now: Timestamp) {
+    pub fn catch_up(&self, kept: &[SpentAmount], now: Timestamp) {
         self.book.catch_up(kept, now);
     }
 
     /// Counts what earlier runs have kept.
-    pub(crate) fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
+    pub fn restore(&self, kept: &[SpentAmount], now: Timestamp) {
         self.book.restore(kept, now);
     }
 
     /// Tokens and millionths of a dollar that the agent has spent in this UTC day.
-    pub(crate) fn today(&self, now: Timestamp) -> (u64, u64) {
+    pub fn today(&self, now: Timestamp) -> (u64, u64) {
         let spent = |unit| self.book.spent(self.root.0.id, unit, Window::Day, now);
         (spent(BudgetUnit::Tokens), spent(BudgetUnit::CostMicrousd))
     }
 }
 
-/// The names of a swarm's limits, as refusals have them.
-pub(crate) const SWARM_TOKENS: &str = "resource_limits.max_total_tokens";
-pub(crate) const SWARM_COST: &str = "resource_limits.max_total_cost_microusd";
+/// The name of a swarm's limit of tokens, as refusals have it.
+pub const SWARM_TOKENS: &str = "resource_limits.max_total_tokens";
+/// The name of a swarm's limit of money, as refusals have it.
+pub const SWARM_COST: &str = "resource_limits.max_total_cost_microusd";
 const TASK_TOKENS: &str = "budget.tokens";
 const TASK_COST: &str = "budget.cost_microusd";
 

@@ -13,8 +13,8 @@ use super::price::{PriceQuote, PriceTable, TokenPrice};
 use super::report::ModelPrice;
 use super::{BudgetAccount, BudgetTree};
 use crate::error::CallError;
-use crate::retry_policy::ModelOptions;
 use crate::ports::{TokenReport, Usage};
+use crate::retry_policy::ModelOptions;
 use crate::time::Timestamp;
 
 /// Output tokens asked for where the model's maximum is not known, and no purse's share is cut below that.
@@ -178,7 +178,7 @@ impl ModelBudget {
 
 /// Why an attempt may not start.
 #[derive(Debug)]
-pub(crate) enum NoRoom {
+pub enum NoRoom {
     /// A limit: final (-32021).
     Quota(CallError),
     /// Money is limited and the price is not known: this provider is not asked, another may be.
@@ -192,16 +192,20 @@ pub(crate) enum NoRoom {
 
 /// What is set aside for one attempt at a model.
 #[derive(Debug)]
-pub(crate) struct AttemptReservation {
-    pub(crate) reservation: BudgetReservation,
-    pub(crate) input_tokens: u64,
-    pub(crate) max_output_tokens: u64,
-    pub(crate) price: Option<TokenPrice>,
+pub struct AttemptReservation {
+    /// What is set aside.
+    pub reservation: BudgetReservation,
+    /// Tokens of the request, as estimated.
+    pub input_tokens: u64,
+    /// The largest answer that still fits, tokens.
+    pub max_output_tokens: u64,
+    /// The price of its tokens; none: not known.
+    pub price: Option<TokenPrice>,
 }
 
 impl AttemptReservation {
     /// Tokens as set aside.
-    pub(crate) const fn estimate(&self) -> Usage {
+    pub const fn estimate(&self) -> Usage {
         Usage {
             input_tokens: self.input_tokens,
             output_tokens: self.max_output_tokens,
@@ -215,7 +219,7 @@ impl AttemptReservation {
 
     /// What counts of the usage that a provider told. A count that can't be recorded is what was set aside. One that the server sent in a
     /// form that nobody reads is the estimate of what was sent and received, and of the prompt no less than was set aside for it.
-    pub(crate) fn settled(&self, usage: Usage) -> Usage {
+    pub fn settled(&self, usage: Usage) -> Usage {
         let aside = self.estimate();
         let count = |told: u64, aside: u64| match told {
             told if told > Usage::TOKENS_MAX => aside,
@@ -249,12 +253,12 @@ impl AttemptReservation {
     }
 
     /// What this usage cost; `None`: the price is not known.
-    pub(crate) fn cost(&self, usage: &Usage) -> Option<u64> {
+    pub fn cost(&self, usage: &Usage) -> Option<u64> {
         self.price.map(|price| price.of(usage))
     }
 
     /// What the attempt took.
-    pub(crate) fn took(&self, usage: &Usage, duration_ms: u64) -> BudgetAmount {
+    pub fn took(&self, usage: &Usage, duration_ms: u64) -> BudgetAmount {
         BudgetAmount {
             tokens: usage.total(),
             cost_microusd: self.cost(usage).unwrap_or(0),
@@ -270,7 +274,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub(crate) fn infer(
+    pub fn infer(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -346,7 +350,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub(crate) fn embed(
+    pub fn embed(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -375,7 +379,7 @@ impl BudgetTree {
     ///
     /// # Errors
     /// A limit is reached, or money is limited and the price is not known.
-    pub(crate) fn speech(
+    pub fn speech(
         &self,
         purse: &BudgetAccount,
         provider: &str,
@@ -445,7 +449,7 @@ impl BudgetTree {
     }
 
     /// Gives back the place in the minute that the last attempt took here: other hosts have used the minute up, or a limit.
-    pub(crate) fn give_back_request(&self, provider: &str) {
+    pub fn give_back_request(&self, provider: &str) {
         if let Some(model) = self.models.get(provider) {
             let mut requests = model.requests.lock().unwrap_or_else(PoisonError::into_inner);
             requests.pop_back();
@@ -453,7 +457,7 @@ impl BudgetTree {
     }
 
     /// Learns from a server's own count how many tokens its bytes make; upwards only.
-    pub(crate) fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
+    pub fn learn(&self, provider: &str, bytes: u64, usage: &Usage) {
         let Some(model) = self.models.get(provider) else {
             return;
         };

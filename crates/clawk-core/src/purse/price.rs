@@ -38,8 +38,8 @@ impl TokenPrice {
     /// The cost of this usage in millionths of a US dollar, rounded up.
     ///
     /// ```
-    /// use clawk_kernel::ports::Usage;
-    /// use clawk_kernel::purse::TokenPrice;
+    /// use clawk_core::ports::Usage;
+    /// use clawk_core::purse::TokenPrice;
     ///
     /// // 3 dollars per million input tokens, 15 dollars per million output tokens.
     /// let price = TokenPrice { input: 3_000_000, output: 15_000_000, cached_input: None, cache_write: None };

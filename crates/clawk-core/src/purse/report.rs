@@ -86,7 +86,7 @@ pub struct LimitState {
 
 impl BudgetTree {
     /// The whole tree.
-    pub(crate) fn report(&self, now: Timestamp) -> BudgetReport {
+    pub fn report(&self, now: Timestamp) -> BudgetReport {
         let inner = self.book().rolled(now);
         let mut purses = Vec::new();
         let mut roots = children(&inner, None);

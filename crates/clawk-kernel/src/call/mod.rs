@@ -70,13 +70,13 @@ use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
-use crate::retry_policy::backoff_ms;
 use crate::member::Member;
 use crate::output;
 use crate::ports::{
     AnswerKey, BoxFuture, JournalError, ProvenanceCollector, RunError, RunOutcome, UnmetCondition,
 };
 use crate::purse::BudgetAccount;
+use crate::retry_policy::backoff_ms;
 use crate::roles;
 use crate::sampling;
 use crate::skill::{self, SkillCeiling};

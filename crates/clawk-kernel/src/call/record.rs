@@ -261,8 +261,11 @@ impl<'a> CallRecord<'a> {
         for warning in &settled.warnings {
             tracing::warn!(%warning, "a budget is nearly used up");
         }
-        self.waiting
-            .extend(budget_events::warned(&self.calls.scribe, &self.thread, &settled.warnings));
+        self.waiting.extend(budget_events::warned(
+            &self.calls.scribe,
+            &self.thread,
+            &settled.warnings,
+        ));
         self.warned = settled.warnings;
     }
 

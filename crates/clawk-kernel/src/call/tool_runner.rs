@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::Permit;
 use crate::place::{self, PathSearch};
 use crate::ports::{
-    BoxFuture, InspectedCall, MarkedContent, ReconcileMethod, RunError, RunOutcome, SamplingHandler, TaintedFiles,
-    ToolDescription,
+    BoxFuture, InspectedCall, MarkedContent, ReconcileMethod, RunError, RunOutcome, SamplingHandler,
+    TaintedFiles, ToolDescription,
 };
 use crate::sheet::ExecutorPreview;
 use crate::witness::GrantPrecondition;

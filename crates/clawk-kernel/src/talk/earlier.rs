@@ -107,8 +107,8 @@ impl<'h> KnownConversation<'h> {
 mod tests {
     use super::{BEHIND, compose};
     use crate::author::TextAuthor;
-    use crate::ports::{ModelMessage, ToolUse};
     use crate::notice::ClientCall;
+    use crate::ports::{ModelMessage, ToolUse};
     use crate::talk::told::EarlierMessage;
 
     fn earlier(role: &'static str, text: &str) -> EarlierMessage {

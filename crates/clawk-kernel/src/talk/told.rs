@@ -6,9 +6,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::attach::AttachedPicture;
+use crate::call_summary::TurnCallSummary;
 use crate::notice::{ClientCall, TurnStop};
 use crate::ports::{ToolOffer, Usage};
-use crate::call_summary::TurnCallSummary;
 
 /// A message from outside.
 #[derive(Debug, Clone)]
