@@ -1,11 +1,16 @@
-//! `clawk conformance ckp`: the vectors of the specification, played against any agent that speaks on standard streams.
+//! The conformance suites of both protocols, played against any implementation.
 //!
-//! The vectors are data (`vectors/ckp/*.json`, format in `vectors/ckp/README.md`); this module plays and judges them. Against
-//! clawk itself each vector gets the set-up that it describes, as a manifest of its own. Against another agent the calls
-//! use the names of `examples/conformance/claw.yaml`. Nothing is ever skipped: what cannot be played has failed.
+//! *Owns:* how the vectors of `vectors/ckp` and `vectors/cra` are played and judged, targets, reports, clawk's own adapter.
+//! *Depends on:* the client, CARP, the trace; `clawk-core` for the clock.
+//! *Must not know:* the kernel, the server, stores, the command line's output.
+//! *Start reading at:* [`run`], then [`cra::run`].
+//!
+//! The vectors are data (formats in `vectors/ckp/README.md` and `vectors/cra/README.md`). Against clawk itself each CKP vector gets the
+//! set-up that it describes, as a manifest of its own. Against another agent the calls use the names of `examples/conformance/claw.yaml`.
+//! Nothing is ever skipped: what cannot be played has failed.
 
 mod connection;
-pub(crate) mod cra;
+pub mod cra;
 mod judge;
 mod pattern;
 mod play;
@@ -20,11 +25,15 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-pub(crate) use report::{CkpReport, VectorResult};
-pub(crate) use target::CkpTarget;
+pub use play::VectorFailure;
+pub use report::{CkpReport, VectorResult};
+pub use target::CkpTarget;
 
 /// Plays every vector of the levels up to `level` and tells `seen` of each as it ends.
-pub(crate) fn run(target: &CkpTarget, level: u8, mut seen: impl FnMut(&VectorResult)) -> Result<CkpReport> {
+///
+/// # Errors
+/// The vectors cannot be read. Whatever a target does is an outcome.
+pub fn run(target: &CkpTarget, level: u8, mut seen: impl FnMut(&VectorResult)) -> Result<CkpReport> {
     let vectors = vector::all()?;
     let mut report = CkpReport::new(target.name(), target.version(), level);
     for vector in vectors.iter().filter(|vector| vector.level <= level) {

@@ -33,13 +33,13 @@ pub(super) struct AgentName {
 
 /// Why a vector failed.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct VectorFailure {
+pub struct VectorFailure {
     /// What should have come, and where.
-    pub(crate) expected: String,
+    pub expected: String,
     /// What came.
-    pub(crate) got: String,
+    pub got: String,
     /// `>` sent, `<` received, `!` standard error.
-    pub(crate) conversation: Vec<String>,
+    pub conversation: Vec<String>,
 }
 
 impl VectorFailure {

@@ -9,33 +9,43 @@ use super::vector::Vector;
 
 /// The JSON report.
 #[derive(Debug, Serialize)]
-pub(crate) struct CkpReport {
+pub struct CkpReport {
     /// The agent's own name where it told one, else the target as given.
-    pub(crate) implementation: String,
+    pub implementation: String,
     /// Its version, as told in `claw.initialize`.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// The level that was asked for.
-    pub(crate) level: u8,
-    pub(crate) total: usize,
-    pub(crate) passed: usize,
-    pub(crate) failed: usize,
-    pub(crate) results: Vec<VectorResult>,
+    pub level: u8,
+    /// Vectors played.
+    pub total: usize,
+    /// How many passed.
+    pub passed: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// Each vector, in the order they were played.
+    pub results: Vec<VectorResult>,
     #[serde(skip)]
     named: bool,
 }
 
 /// One vector's result.
 #[derive(Debug, Serialize)]
-pub(crate) struct VectorResult {
-    pub(crate) id: String,
-    pub(crate) level: u8,
-    pub(crate) title: String,
-    pub(crate) clause: String,
-    pub(crate) passed: bool,
-    pub(crate) duration_ms: u64,
+pub struct VectorResult {
+    /// The vector's id.
+    pub id: String,
+    /// The level that requires it.
+    pub level: u8,
+    /// What it is about.
+    pub title: String,
+    /// The clause of the specification.
+    pub clause: String,
+    /// The agent did what the clause wants.
+    pub passed: bool,
+    /// How long it took, milliseconds.
+    pub duration_ms: u64,
     /// Why it failed: what was expected and what came, with the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) failure: Option<VectorFailure>,
+    pub failure: Option<VectorFailure>,
 }
 
 impl VectorResult {

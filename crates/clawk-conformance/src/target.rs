@@ -1,5 +1,6 @@
 //! Who is being tested, and how it is started.
 
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use super::connection::AgentConnection;
 const HELPER_DEADLINE: Duration = Duration::from_secs(20);
 
 /// An agent under test.
-pub(crate) enum CkpTarget {
+pub enum CkpTarget {
     /// clawk itself: each vector gets the set-up that it describes.
     Own {
         /// The program.
@@ -36,6 +37,12 @@ pub(crate) enum CkpTarget {
     /// An agent inside a test.
     #[cfg(test)]
     Thread(std::sync::Arc<super::tests::fixture::Serve>),
+}
+
+impl fmt::Debug for CkpTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CkpTarget").finish_non_exhaustive()
+    }
 }
 
 /// A conversation with what it needs on disk.
@@ -68,7 +75,7 @@ macro_rules! setup {
         VectorSetup {
             name: $name,
             manifest: Some(include_str!(concat!(
-                "../../../../vectors/ckp/setups/",
+                "../../../vectors/ckp/setups/",
                 $name,
                 ".yaml"
             ))),
@@ -93,8 +100,8 @@ const SETUPS: &[VectorSetup] = &[
     setup!("quota", true),
     setup!("full", false),
 ];
-const CONFIG: &str = include_str!("../../../../vectors/ckp/setups/clawk.toml");
-const SCRIPT: &str = include_str!("../../../../vectors/ckp/setups/model.yaml");
+const CONFIG: &str = include_str!("../../../vectors/ckp/setups/clawk.toml");
+const SCRIPT: &str = include_str!("../../../vectors/ckp/setups/model.yaml");
 /// The secrets that the vectors' manifests name. Nobody is called with them.
 const SECRETS: [&str; 3] = ["API_KEY", "LOCAL_CLI_TOKEN", "ANTHROPIC_KEY"];
 

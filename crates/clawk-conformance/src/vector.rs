@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 const FILES: [&str; 3] = [
-    include_str!("../../../../vectors/ckp/level-1.json"),
-    include_str!("../../../../vectors/ckp/level-2.json"),
-    include_str!("../../../../vectors/ckp/level-3.json"),
+    include_str!("../../../vectors/ckp/level-1.json"),
+    include_str!("../../../vectors/ckp/level-2.json"),
+    include_str!("../../../vectors/ckp/level-3.json"),
 ];
 
 /// One vector: a manifest to judge, or steps to play.

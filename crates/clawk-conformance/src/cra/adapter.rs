@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use crate::conformance::connection::{AgentConnection, ReceiveFailure};
+use crate::connection::{AgentConnection, ReceiveFailure};
 
 /// How long one answer may take.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -10,16 +10,16 @@ use serde_json::{Map, Value};
 use super::golden::GoldenFolder;
 
 const FILES: [&str; 5] = [
-    include_str!("../../../../../vectors/cra/carp.json"),
-    include_str!("../../../../../vectors/cra/messages.json"),
-    include_str!("../../../../../vectors/cra/policies.json"),
-    include_str!("../../../../../vectors/cra/trace.json"),
-    include_str!("../../../../../vectors/cra/http.json"),
+    include_str!("../../../../vectors/cra/carp.json"),
+    include_str!("../../../../vectors/cra/messages.json"),
+    include_str!("../../../../vectors/cra/policies.json"),
+    include_str!("../../../../vectors/cra/trace.json"),
+    include_str!("../../../../vectors/cra/http.json"),
 ];
 
 /// A conformance level; the last two include the ones before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Level {
+pub enum Level {
     /// Messages, policies, resolutions
     CarpCore,
     /// Events, hash chain, replay, diff
@@ -34,7 +34,7 @@ pub(crate) enum Level {
 
 impl Level {
     /// As the document writes it.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::CarpCore => "CARP-Core",
             Self::TraceCore => "TRACE-Core",
@@ -45,7 +45,7 @@ impl Level {
     }
 
     /// Whether a claim to this level has to pass what belongs to `other`.
-    pub(crate) const fn includes(self, other: Self) -> bool {
+    pub const fn includes(self, other: Self) -> bool {
         match self {
             Self::CarpCore => matches!(other, Self::CarpCore),
             Self::TraceCore => matches!(other, Self::TraceCore),

@@ -32,7 +32,7 @@ macro_rules! golden {
     ($name:literal: $($file:literal),+ $(,)?) => {
         (
             $name,
-            &[$(($file, include_str!(concat!("../../../../../vectors/cra/golden/", $name, "/", $file)))),+],
+            &[$(($file, include_str!(concat!("../../../../vectors/cra/golden/", $name, "/", $file)))),+],
         )
     };
 }

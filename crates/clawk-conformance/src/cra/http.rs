@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context, Result};
-use clawk_kernel::time::{Clock, SystemClock};
+use clawk_core::time::{Clock, SystemClock};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -12,8 +12,8 @@ use super::api::{CraApi, CraAuth, CraResponse};
 use super::report::CraShortfall;
 use super::target::CraTarget;
 use super::{golden, stream};
-use crate::conformance::pattern;
-use crate::conformance::vector::each_string;
+use crate::pattern;
+use crate::vector::each_string;
 
 /// One step.
 #[derive(Debug, Clone, Deserialize)]

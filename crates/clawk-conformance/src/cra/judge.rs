@@ -77,7 +77,7 @@ fn fits(key: &str, wanted: &Value, answer: &Value) -> Result<(), CraShortfall> {
                 && wanted
                     .iter()
                     .zip(list)
-                    .all(|(wanted, found)| crate::conformance::pattern::fits(wanted, found).is_ok());
+                    .all(|(wanted, found)| crate::pattern::fits(wanted, found).is_ok());
             if all {
                 Ok(())
             } else {

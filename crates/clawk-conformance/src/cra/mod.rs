@@ -23,12 +23,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
-use clawk_kernel::time::{Clock, SystemClock};
+use clawk_core::time::{Clock, SystemClock};
 
-pub(crate) use case::Level;
-pub(crate) use own::main as adapter;
-pub(crate) use report::{CraCaseResult, CraReport, CraStatus};
-pub(crate) use target::{ADAPTER_VERB, CraTarget};
+pub use case::Level;
+pub use own::main as adapter;
+pub use report::{CraCaseResult, CraReport, CraStatus};
+pub use target::{ADAPTER_VERB, CraTarget};
 
 /// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `cases` and `golden`: what is
 /// played instead of the built-in cases. `only`: beginnings of ids, where not all are wanted. With any of the three, no
@@ -36,7 +36,7 @@ pub(crate) use target::{ADAPTER_VERB, CraTarget};
 ///
 /// # Errors
 /// The cases cannot be read. Whatever a target does is an outcome.
-pub(crate) fn run(
+pub fn run(
     target: &CraTarget,
     level: Level,
     (cases, golden, only): (&[PathBuf], &[PathBuf], &[String]),

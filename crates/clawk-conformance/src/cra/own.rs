@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::{event, session::text};
 
 /// Answers until the input ends.
-pub(crate) fn main() -> Result<ExitCode> {
+pub fn main() -> Result<ExitCode> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let question: Value = serde_json::from_str(&line?).context("a line that is not valid JSON")?;

@@ -10,9 +10,12 @@ use super::case::{CraCase, Level};
 /// How one case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum CraStatus {
+pub enum CraStatus {
+    /// The target did what the case wants.
     Passed,
+    /// It did something else.
     Failed,
+    /// It has no door for the case.
     Skipped,
 }
 
@@ -50,15 +53,19 @@ impl From<anyhow::Error> for CraShortfall {
 
 /// One case's result.
 #[derive(Debug, Serialize)]
-pub(crate) struct CraCaseResult {
-    pub(crate) test_id: String,
-    pub(crate) status: CraStatus,
-    pub(crate) duration_ms: u64,
+pub struct CraCaseResult {
+    /// The case's id.
+    pub test_id: String,
+    /// How it ended.
+    pub status: CraStatus,
+    /// How long it took, milliseconds.
+    pub duration_ms: u64,
     /// What was expected and what came; or why it could not be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     #[serde(skip_serializing_if = "Value::is_null")]
-    pub(crate) details: Value,
+    /// More about a failure; null where there is none.
+    pub details: Value,
     #[serde(skip)]
     level: Level,
 }
@@ -83,24 +90,32 @@ impl CraCaseResult {
 
 /// Counts of a run.
 #[derive(Debug, Serialize)]
-pub(crate) struct TestRun {
+pub struct TestRun {
     timestamp: String,
     duration_ms: u64,
-    pub(crate) total: usize,
-    pub(crate) passed: usize,
-    pub(crate) failed: usize,
-    pub(crate) skipped: usize,
+    /// Cases in all.
+    pub total: usize,
+    /// How many passed.
+    pub passed: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many could not be asked.
+    pub skipped: usize,
 }
 
 /// The whole report.
 #[derive(Debug, Serialize)]
-pub(crate) struct CraReport {
-    pub(crate) implementation: String,
-    pub(crate) version: String,
+pub struct CraReport {
+    /// The implementation's name.
+    pub implementation: String,
+    /// Its version.
+    pub version: String,
     /// The highest level all of whose cases passed, none skipped; null where there is none.
-    pub(crate) conformance_level: Option<&'static str>,
-    pub(crate) test_run: TestRun,
-    pub(crate) results: Vec<CraCaseResult>,
+    pub conformance_level: Option<&'static str>,
+    /// The counts.
+    pub test_run: TestRun,
+    /// Each case.
+    pub results: Vec<CraCaseResult>,
 }
 
 impl CraReport {

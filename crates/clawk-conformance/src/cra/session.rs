@@ -144,10 +144,10 @@ impl<'t> CraSession<'t> {
     fn address(&self, request: &mut Value) {
         let (Self::Http { id, .. } | Self::Adapter { id, .. }) = self;
         let Value::Object(members) = request else { return };
-        let clock = clawk_kernel::time::SystemClock::default();
-        let own = clawk_kernel::time::Clock::uuid(&clock);
+        let clock = clawk_core::time::SystemClock::default();
+        let own = clawk_core::time::Clock::uuid(&clock);
         members.insert("request_id".to_owned(), json!(own));
-        let now = clawk_kernel::time::Clock::now(&clock).to_string();
+        let now = clawk_core::time::Clock::now(&clock).to_string();
         members.insert("timestamp".to_owned(), json!(now));
         if let Some(Value::Object(requester)) = members.get_mut("requester") {
             requester.insert("session_id".to_owned(), json!(id));

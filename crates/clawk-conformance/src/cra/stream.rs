@@ -12,7 +12,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::api::{CraApi, CraAuth};
 use super::report::CraShortfall;
-use crate::conformance::pattern;
+use crate::pattern;
 
 /// How long the handshake may take, and how long after the last step the last event may come.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,5 +1,6 @@
 //! Who is being tested, and how it is reached.
 
+use std::fmt;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clawk_kernel::time::{Clock, SystemClock};
+use clawk_core::time::{Clock, SystemClock};
 use clawk_secrets::Secret;
 use serde_json::json;
 use tempfile::TempDir;
@@ -19,20 +20,27 @@ use super::complete::AtlasPackage;
 use super::golden;
 use super::report::CraShortfall;
 use super::session::text;
-use crate::conformance::target::spawner;
+use crate::target::spawner;
 
 /// How long a server may take until it answers `/v1/health`.
 const START: Duration = Duration::from_secs(20);
 /// In which variable a server that the harness starts finds the token that it must ask for.
 pub(super) const TOKEN_ENV: &str = "CRA_TOKEN";
 /// The verb of clawk's own adapter.
-pub(crate) const ADAPTER_VERB: &str = "__cra";
+pub const ADAPTER_VERB: &str = "__cra";
 
 /// An implementation under test.
-pub(crate) struct CraTarget {
+pub struct CraTarget {
     name: String,
     adapter: Option<(ProgramLaunch, OnceLock<Result<CraAdapter, String>>)>,
     server: Option<CraServer>,
+}
+
+impl fmt::Debug for CraTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = &mut f.debug_struct("CraTarget");
+        target.field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// How a program is started.
@@ -60,7 +68,7 @@ pub(super) struct CraServerInstance<'t> {
 
 impl CraTarget {
     /// clawk itself: its adapter, and its API started for each case.
-    pub(crate) fn own(program: PathBuf) -> Self {
+    pub fn own(program: PathBuf) -> Self {
         Self {
             name: "clawk".to_owned(),
             adapter: Some((ProgramLaunch::Own(program.clone()), OnceLock::new())),
@@ -72,7 +80,7 @@ impl CraTarget {
     ///
     /// # Errors
     /// The URL is none.
-    pub(crate) fn parse(given: &str, token: Option<Secret>) -> Result<Self> {
+    pub fn parse(given: &str, token: Option<Secret>) -> Result<Self> {
         let name = given.to_owned();
         let line = || ProgramLaunch::Line(name.clone());
         let (adapter, server) = if given.starts_with("http://") || given.starts_with("https://") {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::conformance::connection::AgentConnection;
+use crate::connection::AgentConnection;
 
 /// Serves one conversation.
 pub(crate) type Serve = dyn Fn(PipeReader, PipeWriter) + Send + Sync;
