@@ -12,7 +12,6 @@ use std::sync::Arc;
 use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::author::AuthorKind;
@@ -27,8 +26,9 @@ use crate::time::{Clock, Timestamp};
 const PAGE: usize = 1000;
 
 pub mod kind;
-pub(crate) mod words;
 
+pub(crate) use crate::canonical::{canonical, digest};
+pub(crate) use crate::event_words as words;
 pub(crate) use words::{ChainText, EventWords, WordField, stand_in};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
@@ -333,18 +333,6 @@ impl BudgetUse {
         };
         told.iter().map(of).collect()
     }
-}
-
-/// SHA-256.
-pub(crate) fn digest(bytes: &[u8]) -> Digest {
-    Digest(Sha256::digest(bytes).into())
-}
-
-/// Canonical JSON of a value (JCS): its bytes are what digests of arguments are made of.
-pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
-    // serde_json's maps are sorted by UTF-8 bytes; JCS sorts by UTF-16 units. They differ only for astral keys, and a
-    // digest of arguments needs one fixed order, not a particular one.
-    serde_json::to_vec(value).unwrap_or_default() // silent-ok: JSON values always serialise
 }
 
 /// Where an event hangs: its chain and its span.

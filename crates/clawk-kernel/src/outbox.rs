@@ -18,11 +18,11 @@ use crate::event::{
     DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, JournalWriter, Thread, kind,
     stand_in,
 };
-use crate::infer::patience::backoff_ms;
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{
     ChannelDelivery, Delivery, Journal, JournalError, OutboxChange, OutboxRow, OutgoingAnswer,
 };
+use crate::retry_policy::backoff_ms;
 use crate::shown;
 use crate::stop::{EmergencyStop, Level};
 use crate::time::{Clock, Timestamp};
