@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clawk_events::payload::ContextTainted;
 use clawk_plan::{Level, NetworkMode, Plan};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::catalog::{CatalogEntry, DescribedTool};
-use crate::event::{ContextTainted, Draft, JournalWriter, Thread, digest, kind as event};
+use crate::event::{Draft, JournalWriter, Thread, digest};
 use crate::ports::{Executor, ModelMessage, TaintedFiles};
 
 /// Origins whose text is not the user's own.
@@ -218,12 +219,12 @@ pub(crate) fn read(
 ) -> Draft {
     let untrusted: Vec<String> = through(read).into_iter().collect();
     let payload = ContextTainted {
-        files: read,
-        request_id,
+        files: read.clone(),
+        request_id: request_id.map(str::to_owned),
         turn,
-        untrusted: &untrusted,
+        untrusted,
     };
-    scribe.entry(thread, event::CONTEXT_TAINTED, &payload)
+    scribe.entry(thread, &payload)
 }
 
 /// How low the trust in text of this origin is: the lowest first.

@@ -15,6 +15,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_events::payload::BudgetWarned;
 use clawk_manifest::model::{Manifest, Policy, SwarmLimits};
 
 pub use amount::{BudgetAmount, BudgetUnit};
@@ -29,7 +30,7 @@ use limit::Limit;
 use model::ModelBudget;
 
 use crate::error::CallError;
-use crate::event::{BudgetWarned, Draft, JournalWriter, Thread, kind};
+use crate::event::{Draft, JournalWriter, Thread};
 use crate::infer::patience::ModelOptions;
 use crate::ports::SpentAmount;
 use crate::time::Timestamp;
@@ -495,12 +496,12 @@ pub(crate) fn warned(scribe: &JournalWriter, thread: &Thread, warnings: &[Budget
     let event = |warning: &BudgetWarning| {
         let payload = BudgetWarned {
             bound: warning.bound,
-            limit: &warning.limit,
-            purse: &warning.scope,
-            resets_at: warning.resets_at.as_deref(),
+            limit: warning.limit.to_string(),
+            purse: warning.scope.to_string(),
+            resets_at: warning.resets_at.as_deref().map(str::to_owned),
             spent: warning.spent,
         };
-        scribe.entry(thread, kind::BUDGET_WARNED, &payload)
+        scribe.entry(thread, &payload)
     };
     warnings.iter().map(event).collect()
 }
