@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
+pub use clawk_events::shape::AuthorKind;
 use clawk_manifest::model::{ChannelType, Manifest, Role};
-use serde::{Deserialize, Serialize};
 
 use crate::door::{EntryPoint, Origin};
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind};
@@ -19,22 +19,6 @@ pub(crate) const UNVERIFIED: &str = "(unverified)";
 const AGENT_CLIENTS: &str = "a2a:";
 /// How a door names its clients where what they say comes out of a queue or a folder: whoever can write there says it.
 pub const QUEUE_CLIENTS: &str = "queue:";
-
-/// What kind of author wrote a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AuthorKind {
-    /// This program: questions that it asks models itself, and what it says of calls.
-    Runtime,
-    /// The agent's operator, in the manifest: a `cron` channel.
-    Operator,
-    /// Somebody whom a door knows.
-    Person,
-    /// Nobody: a row, a file, a mail that set off a run. Whoever can write there wrote it.
-    Trigger,
-    /// Another agent.
-    Agent,
-}
 
 /// Who wrote a text: by which door it came in, the sender's name there, and the rights that the sender had there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+pub use clawk_events::ChainText;
 use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,28 +19,6 @@ const WORDS_HASH: &str = "words_hash";
 const RESULT_HASH: &str = "result_hash";
 /// Members of an outcome's payload whose words are the outcome itself, each with the member whose code stands in for them.
 const OF_RESULT: [(&str, &str); 2] = [("reason", "by"), ("error_message", "error_code")];
-
-/// Text of a payload that no words of a person, a model, a tool or a server can enter: a word that stands in this program's source.
-///
-/// INVARIANT: the field is private and of static life, so text that came in at run time is never one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct ChainText(&'static str);
-
-impl ChainText {
-    /// The words are in the event's content.
-    pub const IN_CONTENT: Self = Self("in_content");
-
-    /// The word.
-    pub const fn as_str(self) -> &'static str {
-        self.0
-    }
-
-    /// A word of a closed set.
-    pub const fn code(word: &'static str) -> Self {
-        Self(word)
-    }
-}
 
 /// A member of a payload whose words are in the content. Closed: a content can't put anything else in a payload's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -16,8 +16,28 @@ enum PayloadReading<P> {
     Shortened(Box<RawValue>),
 }
 
+/// Ties a payload that only one type has to that type.
+macro_rules! own_payload {
+    ($payload:ident $kind:ident shared) => {};
+    ($payload:ident $kind:ident) => {
+        impl crate::written::sealed::Sealed for $payload {}
+
+        impl crate::WrittenEvent for $payload {
+            fn event_kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn canonical_payload(&self) -> Box<RawValue> {
+                write_payload(self)
+            }
+        }
+    };
+}
+
 macro_rules! events {
-    ($($(#[$doc:meta])* $variant:ident($payload:ident) = $kind:ident,)*) => {
+    ($($(#[$doc:meta])* $variant:ident($payload:ident) = $kind:ident $($shared:ident)?,)*) => {
+        $(own_payload! { $payload $kind $($shared)? })*
+
         /// An event of the journal: its type and its payload.
         ///
         /// Match it without `_`: an event that a later change adds must be handled, or left out by name, wherever events are read.
@@ -198,9 +218,9 @@ events! {
     /// `ckp.context.tainted`. A context got text of files that hold untrusted text of others.
     ContextTainted(ContextTainted) = CONTEXT_TAINTED,
     /// `ckp.screen.secret`. Secrets were found in a text.
-    ScreenSecret(ScreenFinding) = SCREEN_SECRET,
+    ScreenSecret(ScreenFinding) = SCREEN_SECRET shared,
     /// `ckp.screen.injection`. A text addresses the model over its operator's head.
-    ScreenInjection(ScreenFinding) = SCREEN_INJECTION,
+    ScreenInjection(ScreenFinding) = SCREEN_INJECTION shared,
     /// `ckp.screen.input`. A text is not valid input.
     ScreenInput(ScreenInput) = SCREEN_INPUT,
     /// `ckp.screen.judged`. A model judged a text.
@@ -208,9 +228,9 @@ events! {
     /// `ckp.content.redacted`. Contents of the session were erased.
     ContentRedacted(ContentRedacted) = CONTENT_REDACTED,
     /// `ckp.memory.requested`. Entries are to be stored: durable before they are.
-    MemoryRequested(MemoryWrite) = MEMORY_REQUESTED,
+    MemoryRequested(MemoryWrite) = MEMORY_REQUESTED shared,
     /// `ckp.memory.stored`. Entries were stored.
-    MemoryStored(MemoryWrite) = MEMORY_STORED,
+    MemoryStored(MemoryWrite) = MEMORY_STORED shared,
     /// `ckp.memory.queried`. A store was asked.
     MemoryQueried(MemoryQueried) = MEMORY_QUERIED,
     /// `ckp.memory.recalled`. Entries were recalled before a turn; the content is what was found.
@@ -235,21 +255,21 @@ events! {
     /// `ckp.world_model.compared`. What came of a plan, beside what was predicted.
     WorldModelCompared(WorldModelCompared) = WORLD_MODEL_COMPARED,
     /// `ckp.swarm.run`. A task was given to the whole swarm.
-    SwarmRun(SwarmProgress) = SWARM_RUN,
+    SwarmRun(SwarmProgress) = SWARM_RUN shared,
     /// `ckp.swarm.try`. A try of a member at a task began or ended.
-    SwarmTry(SwarmProgress) = SWARM_TRY,
+    SwarmTry(SwarmProgress) = SWARM_TRY shared,
     /// `ckp.swarm.refused`. A report was not accepted.
-    SwarmRefused(SwarmProgress) = SWARM_REFUSED,
+    SwarmRefused(SwarmProgress) = SWARM_REFUSED shared,
     /// `ckp.swarm.circuit`. A member's circuit breaker changed.
-    SwarmCircuit(SwarmProgress) = SWARM_CIRCUIT,
+    SwarmCircuit(SwarmProgress) = SWARM_CIRCUIT shared,
     /// `ckp.swarm.dead_lettered`. A task went to the dead-letter box.
-    SwarmDeadLettered(SwarmProgress) = SWARM_DEAD_LETTERED,
+    SwarmDeadLettered(SwarmProgress) = SWARM_DEAD_LETTERED shared,
     /// `ckp.swarm.aggregated`. Answers became one.
-    SwarmAggregated(SwarmProgress) = SWARM_AGGREGATED,
+    SwarmAggregated(SwarmProgress) = SWARM_AGGREGATED shared,
     /// `ckp.swarm.ended`. A run ended.
-    SwarmEnded(SwarmProgress) = SWARM_ENDED,
+    SwarmEnded(SwarmProgress) = SWARM_ENDED shared,
     /// `ckp.swarm.led`. A host coordinates the swarm from now on.
-    SwarmLed(SwarmProgress) = SWARM_LED,
+    SwarmLed(SwarmProgress) = SWARM_LED shared,
     /// `ckp.swarm.delegated`. A task was given to a peer. `peer`, `seat` and `task_hash`: written by the first versions only.
     SwarmDelegated(SwarmDelegated) = SWARM_DELEGATED,
     /// `ckp.swarm.reported`. A task's end was reported. With `result_hash` it is a single peer's report, with `fact_hash`
@@ -328,7 +348,7 @@ fn read_object(kind: &str, payload: &str) -> Result<Box<RawValue>, EventError> {
     }
 }
 
-fn write_payload(payload: &impl Serialize) -> Box<RawValue> {
+pub(crate) fn write_payload(payload: &impl Serialize) -> Box<RawValue> {
     // silent-ok: plain structs always serialise; were it otherwise, the journal would refuse this
     let raw = to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
     clawk_trace::bounded(raw)

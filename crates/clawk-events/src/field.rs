@@ -58,6 +58,21 @@ pub(crate) trait EventPayload: Serialize + DeserializeOwned {
     const FIELDS: &'static [PayloadField];
 }
 
+/// A payload that can be read, by whoever is generic over it.
+pub trait ReadPayload: Sized {
+    /// As the payload's own `read`.
+    ///
+    /// # Errors
+    /// As [`crate::Event::read`], and a payload that was cut to the size of an event.
+    fn read_payload(kind: &str, payload: &str) -> Result<Self, crate::EventError>;
+}
+
+impl<P: EventPayload> ReadPayload for P {
+    fn read_payload(kind: &str, payload: &str) -> Result<Self, crate::EventError> {
+        crate::event::read_whole(kind, payload)
+    }
+}
+
 /// One field of a payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PayloadField {
@@ -79,6 +94,12 @@ pub(crate) const fn is_false(flag: &bool) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) const fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// How many, as payloads say it.
+#[must_use]
+pub const fn count_of(items: usize) -> u64 {
+    items as u64
 }
 
 /// Declares payload structs whose fields are all public, each with the list of its fields.

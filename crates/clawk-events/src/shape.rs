@@ -4,11 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clawk_proto::{Digest, SessionId};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use uuid::Uuid;
-
-/// Any JSON object.
-pub type JsonObject = Map<String, Value>;
 
 /// Files by the path that people know, each with the origins of the untrusted text in it (`web https://…`).
 pub type FileOrigins = BTreeMap<String, BTreeSet<String>>;
@@ -49,7 +45,7 @@ pub enum AuthorKind {
 }
 
 /// Counts as a model's server gave them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenReport {
     /// Tokens read.
     pub input_tokens: u64,
@@ -130,6 +126,14 @@ pub struct RequestAdaptation {
     /// Call ids have nine letters and digits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub short_call_ids: bool,
+}
+
+impl RequestAdaptation {
+    /// The request is sent in its usual form.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What one store found, as ids.

@@ -1,6 +1,8 @@
 //! The events of budgets that the journal has beside calls and inferences.
 
-use crate::event::{BudgetWarned, Draft, JournalWriter, Thread, kind};
+use clawk_events::payload::BudgetWarned;
+
+use crate::event::{Draft, JournalWriter, Thread};
 use crate::purse::BudgetWarning;
 
 /// The events of limits that passed their mark.
@@ -8,12 +10,12 @@ pub(crate) fn warned(scribe: &JournalWriter, thread: &Thread, warnings: &[Budget
     let event = |warning: &BudgetWarning| {
         let payload = BudgetWarned {
             bound: warning.bound,
-            limit: &warning.limit,
-            purse: &warning.scope,
-            resets_at: warning.resets_at.as_deref(),
+            limit: warning.limit.to_string(),
+            purse: warning.scope.to_string(),
+            resets_at: warning.resets_at.as_deref().map(str::to_owned),
             spent: warning.spent,
         };
-        scribe.entry(thread, kind::BUDGET_WARNED, &payload)
+        scribe.entry(thread, &payload)
     };
     warnings.iter().map(event).collect()
 }

@@ -28,7 +28,7 @@ pub use atlases::{AtlasView, Origin};
 pub(crate) use book::CarpSessions;
 pub use book::{ApprovalState, ApprovalView, NewSession, SessionView};
 pub use error::CarpError;
-pub use event::resolution_events;
+pub use event::ResolutionRecord;
 pub(crate) use gate::{AtlasGate, AtlasJudgement, DeferredApproval, pend};
 pub use replay::{AtlasRef, CarpFacts, atlas_of};
 pub(crate) use replay::{OutsideAtlasEvent, facts};

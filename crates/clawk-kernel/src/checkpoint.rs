@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use clawk_events::payload::MemoryWrite;
 use clawk_manifest::model::{Manifest, Skill, Store, StoreType};
 use clawk_proto::method::NewEntry;
 use clawk_proto::{Digest, RequestId};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 
 use crate::author::TextAuthor;
 use crate::call::{CallGovernor, CallerContext, Context, Permit};
-use crate::event::{MemoryStored, Thread, canonical, digest, kind, together};
+use crate::event::{Thread, canonical, digest, together};
 use crate::ports::{Batch, MemorySearch, ModelMessage, RunError, Scope, StoreQuery};
 use crate::recall;
 use crate::recover;
@@ -242,16 +243,16 @@ async fn keep(
     };
     let said = |error: &dyn std::fmt::Display| error.to_string();
     let (scribe, request_id) = (&calls.scribe, turn.to_string());
-    let payload = MemoryStored {
-        batch: thread.span,
-        by: Some(MADE_FROM),
+    let payload = MemoryWrite {
+        batch: Some(thread.span),
+        by: Some(MADE_FROM.to_owned()),
         count: 1,
         entries_hash: hash,
-        request_hash: hash,
-        request_id: &request_id,
-        store: &store.name,
+        request_hash: Some(hash),
+        request_id: request_id.to_string(),
+        store: store.name.to_string(),
     };
-    let draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
+    let draft = scribe.entry(&thread, &payload.as_stored());
     let place = place(calls, context);
     if backend.joins(store) {
         let record = together(vec![draft]);

@@ -5,6 +5,8 @@
 
 mod question;
 
+use clawk_events::count_of;
+use clawk_events::payload::ClaimsJudged;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ pub use crate::answer_claims::{ClaimsJudgement, MARK};
 use crate::answer_sentence::{self, AnswerSentence};
 use crate::author::TextAuthor;
 use crate::drive::RunningTurn;
-use crate::event::{ClaimsJudged, Draft, digest, kind};
+use crate::event::{Draft, digest};
 use crate::infer::{self, InferenceContext, NoAnswer};
 use crate::ports::{InferRequest, ModelMessage};
 use crate::shown;
@@ -81,14 +83,14 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
     let scribe = &run.calls.scribe;
     let payload = ClaimsJudged {
         duration_ms: clock.monotonic_us().saturating_sub(started_us) / 1000,
-        failed,
-        marks: &marks,
+        failed: failed.map(str::to_owned),
+        marks: marks.iter().copied().map(count_of).collect(),
         message_id: run.turn_id,
-        provider: &claims.judge,
-        sentences: sentences.len(),
+        provider: claims.judge.to_string(),
+        sentences: count_of(sentences.len()),
         text_hash: digest(answer.as_bytes()),
     };
-    let draft = scribe.entry(&run.thread, kind::CLAIMS_JUDGED, &payload);
+    let draft = scribe.entry(&run.thread, &payload);
     let judged = ClaimsJudgement {
         by: claims.judge.clone(),
         sentences: sentences.len(),

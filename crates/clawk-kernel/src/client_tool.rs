@@ -1,10 +1,11 @@
 //! Tools of a client's own (R44): offered to the model, and run by nobody here. A turn that asks for one ends; the client runs it,
 //! and its answer comes with the next message, as data.
 
+use clawk_events::payload::ClientToolCalled;
 use serde_json::{Map, Value};
 
 use crate::drive::RunningTurn;
-use crate::event::{ClientCalled, canonical, digest, kind};
+use crate::event::{canonical, digest};
 use crate::notice::{ClientCall, SessionNotice};
 use crate::ports::ToolOffer;
 use crate::turn::Event;
@@ -41,14 +42,14 @@ impl RunningTurn<'_> {
             arguments: String::from_utf8_lossy(&canonical(arguments)).into_owned(),
         };
         let bytes = canonical(&call);
-        let payload = ClientCalled {
+        let payload = ClientToolCalled {
             call_hash: digest(&bytes),
-            call_id: &call.id,
-            tool: &call.name,
+            call_id: call.id.to_string(),
+            tool: call.name.to_string(),
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::CLIENT_CALLED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         if let Err(error) = scribe.write(vec![draft.content(payload.call_hash, bytes)]).await {
             return Event::Failed(error.to_string());
         }

@@ -6,6 +6,7 @@ mod screened;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_events::payload::{CarpApprovalAnswered, CarpSessionOpened, SessionEnded, SessionStarted};
 use clawk_proto::SessionId;
 use clawk_proto::carp::{CarpResolution, ExecuteResponse, Request, ValidateResponse};
 use serde_json::Value;
@@ -17,10 +18,10 @@ use crate::carp::atlases::{self, AtlasUpload, AtlasView};
 use crate::carp::book::{
     ApprovalState, ApprovalView, CarpSession, MAX_METADATA_BYTES, NewSession, SessionView,
 };
-use crate::carp::event::{CarpApproved, CarpSessionDescription, CarpSessionOpened, CarpSessionStarted};
+use crate::carp::event::CarpSessionDescription;
 use crate::carp::resolve::{self, check_skew};
 use crate::carp::turn::fault;
-use crate::event::{Thread, canonical, digest, kind};
+use crate::event::{Thread, canonical, digest};
 use crate::sheet::PreviewReceipt;
 
 /// A handle to the CRA side of an agent; cheap to clone.
@@ -78,9 +79,14 @@ impl CraHandle {
         book.atlas_id.clone_from(&new.atlas_id);
         book.metadata = new.metadata;
         calls.carp.books().open(id, book)?;
-        let started = CarpSessionStarted {
-            agent_id: &new.agent_id,
-            goal: &new.goal,
+        let started = SessionStarted {
+            agent_hash: None,
+            agent_id: new.agent_id.clone(),
+            door: None,
+            fork: None,
+            goal: new.goal.to_string(),
+            role: None,
+            run: None,
         };
         let goal_hash = digest(new.goal.as_bytes());
         let opened = CarpSessionOpened {
@@ -95,8 +101,8 @@ impl CraHandle {
         let scribe = &calls.scribe;
         let root = calls.life.root.child(calls.clock().uuid());
         let drafts = vec![
-            scribe.entry(&Thread::of(id), kind::SESSION_STARTED, &started),
-            scribe.entry(&root, kind::CARP_SESSION, &opened).content(
+            scribe.entry(&Thread::of(id), &started),
+            scribe.entry(&root, &opened).content(
                 opened.about_hash.unwrap_or(goal_hash),
                 about.unwrap_or_else(|| new.goal.clone().into_bytes()),
             ),
@@ -146,11 +152,14 @@ impl CraHandle {
             started
         };
         let duration_ms = u64::try_from(at.duration_since(started).as_millis()).unwrap_or(0);
-        let ended = crate::event::SessionEnded { duration_ms, reason };
+        let ended = SessionEnded {
+            duration_ms,
+            reason: reason.to_owned(),
+        };
         let span = Thread::of(id).child(calls.clock().uuid());
         calls
             .scribe
-            .write(vec![calls.scribe.entry(&span, kind::SESSION_ENDED, &ended)])
+            .write(vec![calls.scribe.entry(&span, &ended)])
             .await?;
         Ok(())
     }
@@ -270,21 +279,24 @@ impl CraHandle {
                 hidden_bytes: view.sheet.hidden_bytes(),
             });
         }
-        let payload = CarpApproved {
-            action_id: &view.action_id,
-            answer: if approve { "approve" } else { "deny" },
+        let payload = CarpApprovalAnswered {
+            action_id: view.action_id.to_string(),
+            answer: if approve { "approve" } else { "deny" }.to_owned(),
             approval_id: id,
-            by,
+            by: by.to_owned(),
             parameters_hash: view.parameters,
-            reason: reason.as_deref(),
+            reason: reason.as_deref().map(str::to_owned),
             resolution_id: view.resolution,
-            seen: (approve && view.sheet.is_folded()).then_some("whole"),
+            seen: (approve && view.sheet.is_folded())
+                .then_some("whole")
+                .map(str::to_owned)
+                .into(),
             session_id: view.session.0,
         };
         let root = calls.life.root.child(calls.clock().uuid());
         calls
             .scribe
-            .write(vec![calls.scribe.entry(&root, kind::CARP_ANSWERED, &payload)])
+            .write(vec![calls.scribe.entry(&root, &payload)])
             .await?;
         let mut books = calls.carp.books();
         let waiting = books.waiting(id, calls.carp.now())?;

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clawk_events::payload::{MessageResumed, TurnStopped};
 use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::ValueSources;
 use clawk_proto::method::ToolCallResult;
@@ -33,7 +34,7 @@ use crate::checkpoint::CheckpointWriter;
 use crate::claims;
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{ChainText, EventWords, MessageResumed, Thread, TurnStopped, WordField, kind};
+use crate::event::{ChainText, EventWords, Thread, WordField};
 use crate::infer::{self, NoAnswer};
 use crate::member::Member;
 use crate::message_frame;
@@ -217,13 +218,13 @@ impl RunningTurn<'_> {
         let Some(stopped) = turn.stopped() else { return };
         let words = EventWords::new(WordField::Reason, &stopped.reason);
         let payload = TurnStopped {
-            guard: stopped.guard,
+            guard: stopped.guard.to_owned(),
             reason: ChainText::code(stopped.guard),
             turn: self.turn_id,
             words_hash: Some(words.digest()),
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::TURN_STOPPED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         let draft = draft.words(words);
         if let Err(error) = scribe.submit(vec![draft]) {
             tracing::warn!(%error, "a turn's stop could not be recorded");
@@ -559,11 +560,11 @@ pub(crate) async fn resume(
         let payload = MessageResumed {
             attempt: resumes + 1,
             message_id: message.0,
-            role: open.origin.role.as_str(),
+            role: Some(open.origin.role.as_str().to_owned()),
             waiting,
         };
         let scribe = &turns.calls.scribe;
-        let draft = scribe.entry(&state.thread, kind::MESSAGE_RESUMED, &payload);
+        let draft = scribe.entry(&state.thread, &payload);
         match scribe.write(vec![draft]).await {
             Ok(()) => open.effects,
             Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],

@@ -3,30 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_events::payload::{DryRunSpent, SessionEnded, SessionStarted};
+use clawk_events::shape::DryRunCost;
 use clawk_proto::SessionId;
-use serde::{Deserialize, Serialize};
 
-use crate::event::{JournalWriter, SessionEnded, SessionStarted, Thread, digest, kind};
+use crate::event::{JournalWriter, Thread, digest};
 use crate::ports::{Journal, JournalError, SpentAmount};
 use crate::purse::BudgetAmount;
 use crate::time::Clock;
-
-/// What one purse paid in one hour. Fields in alphabetical order, as in every payload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DryRunPayment {
-    pub(crate) cost_microusd: u64,
-    /// Hours since the epoch.
-    pub(crate) hour: i64,
-    pub(crate) purse: Arc<str>,
-    pub(crate) tokens: u64,
-}
-
-/// `ckp.budget.dry_run`.
-#[derive(Debug, Serialize)]
-struct DryRunSpent<'a> {
-    by: &'a str,
-    paid: &'a [DryRunPayment],
-}
 
 /// What models took between two looks at a state's sums: calls that were only predicted, and the time that they did not take, count
 /// for nothing.
@@ -68,31 +52,36 @@ pub async fn account(
     let scribe = JournalWriter::new(journal, clock);
     let session = SessionId(scribe.clock().uuid());
     let thread = Thread::of(session);
-    let paid: Vec<DryRunPayment> = spent
+    let costs = spent
         .iter()
-        .map(|spent| DryRunPayment {
+        .map(|spent| DryRunCost {
             cost_microusd: spent.amount.cost_microusd,
             hour: spent.hour,
-            purse: Arc::clone(&spent.purse),
+            purse: spent.purse.to_string(),
             tokens: spent.amount.tokens,
         })
         .collect();
+    let paid = DryRunSpent {
+        by: by.to_owned(),
+        paid: costs,
+    };
     let started = SessionStarted {
-        agent_hash: digest(b""),
-        agent_id: agent,
-        door: "runtime",
-        goal: "dry run",
-        role: clawk_manifest::model::Role::Admin.as_str(),
-        run: session.0,
+        agent_hash: Some(digest(b"")),
+        agent_id: agent.to_owned(),
+        door: Some("runtime".to_owned()),
+        fork: None,
+        goal: "dry run".to_owned(),
+        role: Some(clawk_manifest::model::Role::Admin.as_str().to_owned()),
+        run: Some(session.0),
     };
     let ended = SessionEnded {
         duration_ms: 0,
-        reason: "the dry run has ended",
+        reason: "the dry run has ended".to_owned(),
     };
     let drafts = vec![
-        scribe.entry(&thread, kind::SESSION_STARTED, &started),
-        scribe.entry(&thread, kind::DRY_RUN_SPENT, &DryRunSpent { by, paid: &paid }),
-        scribe.entry(&thread, kind::SESSION_ENDED, &ended),
+        scribe.entry(&thread, &started),
+        scribe.entry(&thread, &paid),
+        scribe.entry(&thread, &ended),
     ];
     scribe.account(drafts, spent, Vec::new())?.durable().await
 }

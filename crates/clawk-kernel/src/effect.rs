@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_events::payload::EffectResolved;
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{EffectResolved, EventWords, JournalWriter, Thread, kind, stand_in};
+use crate::event::{EventWords, JournalWriter, Thread, kind, stand_in};
 use crate::ports::{EffectChange, Journal, JournalError, OpenEffect};
 use crate::time::Clock;
 
@@ -305,12 +306,12 @@ pub(crate) async fn resolve_one(
     let words = EventWords::of_reason(reason);
     let (reason, words_hash) = stand_in(words.as_ref());
     let payload = EffectResolved {
-        action_id: &effect.tool,
-        by,
-        how: how.word(),
-        outcome: outcome.word(),
+        action_id: effect.tool.to_string(),
+        by: by.to_owned(),
+        how: how.word().to_owned(),
+        outcome: outcome.word().to_owned(),
         reason,
-        request_id: effect.request_id.as_str(),
+        request_id: effect.request_id.as_str().to_owned(),
         words_hash,
     };
     let thread = Thread {
@@ -318,9 +319,7 @@ pub(crate) async fn resolve_one(
         span: scribe.clock().uuid(),
         parent: Some(effect.session.0),
     };
-    let draft = scribe
-        .entry(&thread, kind::EFFECT_RESOLVED, &payload)
-        .words(words);
+    let draft = scribe.entry(&thread, &payload).words(words);
     let change = EffectChange::Resolved {
         request_id: effect.request_id.clone(),
         session: effect.session,

@@ -1,338 +1,41 @@
-//! The events that the kernel writes into the journal: types and payloads (TRACE's standard list, R31).
+//! How the kernel writes events into the journal, and reads them back (TRACE's standard list, R31). The events themselves are
+//! `clawk-events`.
 //!
-//! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
-//! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
-//!
-//! INVARIANT: every event is built by [`JournalWriter::written`], which holds its size: whatever text a field was given, the event
-//! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
+//! INVARIANT: every event is built by [`JournalWriter::entry`], which takes a payload that knows its type and holds its size: whatever
+//! text a field was given, the event stays below what every verifier takes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use clawk_events::WrittenEvent;
+use clawk_events::shape::BudgetUse;
 use clawk_proto::{Digest, SessionId};
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
 use uuid::Uuid;
 
-use crate::author::AuthorKind;
 use crate::ports::{
     AnswerKey, Batch, BatchConditions, EffectChange, EventContent, InboxChange, Journal, JournalEntry,
-    JournalError, JournalScan, JournalTicket, OutboxChange, RecordedEvent, RefusalCause, RequestAdaptation,
-    SpentAmount, TokenReport,
+    JournalError, JournalScan, JournalTicket, OutboxChange, RecordedEvent, SpentAmount,
 };
 use crate::time::{Clock, Timestamp};
 
 /// Events read at a time.
 const PAGE: usize = 1000;
 
-pub mod kind;
-
 pub(crate) use crate::canonical::{canonical, digest};
 pub(crate) use crate::event_words as words;
+pub use clawk_events::kind;
+pub use clawk_events::shape::ForkPoint;
 pub(crate) use words::{ChainText, EventWords, WordField, stand_in};
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
-const fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-macro_rules! payloads {
-    ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$attr:meta])* $field:ident : $type:ty),* $(,)? })*) => {
-        $($(#[$doc])* #[derive(Debug, Serialize)] pub(crate) struct $name $(<$life>)? { $($(#[$attr])* pub(crate) $field: $type,)* })*
+/// What budgets that outlive a restart paid, as events say it.
+pub(crate) fn budget_uses(settled: &[SpentAmount]) -> Vec<BudgetUse> {
+    let budget_use = |spent: &SpentAmount| BudgetUse {
+        busy_ms: spent.amount.busy_ms,
+        bytes_out: spent.amount.bytes_out,
+        calls: spent.amount.calls,
+        hour: spent.hour,
+        purse: spent.purse.to_string(),
     };
-}
-
-payloads! {
-    /// `session.started`.
-    SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, role: &'a str, run: Uuid }
-    /// `session.started` of a session that goes on from a step of another.
-    SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
-    /// `ckp.agent.described`.
-    AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
-    /// `ckp.tool.described`.
-    ToolDescribed<'a> { action_id: &'a str, tool_hash: Digest }
-    /// `session.ended`.
-    SessionEnded<'a> { duration_ms: u64, reason: &'a str }
-    /// `ckp.lifecycle.transition`.
-    Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
-    /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
-    MessageAccepted<'a> {
-        author_kind: AuthorKind,
-        channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
-        platform_ids: &'a [String], #[serde(skip_serializing_if = "BTreeSet::is_empty")] repeats: &'a BTreeSet<String>, role: &'a str,
-        sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
-    }
-    /// `ckp.message.attached`.
-    MessageAttached<'a> { content_hash: Digest, message_id: Uuid, mime_type: &'a str, name: Option<&'a str>, size_bytes: u64 }
-    /// `ckp.message.framed`. `untrusted`: origins of the words of others that the frame repeats.
-    MessageFramed<'a> {
-        frame_hash: Digest, message_id: Uuid, #[serde(skip_serializing_if = "<[String]>::is_empty")] untrusted: &'a [String],
-    }
-    /// `ckp.message.tools`.
-    MessageTools { message_id: Uuid, tools_hash: Digest }
-    /// `ckp.client.called`.
-    ClientCalled<'a> { call_hash: Digest, call_id: &'a str, tool: &'a str, turn: Uuid }
-    /// `ckp.message.refused`.
-    MessageRefused<'a> {
-        door: &'a str, message_id: Uuid, reason: ChainText, size_bytes: u64,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.message.answered`.
-    MessageAnswered<'a> {
-        #[serde(skip_serializing_if = "std::ops::Not::not")] could_act: bool,
-        #[serde(skip_serializing_if = "std::ops::Not::not")] declined: bool,
-        duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
-    /// `ckp.claims.judged`. `marks`: bytes from the beginning of the answer `text_hash`, behind sentences that the record does not support.
-    ClaimsJudged<'a> {
-        duration_ms: u64, #[serde(skip_serializing_if = "Option::is_none")] failed: Option<&'a str>, marks: &'a [usize], message_id: Uuid,
-        provider: &'a str, sentences: usize, text_hash: Digest,
-    }
-    /// `ckp.conversation.cleared`.
-    ConversationCleared<'a> { by: &'a str, messages: usize }
-    /// `ckp.message.dead`.
-    MessageDead<'a> {
-        message_id: Uuid, reason: ChainText, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.delivery.started`.
-    DeliveryStarted<'a> { attempt: u32, channel: &'a str, message_id: Uuid, repeat: bool }
-    /// `ckp.delivery.ended`.
-    DeliveryEnded<'a> {
-        attempt: u32, channel: &'a str, dead: bool, message_id: Uuid, next_at: Option<String>, outcome: &'a str,
-        platform_id: Option<&'a str>, reason: Option<ChainText>,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.delivery.requeued`.
-    DeliveryRequeued<'a> { by: &'a str, message_id: Uuid }
-    /// `ckp.provider.requested`.
-    ProviderRequested<'a> {
-        attempt: u32, bytes_out: u64, cost_microusd: Option<u64>, inference_id: Uuid, input_tokens: u64, model: &'a str,
-        output_tokens: u64, provider: &'a str, purses: &'a [Arc<str>], request_hash: Digest, turn: Uuid,
-    }
-    /// `ckp.provider.completed`.
-    ProviderCompleted<'a> {
-        attempt: u32, bytes_out: u64, cached_tokens: u64, call_count: usize, completion_hash: Digest, cost_microusd: Option<u64>,
-        duration_ms: u64, estimated: bool, inference_id: Uuid, input_tokens: u64,
-        model: &'a str, output_tokens: u64, provider: &'a str, request_hash: Digest, stop: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] told: Option<TokenReport>,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
-        turn: Uuid,
-    }
-    /// `ckp.provider.failed`.
-    ProviderFailed<'a> {
-        attempt: u32, bytes_out: u64,
-        #[serde(skip_serializing_if = "Option::is_none")] cause: Option<&'a RefusalCause>,
-        cost_microusd: Option<u64>, duration_ms: u64, estimated: bool, inference_id: Uuid,
-        input_tokens: u64, kind: &'a str, output_tokens: u64, provider: &'a str, reason: ChainText,
-        #[serde(skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64>,
-        status: Option<u16>,
-        #[serde(skip_serializing_if = "Option::is_none")] told: Option<TokenReport>,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
-        turn: Uuid,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.provider.adapted`. `cause`: `known` before the turn, or what was refused. `window_tokens`: as far as
-    /// refusals tell; `server_tokens`: as the server says.
-    ProviderAdapted<'a> {
-        #[serde(skip_serializing_if = "RequestAdaptation::is_empty")] adaptation: &'a RequestAdaptation,
-        cause: &'a str, change: &'a str, endpoint: Digest, model: &'a str, provider: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] server_tokens: Option<u64>,
-        turn: Uuid,
-        #[serde(skip_serializing_if = "Option::is_none")] window_tokens: Option<u64>,
-    }
-    /// `ckp.provider.unreachable`.
-    ProviderUnreachable<'a> { provider: &'a str, reason: ChainText, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest> }
-    /// `ckp.budget.warned`.
-    BudgetWarned<'a> { bound: u64, limit: &'a str, purse: &'a str, resets_at: Option<&'a str>, spent: u64 }
-    /// `ckp.turn.stopped`.
-    TurnStopped<'a> { guard: &'a str, reason: ChainText, turn: Uuid, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest> }
-    /// `ckp.effect.resolved`.
-    EffectResolved<'a> {
-        action_id: &'a str, by: &'a str, how: &'a str, outcome: &'a str, reason: Option<ChainText>, request_id: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `action.requested`.
-    ActionRequested<'a> {
-        action_id: &'a str, call_id: Option<&'a str>,
-        #[serde(skip_serializing_if = "<[String]>::is_empty")] converted: &'a [String],
-        door: &'a str, identity: &'a str, parameters_hash: Digest,
-        policy: Option<&'a str>, request_id: &'a str, sandbox: Option<&'a str>,
-        #[serde(skip_serializing_if = "<[String]>::is_empty")] taint: &'a [String],
-        turn: Option<Uuid>,
-    }
-    /// `action.approved`.
-    ActionApproved<'a> {
-        action_id: &'a str, by: &'a str, effect: &'a str, parameters_hash: Digest, policy_id: Option<&'a str>,
-        request_hash: Digest, request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
-    }
-    /// `action.denied`. `reason` is `by`: the words are in the result's content.
-    ActionDenied<'a> {
-        action_id: &'a str, by: &'a str, policy_id: Option<&'a str>, reason: ChainText, request_hash: Digest, request_id: &'a str,
-        result_hash: Digest, rule_id: Option<&'a str>, turn: Option<Uuid>,
-    }
-    /// `action.executed`.
-    ActionExecuted<'a> {
-        action_id: &'a str, attempts: u32, duration_ms: u64, execution_id: Uuid, is_error: bool, level: &'a str,
-        mechanisms: &'a [String], missing: &'a [String], request_hash: Digest, request_id: &'a str, result_hash: Digest,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
-        turn: Option<Uuid>,
-    }
-    /// `action.failed`. `error_message` is `error_code`: the words are in the result's content.
-    ActionFailed<'a> {
-        action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: ChainText, request_hash: Digest, request_id: &'a str,
-        result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
-        turn: Option<Uuid>,
-    }
-    /// `ckp.approval.requested`.
-    ApprovalRequested<'a> {
-        action_id: &'a str, default_if_timeout: &'a str, expires_at: String, policy_id: Option<&'a str>, question_hash: Digest,
-        reason: &'a str, request_hash: Digest, request_id: &'a str, rule_id: Option<&'a str>,
-    }
-    /// `ckp.approval.answered`.
-    ApprovalAnswered<'a> {
-        action_id: &'a str, answer: &'a str, by: &'a str, channel: &'a str, reason: Option<ChainText>, request_id: &'a str, role: &'a str,
-        seen: Option<&'a str>, #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.approval.voided`.
-    ApprovalVoided<'a> { action_id: &'a str, changed: &'a str, request_id: &'a str }
-    /// `ckp.approval.granted`.
-    ApprovalGranted<'a> {
-        action_id: &'a str, #[serde(skip_serializing_if = "Option::is_none")] basis_hash: Option<Digest>,
-        by: &'a str, channel: &'a str, folder: Option<&'a str>, grant_id: &'a str, lasting: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] led_hash: Option<Digest>,
-        parameters_hash: Digest, plan_hash: Digest, request_id: &'a str, shown: ChainText,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.approval.revoked`.
-    ApprovalRevoked<'a> { by: &'a str, grant_id: &'a str }
-    /// `ckp.stop.engaged`.
-    StopEngaged<'a> {
-        by: &'a str, channel: &'a str, level: &'a str, reason: Option<ChainText>, session: Option<Uuid>,
-        #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
-    }
-    /// `ckp.stop.lifted`.
-    StopLifted<'a> { by: &'a str, channel: &'a str, session: Option<Uuid> }
-    /// `ckp.policy.audited`.
-    Audited<'a> { action_id: &'a str, policy_id: Option<&'a str>, reason: Option<&'a str>, request_id: &'a str, rule_id: Option<&'a str> }
-    /// `ckp.message.resumed`.
-    MessageResumed<'a> { attempt: u32, message_id: Uuid, role: &'a str, waiting: bool }
-    /// `ckp.context.trimmed`.
-    ContextTrimmed<'a> {
-        dropped_messages: usize, kept_messages: usize,
-        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
-        #[serde(skip_serializing_if = "is_zero")] shortened_results: usize,
-        turn: Uuid,
-    }
-    /// `ckp.context.compacted`: `untrusted` names the origins of foreign text in what was replaced.
-    ContextCompacted<'a> {
-        kept_messages: usize, method: &'a str, replaced_messages: usize, strategy: &'a str, summary_hash: Digest, turn: Uuid,
-        untrusted: &'a [String],
-    }
-    /// `ckp.context.written`.
-    ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
-    /// `ckp.context.read`: no `text_hash`: the file is gone.
-    ContextRead<'a> { file: &'a str, text_hash: Option<Digest>, turn: Uuid }
-    /// `ckp.context.tainted`: `files` says which file holds text of which origins; `untrusted` is all of them, each with its file.
-    ContextTainted<'a> {
-        files: &'a crate::ports::TaintedFiles, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] turn: Option<Uuid>, untrusted: &'a [String],
-    }
-    /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
-    #[derive(Clone, Copy)]
-    MemoryStored<'a> {
-        batch: Uuid,
-        // `memory-store`, where a call of that tool stored it: the call has the answer.
-        #[serde(skip_serializing_if = "Option::is_none")] by: Option<&'a str>,
-        count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str,
-    }
-    /// `ckp.memory.queried`.
-    MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
-    /// `ckp.memory.recalled`: `untrusted` names the origins of what was not the user's own word.
-    MemoryRecalled<'a> {
-        left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::RecalledIds], tokens: usize, turn: Uuid,
-        untrusted: &'a [String],
-    }
-    /// `ckp.memory.expired`.
-    MemoryExpired<'a> { entries: u64, store: &'a str }
-    /// `ckp.memory.compacted`.
-    MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
-    /// `ckp.swarm.reported`.
-    SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
-    /// Every other event of a swarm; what it has nothing to say of is not there.
-    #[derive(Default)]
-    SwarmEvent<'a> {
-        #[serde(skip_serializing_if = "Option::is_none")] attempt: Option<u32>,
-        #[serde(skip_serializing_if = "Option::is_none")] cost_microusd: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")] duration_ms: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")] fact_hash: Option<Digest>,
-        #[serde(skip_serializing_if = "Option::is_none")] host: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] member: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] orphan: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")] parent: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] peer_session: Option<Uuid>,
-        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] reason: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] request_hash: Option<Digest>,
-        #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] role: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] run: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] run_tokens: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")] state: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] status: Option<&'a str>,
-        swarm: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")] task_id: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")] token_usage: Option<u64>,
-    }
-    /// `ckp.swarm.broadcast`.
-    SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
-    /// `ckp.screen.secret`, `ckp.screen.injection`: of what kind, how many, and what was done. Never the text found.
-    ScreenFound<'a> { action: &'a str, count: usize, kind: &'a str, method: &'a str, place: &'a str, subject: &'a str }
-    /// `ckp.screen.input`.
-    ScreenInput<'a> { action: &'a str, at: &'a str, fault: &'a str, place: &'a str, subject: &'a str }
-    /// `ckp.screen.judged`.
-    ScreenJudged<'a> { duration_ms: u64, place: &'a str, provider: &'a str, subject: &'a str, verdict: &'a str }
-}
-
-/// Where a session was forked; stands in its first event. Fields in alphabetical order, as in every payload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForkPoint {
-    /// The hash of the last event that counts.
-    pub event_hash: Digest,
-    /// The turn that goes on stays its sender's. Records of earlier versions gave it to whoever forked it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keeps_sender: bool,
-    /// Its sequence.
-    pub sequence: u64,
-    /// The source.
-    pub session_id: SessionId,
-    /// The source's trace.
-    pub trace_id: Uuid,
-    /// The id under which the turn that was under way there goes on here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Uuid>,
-}
-
-/// What a call or an inference took from a purse that keeps it, with the hour that it counts in. Fields in alphabetical order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BudgetUse {
-    pub(crate) busy_ms: u64,
-    pub(crate) bytes_out: u64,
-    pub(crate) calls: u64,
-    pub(crate) hour: i64,
-    pub(crate) purse: Arc<str>,
-}
-
-impl BudgetUse {
-    pub(crate) fn of(told: &[SpentAmount]) -> Vec<Self> {
-        let of = |spent: &SpentAmount| Self {
-            busy_ms: spent.amount.busy_ms,
-            bytes_out: spent.amount.bytes_out,
-            calls: spent.amount.calls,
-            hour: spent.hour,
-            purse: Arc::clone(&spent.purse),
-        };
-        told.iter().map(of).collect()
-    }
+    settled.iter().map(budget_use).collect()
 }
 
 /// Where an event hangs: its chain and its span.
@@ -391,23 +94,16 @@ impl JournalWriter {
         self.clock.now()
     }
 
-    /// One entry; nothing is written yet.
-    pub(crate) fn entry<P: Serialize>(&self, thread: &Thread, kind: &'static str, payload: &P) -> Draft {
-        // silent-ok: plain structs always serialise; were it otherwise, the journal would refuse this
-        let payload = to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        self.written(thread, kind, payload)
-    }
-
-    /// One entry whose payload has its text already. What is too long in it is replaced by its beginning, length and digest.
-    pub(crate) fn written(&self, thread: &Thread, kind: &'static str, payload: Box<RawValue>) -> Draft {
+    /// One entry; nothing is written yet. What is too long in it is replaced by its beginning, length and digest.
+    pub(crate) fn entry(&self, thread: &Thread, event: &(impl WrittenEvent + ?Sized)) -> Draft {
         Draft(JournalEntry {
             session: thread.session,
             event_id: self.clock.uuid(),
             span: thread.span,
             parent: thread.parent,
             at: self.clock.now(),
-            kind,
-            payload: clawk_trace::bounded(payload),
+            kind: event.event_kind(),
+            payload: event.canonical_payload(),
             content: None,
             answers: None,
         })
@@ -504,6 +200,22 @@ impl JournalWriter {
                 Some(_) | None => return Ok(()),
             }
         }
+    }
+
+    /// Reads all events that fit, page by page, until `see` refuses one.
+    pub(crate) async fn read_each(
+        &self,
+        scan: JournalScan,
+        mut see: impl FnMut(&RecordedEvent) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let mut seen = Ok(());
+        let look = |event: &RecordedEvent| {
+            if seen.is_ok() {
+                seen = see(event);
+            }
+        };
+        self.each(scan, look).await?;
+        seen
     }
 
     /// Queues entries and waits until they are durable.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use clawk_events::payload::SessionStarted;
 use clawk_proto::{MessageId, SessionId};
 
 use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
-use crate::event::{ForkPoint, SessionForked, Thread, kind};
+use crate::event::{ForkPoint, Thread};
 use crate::open_turn::OpenTurn;
 use crate::ports::InboxChange;
 use crate::purse::BudgetAmount;
@@ -49,16 +50,16 @@ pub(crate) async fn fork(
         span: id.0,
         parent: None,
     };
-    let payload = SessionForked {
-        agent_hash: sessions.agent_hash,
-        agent_id: &sessions.calls.manifest.identity.name,
-        door: door.name(),
-        fork: &point,
-        goal: "fork",
-        role: door.role().as_str(),
-        run: sessions.life.root.session.0,
+    let payload = SessionStarted {
+        agent_hash: Some(sessions.agent_hash),
+        agent_id: sessions.calls.manifest.identity.name.to_string(),
+        door: Some(door.name().to_owned()),
+        fork: Some(point.clone()),
+        goal: "fork".to_owned(),
+        role: Some(door.role().as_str().to_owned()),
+        run: Some(sessions.life.root.session.0),
     };
-    let first = sessions.scribe.entry(&thread, kind::SESSION_STARTED, &payload);
+    let first = sessions.scribe.entry(&thread, &payload);
     let accepted = point.turn.map(|turn| InboxChange::Accepted {
         session: id,
         message: MessageId(turn),

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clawk_events::payload::ProviderUnreachable;
 use clawk_proto::method::LifecycleState;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::event::{ChainText, EventWords, ProviderUnreachable, WordField, kind};
+use crate::event::{ChainText, EventWords, WordField};
 use crate::infer::ModelServices;
 use crate::lifecycle::AgentLifecycle;
 use crate::notice::SessionNotice;
@@ -154,15 +155,11 @@ fn record(health: &Health, down: &[UnreachableProvider]) {
         tracing::warn!(provider, reason, "it can't be reached");
         let words = EventWords::new(WordField::Reason, reason);
         let payload = ProviderUnreachable {
-            provider,
+            provider: provider.to_owned(),
             reason: ChainText::IN_CONTENT,
             words_hash: Some(words.digest()),
         };
-        health
-            .models
-            .scribe
-            .entry(&thread, kind::PROVIDER_UNREACHABLE, &payload)
-            .words(words)
+        health.models.scribe.entry(&thread, &payload).words(words)
     };
     let drafts: Vec<_> = down.iter().map(event).collect();
     if !drafts.is_empty()

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use clawk_events::count_of;
+use clawk_events::payload::{ProviderCompleted, ProviderFailed, ProviderRequested};
+use clawk_events::shape::BudgetUse;
 use clawk_manifest::model::{Manifest, ModelModality, Provider as Spec};
 use clawk_proto::SessionId;
 use tokio_util::sync::CancellationToken;
@@ -16,8 +19,7 @@ use crate::attach;
 use crate::budget_events;
 use crate::error::CallError;
 use crate::event::{
-    BudgetUse, ChainText, Draft, EventWords, JournalWriter, ProviderCompleted, ProviderFailed,
-    ProviderRequested, Thread, WordField, canonical, digest, kind,
+    ChainText, Draft, EventWords, JournalWriter, Thread, WordField, budget_uses, canonical, digest,
 };
 use crate::member::{Member, MemberFailure};
 use crate::notice::SessionNotice;
@@ -436,39 +438,37 @@ async fn unpriced(
         cost_microusd: None,
         inference_id,
         input_tokens: 0,
-        model: &spec.model,
+        model: spec.model.to_string(),
         output_tokens: 0,
-        provider: &spec.name,
-        purses: &[],
+        provider: spec.name.to_string(),
+        purses: Vec::new(),
         request_hash,
         turn: place.turn,
     };
     let words = EventWords::new(WordField::Reason, &error.message);
     let failed = ProviderFailed {
         attempt,
-        cause: None,
         bytes_out: 0,
+        cause: None,
         cost_microusd: None,
         duration_ms: 0,
         estimated: false,
         inference_id,
         input_tokens: 0,
-        kind: error.kind.as_str(),
+        kind: error.kind.as_str().to_owned(),
         output_tokens: 0,
-        provider: &spec.name,
+        provider: spec.name.to_string(),
         reason: ChainText::code(error.kind.as_str()),
         retry_after_ms: None,
         status: None,
         told: None,
-        took: &[],
+        took: Vec::new(),
         turn: place.turn,
         words_hash: Some(words.digest()),
     };
     let scribe = &models.scribe;
-    let requested = scribe.entry(&place.thread, kind::PROVIDER_REQUESTED, &requested);
-    let failed = scribe
-        .entry(&place.thread, kind::PROVIDER_FAILED, &failed)
-        .words(words);
+    let requested = scribe.entry(&place.thread, &requested);
+    let failed = scribe.entry(&place.thread, &failed).words(words);
     scribe.write(vec![requested, failed]).await
 }
 
@@ -541,16 +541,14 @@ impl<'a> InferenceAttempt<'a> {
                 .map(|price| price.at_most(estimate.input_tokens, estimate.output_tokens)),
             inference_id: id,
             input_tokens: estimate.input_tokens,
-            model: &spec.model,
+            model: spec.model.to_string(),
             output_tokens: estimate.output_tokens,
-            provider: &spec.name,
-            purses: &purses,
+            provider: spec.name.to_string(),
+            purses: purses.iter().map(ToString::to_string).collect(),
             request_hash,
             turn: place.turn,
         };
-        let draft = models
-            .scribe
-            .entry(&place.thread, kind::PROVIDER_REQUESTED, &payload);
+        let draft = models.scribe.entry(&place.thread, &payload);
         // Beside other hosts, this commit decides whether there is room.
         let terms = match models.scribe.journal().shared() {
             Some(_) => BatchConditions {
@@ -633,10 +631,10 @@ impl<'a> InferenceAttempt<'a> {
         let cost = set.cost(&usage);
         let took = set.took(&usage, duration_ms);
         let settled = set.reservation.settle(took, self.models.scribe.now());
-        let told = BudgetUse::of(&settled.told);
+        let told = budget_uses(&settled.told);
         let draft = match outcome {
-            Ok(completion) => self.completed(completion, cost, (took, &told), duration_ms),
-            Err(error) => self.failed(error, usage, cost, (took, &told)),
+            Ok(completion) => self.completed(completion, cost, (took, told), duration_ms),
+            Err(error) => self.failed(error, usage, cost, (took, told)),
         };
         let mut drafts = found;
         drafts.push(draft);
@@ -667,7 +665,7 @@ impl<'a> InferenceAttempt<'a> {
         &self,
         completion: &ModelCompletion,
         cost_microusd: Option<u64>,
-        (took, told): (BudgetAmount, &[BudgetUse]),
+        (took, told): (BudgetAmount, Vec<BudgetUse>),
         duration_ms: u64,
     ) -> Draft {
         let bytes = canonical(completion);
@@ -677,30 +675,31 @@ impl<'a> InferenceAttempt<'a> {
             attempt: self.attempt,
             bytes_out: took.bytes_out,
             cached_tokens: usage.cached_tokens,
-            call_count: completion.calls.len(),
+            call_count: count_of(completion.calls.len()),
             completion_hash,
             cost_microusd,
             duration_ms,
             estimated: usage.estimated,
             inference_id: self.id,
             input_tokens: usage.input_tokens,
-            model: &completion.model,
+            model: completion.model.to_string(),
             output_tokens: usage.output_tokens,
-            provider: &self.spec.name,
+            provider: self.spec.name.to_string(),
             request_hash: self.request_hash,
             stop: match completion.stop {
                 StopReason::End => "end",
                 StopReason::ToolUse => "tool-use",
                 StopReason::Length => "length",
                 StopReason::Refusal => "refusal",
-            },
+            }
+            .to_owned(),
             told: usage.told,
             took: told,
             turn: self.place.turn,
         };
         self.models
             .scribe
-            .entry(&self.place.thread, kind::PROVIDER_COMPLETED, &payload)
+            .entry(&self.place.thread, &payload)
             .content(completion_hash, bytes)
     }
 
@@ -709,21 +708,21 @@ impl<'a> InferenceAttempt<'a> {
         error: &ProviderError,
         spent: Usage,
         cost_microusd: Option<u64>,
-        (took, told): (BudgetAmount, &[BudgetUse]),
+        (took, told): (BudgetAmount, Vec<BudgetUse>),
     ) -> Draft {
         let words = EventWords::new(WordField::Reason, &error.message);
         let payload = ProviderFailed {
             attempt: self.attempt,
-            cause: error.cause.as_deref(),
             bytes_out: took.bytes_out,
+            cause: error.cause.as_deref().cloned(),
             cost_microusd,
             duration_ms: took.busy_ms,
             estimated: spent.estimated,
             inference_id: self.id,
             input_tokens: spent.input_tokens,
-            kind: error.kind.as_str(),
+            kind: error.kind.as_str().to_owned(),
             output_tokens: spent.output_tokens,
-            provider: &self.spec.name,
+            provider: self.spec.name.to_string(),
             reason: ChainText::code(error.kind.as_str()),
             retry_after_ms: error.retry_after_ms,
             status: error.status,
@@ -734,7 +733,7 @@ impl<'a> InferenceAttempt<'a> {
         };
         self.models
             .scribe
-            .entry(&self.place.thread, kind::PROVIDER_FAILED, &payload)
+            .entry(&self.place.thread, &payload)
             .words(words)
     }
 }
@@ -751,7 +750,7 @@ impl Drop for InferenceAttempt<'_> {
         );
         let cost = set.cost(&usage);
         let settled = set.reservation.settle(took, self.models.scribe.now());
-        let draft = self.failed(&error, usage, cost, (took, &BudgetUse::of(&settled.told)));
+        let draft = self.failed(&error, usage, cost, (took, budget_uses(&settled.told)));
         let terms = BatchConditions {
             settles: self.aside,
             ..BatchConditions::default()

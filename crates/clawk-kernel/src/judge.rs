@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawk_events::payload::ScreenJudged;
 use clawk_manifest::model::InjectionAction;
 use clawk_policy::injection;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
-use crate::event::{ScreenJudged, kind};
 use crate::infer::{self, InferenceContext, ModelServices, NoAnswer};
 use crate::ports::{InferRequest, ModelMessage};
 use crate::screen::ScreeningPass;
@@ -127,7 +127,7 @@ impl InjectionClassifier {
             InjectionAction::Ignore => "ignore",
         };
         for (kind, count) in &kinds {
-            look.found(kind::SCREEN_INJECTION, kind, *count, method, action);
+            look.injection(kind, *count, method, action);
         }
         let names = kinds.keys().copied().collect::<Vec<_>>();
         match wanted.action {
@@ -174,12 +174,12 @@ impl InjectionClassifier {
         };
         let payload = ScreenJudged {
             duration_ms: scribe.clock().monotonic_us().saturating_sub(started_us) / 1000,
-            place: look.spot.name(),
-            provider: &screens.judge,
-            subject: look.subject,
-            verdict: verdict.name(),
+            place: look.spot.name().to_owned(),
+            provider: screens.judge.to_string(),
+            subject: look.subject.to_owned(),
+            verdict: verdict.name().to_owned(),
         };
-        let draft = scribe.entry(&look.thread, kind::SCREEN_JUDGED, &payload);
+        let draft = scribe.entry(&look.thread, &payload);
         look.drafts.push(draft);
         verdict
     }

@@ -302,9 +302,11 @@ impl Kernel {
 
     /// Does again what happened beside a session that is replayed.
     pub(crate) async fn repeat(&self, event: &RecordedEvent, session: SessionId) {
-        if let Some(outside) = OutsideAtlasEvent::of(event, session) {
-            let calls = &self.agent.calls;
-            outside.apply((&calls.carp, &calls.catalog), event.at).await;
+        let calls = &self.agent.calls;
+        match OutsideAtlasEvent::read(event, session) {
+            Ok(Some(outside)) => outside.apply((&calls.carp, &calls.catalog), event.at).await,
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "a change of Atlases could not be repeated"),
         }
     }
 

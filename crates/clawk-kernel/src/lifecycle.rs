@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use clawk_events::payload::LifecycleChanged;
 use clawk_proto::SessionId;
 use clawk_proto::method::LifecycleState;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::event::{JournalWriter, Thread, Transition, kind};
+use crate::event::{JournalWriter, Thread};
 use crate::ports::JournalError;
 
 /// An agent's life: the state machine, whose every move is journalled, what is in flight, and what tells work that it ends.
@@ -117,16 +118,14 @@ impl AgentLifecycle {
         let Some(from) = self.step(to, now_us) else {
             return Ok(());
         };
-        let payload = Transition {
-            agent: &self.agent,
+        let payload = LifecycleChanged {
+            agent: self.agent.to_string(),
             duration_ms: now_us.saturating_sub(self.started_us) / 1000,
-            from: from.name(),
-            reason,
-            to: to.name(),
+            from: from.name().to_owned(),
+            reason: reason.to_owned(),
+            to: to.name().to_owned(),
         };
-        let draft = self
-            .scribe
-            .entry(&self.root.child(self.root.span), kind::LIFECYCLE, &payload);
+        let draft = self.scribe.entry(&self.root.child(self.root.span), &payload);
         let _ticket = self.scribe.submit(vec![draft])?; // order is kept by the journal; `start` and `shutdown` flush
         Ok(())
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use clawk_events::count_of;
+use clawk_events::payload::{MemoryQueried, MemoryWrite};
 use clawk_manifest::model::{Manifest, Role, Store};
 use clawk_proto::method::{
     MemoryCompactParams, MemoryCompactResult, MemoryQuery, MemoryQueryParams, MemoryQueryResult,
@@ -17,9 +19,7 @@ use uuid::Uuid;
 use crate::author::TextAuthor;
 use crate::dedup::{Claim, DedupAnswer, DedupMethod, DedupTable, key};
 use crate::error::KernelError;
-use crate::event::{
-    Draft, JournalWriter, MemoryQueried, MemoryStored, Thread, canonical, digest, kind, together,
-};
+use crate::event::{Draft, JournalWriter, Thread, canonical, digest, together};
 use crate::judge::{self, InjectionClassifier};
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{AnswerKey, Batch, MarkedContent, Memory, MemorySearch, Scope, StoreQuery, ToolRunner};
@@ -181,11 +181,11 @@ pub(crate) async fn query(
     judge::memory(&memories.classifier, &mut look, &mut entries, &cancel).await;
     let mut drafts = look.drafts;
     let payload = MemoryQueried {
-        found: entries.len(),
-        query: name,
-        store: &store.name,
+        found: count_of(entries.len()),
+        query: name.to_owned(),
+        store: store.name.to_string(),
     };
-    drafts.push(memories.scribe.entry(&thread, kind::MEMORY_QUERIED, &payload));
+    drafts.push(memories.scribe.entry(&thread, &payload));
     let _ticket = memories.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
     Ok(MemoryQueryResult { entries })
 }
@@ -238,38 +238,31 @@ pub(crate) async fn store(
     let drafts = screened(memories, thread, &spec.name, &mut params.entries).await?;
     let entries_hash = digest(&canonical(&params.entries));
     let begun = self::key(DedupMethod::MemoryBegun, &request_id);
-    let about = MemoryStored {
-        batch: batch(memories, begun, request_hash).await?,
+    let batch = batch(memories, begun, request_hash).await?;
+    let about = MemoryWrite {
+        batch: Some(batch),
         by: None,
-        count,
+        count: count_of(count),
         entries_hash,
-        request_hash,
-        request_id: request_id.as_str(),
-        store: &spec.name,
+        request_hash: Some(request_hash),
+        request_id: request_id.as_str().to_owned(),
+        store: spec.name.to_string(),
     };
-    let entries = marked(memories, session, about.batch, params.entries).await;
+    let entries = marked(memories, session, batch, params.entries).await;
     let place = scope(memories, session);
     let result = if memory.joins(spec) {
         // Entries and their record in one commit: the ids follow from the record.
         let mut record = drafts;
-        record.push(
-            scribe
-                .entry(&thread, kind::MEMORY_STORED, &about)
-                .answers(Some(key)),
-        );
+        record.push(scribe.entry(&thread, &about.as_stored()).answers(Some(key)));
         let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
         result_of(ids)
     } else {
         let mut first = drafts;
-        first.push(
-            scribe
-                .entry(&thread, kind::MEMORY_REQUESTED, &about)
-                .answers(Some(begun)),
-        );
+        first.push(scribe.entry(&thread, &about.as_requested()).answers(Some(begun)));
         scribe.write(first).await?;
         let result = result_of(memory.keep(spec, &place, entries, now, Batch::default()).await?);
         let answer = canonical(&result);
-        let draft = scribe.entry(&thread, kind::MEMORY_STORED, &about);
+        let draft = scribe.entry(&thread, &about.as_stored());
         scribe
             .write(vec![draft.content(digest(&answer), answer).answers(Some(key))])
             .await?;

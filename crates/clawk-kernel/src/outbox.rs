@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clawk_events::payload::{DeliveryEnded, DeliveryRequeued, DeliveryStarted};
 use clawk_manifest::model::BackoffStrategy;
 use clawk_proto::{MessageId, SessionId};
 use futures::StreamExt as _;
@@ -14,10 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::event::{
-    DeliveryEnded, DeliveryRequeued, DeliveryStarted, Draft, EventWords, JournalWriter, Thread, kind,
-    stand_in,
-};
+use crate::event::{Draft, EventWords, JournalWriter, Thread, stand_in};
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{
     ChannelDelivery, Delivery, Journal, JournalError, OutboxChange, OutboxRow, OutgoingAnswer,
@@ -276,13 +274,11 @@ async fn once(
     };
     let payload = DeliveryStarted {
         attempt,
-        channel: &out.channel,
+        channel: out.channel.to_string(),
         message_id: out.id.0,
         repeat: out.repeat,
     };
-    let draft = outbox
-        .scribe
-        .entry(&thread(outbox, &row), kind::DELIVERY_STARTED, &payload);
+    let draft = outbox.scribe.entry(&thread(outbox, &row), &payload);
     let begun = OutboxChange::Begun { message: out.id };
     outbox.scribe.owe(vec![draft], vec![begun])?.durable().await?;
     let outcome = tokio::select! {
@@ -395,19 +391,16 @@ async fn end(
     let (code, words_hash) = stand_in(words.as_ref());
     let payload = DeliveryEnded {
         attempt,
-        channel: &row.owed.channel,
+        channel: row.owed.channel.to_string(),
         dead,
         message_id: message.0,
         next_at: next_at.map(|at| at.to_string()),
-        outcome: word,
-        platform_id: platform_id.as_deref(),
+        outcome: word.to_owned(),
+        platform_id: platform_id.as_deref().map(str::to_owned),
         reason: code,
         words_hash,
     };
-    let draft = outbox
-        .scribe
-        .entry(&thread(outbox, row), kind::DELIVERY_ENDED, &payload)
-        .words(words);
+    let draft = outbox.scribe.entry(&thread(outbox, row), &payload).words(words);
     outbox.scribe.owe(vec![draft], changes)?.durable().await?;
     Ok(wait_ms.map(Duration::from_millis))
 }
@@ -460,11 +453,11 @@ pub(crate) async fn delivered(
 ) -> Result<(), JournalError> {
     let payload = DeliveryEnded {
         attempt: 1,
-        channel: "",
+        channel: "".to_owned(),
         dead: false,
         message_id: message.0,
         next_at: None,
-        outcome: "delivered",
+        outcome: "delivered".to_owned(),
         platform_id: None,
         reason: None,
         words_hash: None,
@@ -474,7 +467,7 @@ pub(crate) async fn delivered(
         span: outbox.scribe.clock().uuid(),
         parent: Some(message.0),
     };
-    let draft = outbox.scribe.entry(&thread, kind::DELIVERY_ENDED, &payload);
+    let draft = outbox.scribe.entry(&thread, &payload);
     let ticket = outbox
         .scribe
         .owe(vec![draft], vec![OutboxChange::Delivered { message }])?;
@@ -495,7 +488,7 @@ pub(crate) async fn requeue(
         return Ok(false);
     };
     let payload = DeliveryRequeued {
-        by,
+        by: by.to_owned(),
         message_id: message.0,
     };
     let thread = Thread {
@@ -503,7 +496,7 @@ pub(crate) async fn requeue(
         span: scribe.clock().uuid(),
         parent: Some(message.0),
     };
-    let draft: Draft = scribe.entry(&thread, kind::DELIVERY_REQUEUED, &payload);
+    let draft: Draft = scribe.entry(&thread, &payload);
     let change = OutboxChange::Requeued {
         message,
         at: scribe.now(),

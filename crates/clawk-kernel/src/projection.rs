@@ -8,12 +8,13 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::dedup::{DedupMethod, key};
-use crate::dry::DryRunPayment;
+
 use crate::effect::{self, EffectLedger};
-use crate::event::{BudgetUse, kind};
+use crate::event::kind;
 use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, RecordedEvent, SpentAmount};
 use crate::purse::{BudgetAmount, BudgetUnit, hour_of};
 use crate::time::Timestamp;
+use clawk_events::shape::{BudgetUse, DryRunCost};
 
 /// Differences that are named one by one.
 const NAMED: usize = 20;
@@ -86,7 +87,7 @@ struct ProjectionFields {
     #[serde(default)]
     took: Vec<BudgetUse>,
     #[serde(default)]
-    paid: Vec<DryRunPayment>,
+    paid: Vec<DryRunCost>,
     request_id: Option<RequestId>,
     /// The tool that stored entries; the answer is its call's.
     by: Option<serde_json::Value>,

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use clawk_events::count_of;
+use clawk_events::payload::MemoryRecalled;
+use clawk_events::shape::{MemorySearch as RecordedSearch, SearchMethod as RecordedMethod};
 use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_proto::method::NewEntry;
 use clawk_proto::{MessageId, SessionId};
@@ -15,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::author::TextAuthor;
 use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin};
-use crate::event::{MemoryRecalled, Thread, canonical, digest, kind};
+use crate::event::{Thread, canonical, digest, kind};
 use crate::judge;
 pub(crate) use crate::message_frame::escaped;
 use crate::notice::SessionNotice;
@@ -100,14 +103,6 @@ pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> 
 pub(crate) struct RecallSearch {
     pub(crate) store: String,
     pub(crate) found: EntrySearchResult,
-}
-
-/// The same in the event: ids alone.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct RecalledIds {
-    ids: Vec<String>,
-    store: String,
-    used: Option<SearchMethod>,
 }
 
 /// What joins a turn's prompt.
@@ -212,19 +207,18 @@ pub(crate) async fn before(
     let left_out = fit(&mut searches, budget);
     let recalled = joined(&searches);
     let content = canonical(&searches);
-    let told: Vec<RecalledIds> = searches.iter().map(RecallSearch::told).collect();
     let untrusted: Vec<String> = recalled.untrusted.iter().cloned().collect();
     let payload = MemoryRecalled {
-        left_out,
+        left_out: count_of(left_out),
         query_hash: digest(question.as_bytes()),
         recalled_hash: digest(&content),
-        searches: &told,
-        tokens: recalled.text.len().div_ceil(TOKEN_BYTES),
+        searches: searches.iter().map(RecallSearch::recorded).collect(),
+        tokens: count_of(recalled.text.len().div_ceil(TOKEN_BYTES)),
         turn: turn.message.0,
-        untrusted: &untrusted,
+        untrusted,
     };
     let mut drafts = look.drafts;
-    let draft = calls.scribe.entry(&turn.thread, kind::MEMORY_RECALLED, &payload);
+    let draft = calls.scribe.entry(&turn.thread, &payload);
     drafts.push(draft.content(payload.recalled_hash, content));
     let _ticket = calls.scribe.submit(drafts)?; // the inference, recorded behind it, is waited for
     Ok(recalled)
@@ -331,12 +325,21 @@ pub(crate) async fn screen(
 }
 
 impl RecallSearch {
-    pub(crate) fn told(&self) -> RecalledIds {
-        RecalledIds {
+    pub(crate) fn recorded(&self) -> RecordedSearch {
+        RecordedSearch {
             ids: self.found.hits.iter().map(|hit| hit.entry.id.clone()).collect(),
             store: self.store.clone(),
-            used: self.found.used,
+            used: self.found.used.map(search_method),
         }
+    }
+}
+
+const fn search_method(used: SearchMethod) -> RecordedMethod {
+    match used {
+        SearchMethod::Vector => RecordedMethod::Vector,
+        SearchMethod::FullText => RecordedMethod::FullText,
+        SearchMethod::Hybrid => RecordedMethod::Hybrid,
+        SearchMethod::Static => RecordedMethod::Static,
     }
 }
 

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use clawk_events::count_of;
+use clawk_events::payload::{ContextWritten, MemoryQueried, MemoryWrite};
 use clawk_manifest::model::{Role, Store, StoreType};
 use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
@@ -19,7 +21,7 @@ use crate::author::TextAuthor;
 use crate::call::{CallGovernor, CallerContext, Permit};
 use crate::door::Origin;
 use crate::error::KernelError;
-use crate::event::{ContextWritten, MemoryQueried, MemoryStored, canonical, digest, kind, together};
+use crate::event::{canonical, digest, together};
 use crate::memory;
 use crate::ports::{Batch, Memory, MemoryError, MemorySearch, RunError, RunOutcome, Scope, StoreQuery};
 use crate::rank;
@@ -255,16 +257,16 @@ impl MemoryToolCall<'_> {
                 .map_err(MemoryToolFault::Broken)?;
         }
         let scribe = &self.calls.scribe;
-        let payload = MemoryStored {
-            batch: self.caller.thread.span,
-            by: Some(self.permit.tool()),
+        let payload = MemoryWrite {
+            batch: Some(self.caller.thread.span),
+            by: Some(self.permit.tool().to_owned()),
             count: 1,
             entries_hash: hash,
-            request_hash: self.permit.digest(),
-            request_id,
-            store: &spec.name,
+            request_hash: Some(self.permit.digest()),
+            request_id: request_id.to_owned(),
+            store: spec.name.to_string(),
         };
-        let draft = scribe.entry(&self.caller.thread, kind::MEMORY_STORED, &payload);
+        let draft = scribe.entry(&self.caller.thread, &payload.as_stored());
         let place = self.place();
         let ids = if memory.joins(spec) {
             memory
@@ -341,16 +343,12 @@ impl MemoryToolCall<'_> {
             .used
             .map_or("key", clawk_recall::entry::SearchMethod::as_str);
         let payload = MemoryQueried {
-            found: found.hits.len(),
-            query: used,
-            store: &spec.name,
+            found: count_of(found.hits.len()),
+            query: used.to_owned(),
+            store: spec.name.to_string(),
         };
         let mut drafts = look.drafts;
-        drafts.push(
-            self.calls
-                .scribe
-                .entry(&self.caller.thread, kind::MEMORY_QUERIED, &payload),
-        );
+        drafts.push(self.calls.scribe.entry(&self.caller.thread, &payload));
         let _ticket = self.calls.scribe.submit(drafts)?; // a read changes nothing: its record need not be waited for
         let now = self.calls.scribe.now();
         let hits = found.hits.iter().map(|hit| facts_of(spec, hit, used, now));
@@ -432,14 +430,11 @@ impl MemoryToolCall<'_> {
         done.map_err(|error| MemoryToolFault::Broken(error.to_string()))?
             .map_err(|error| MemoryToolFault::Broken(format!("`{path}`: {error}")))?;
         let payload = ContextWritten {
-            file: &path,
-            request_id: self.permit.request_id().as_str(),
+            file: path.to_string(),
+            request_id: self.permit.request_id().as_str().to_owned(),
             text_hash: hash,
         };
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.caller.thread, kind::CONTEXT_WRITTEN, &payload);
+        let draft = self.calls.scribe.entry(&self.caller.thread, &payload);
         self.calls.scribe.write(vec![draft.content(hash, bytes)]).await?;
         let facts = json!({ "file": path, "digest": hash });
         Ok((

@@ -7,13 +7,15 @@ pub(crate) mod answer;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use clawk_events::count_of;
+use clawk_events::payload::{ScreenFinding, ScreenInput};
 use clawk_manifest::model::{Manifest, ScanAction};
 use clawk_policy::ScreeningPolicy;
 use clawk_policy::leak::{KnownSecret, LeakTally, Scanner};
 use clawk_secrets::ResolvedSecrets;
 
 use crate::error::KernelError;
-use crate::event::{Draft, JournalWriter, ScreenFound, ScreenInput, Thread, kind};
+use crate::event::{Draft, JournalWriter, Thread};
 use crate::notice::SessionNotice;
 use crate::watch::NoticeSender;
 
@@ -226,7 +228,9 @@ impl<'a> ScreeningPass<'a> {
     /// Records secrets that were found.
     pub(crate) async fn secrets(&mut self, tally: &LeakTally, action: &'static str) {
         for (kind, count) in tally.iter() {
-            self.found(kind::SCREEN_SECRET, kind, count, "pattern", action);
+            let payload = self.finding(kind, count, "pattern", action);
+            let draft = self.screens.scribe.entry(&self.thread, &payload.as_secret());
+            self.drafts.push(draft);
         }
         self.tell(action, tally.iter().map(|(kind, _)| kind)).await;
     }
@@ -244,16 +248,13 @@ impl<'a> ScreeningPass<'a> {
             .collect();
         let at = scanner.redact(&at).map_or(at, |(clean, _)| clean);
         let payload = ScreenInput {
-            action: "block",
-            at: &at,
-            fault: finding.fault.word(),
-            place: self.spot.name(),
-            subject: self.subject,
+            action: "block".to_owned(),
+            at,
+            fault: finding.fault.word().to_owned(),
+            place: self.spot.name().to_owned(),
+            subject: self.subject.to_owned(),
         };
-        let draft = self
-            .screens
-            .scribe
-            .entry(&self.thread, kind::SCREEN_INPUT, &payload);
+        let draft = self.screens.scribe.entry(&self.thread, &payload);
         self.drafts.push(draft);
         let detail = finding.to_string();
         ScreeningRefusal {
@@ -262,24 +263,22 @@ impl<'a> ScreeningPass<'a> {
         }
     }
 
-    pub(crate) fn found(
-        &mut self,
-        event: &'static str,
-        kind: &str,
-        count: usize,
-        method: &str,
-        action: &str,
-    ) {
-        let payload = ScreenFound {
-            action,
-            count,
-            kind,
-            method,
-            place: self.spot.name(),
-            subject: self.subject,
-        };
-        self.drafts
-            .push(self.screens.scribe.entry(&self.thread, event, &payload));
+    /// Records text that addresses the model over its operator's head.
+    pub(crate) fn injection(&mut self, kind: &str, count: usize, method: &str, action: &str) {
+        let payload = self.finding(kind, count, method, action);
+        let draft = self.screens.scribe.entry(&self.thread, &payload.as_injection());
+        self.drafts.push(draft);
+    }
+
+    fn finding(&self, kind: &str, count: usize, method: &str, action: &str) -> ScreenFinding {
+        ScreenFinding {
+            action: action.to_owned(),
+            count: count_of(count),
+            kind: kind.to_owned(),
+            method: method.to_owned(),
+            place: self.spot.name().to_owned(),
+            subject: self.subject.to_owned(),
+        }
     }
 
     pub(crate) async fn tell(&self, action: &'static str, kinds: impl Iterator<Item = &'static str>) {

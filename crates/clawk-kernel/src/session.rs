@@ -7,6 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use clawk_events::payload::{
+    MessageAccepted, MessageAttached, MessageFramed, MessageRefused, MessageTools, SessionEnded,
+    SessionStarted,
+};
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio::sync::Semaphore;
@@ -18,10 +22,7 @@ use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin, RecordedOrigin};
 use crate::drive::{self, TurnServices};
 use crate::error::KernelError;
-use crate::event::{
-    ChainText, Draft, EventWords, JournalWriter, MessageAccepted, MessageAttached, MessageFramed,
-    MessageRefused, MessageTools, SessionEnded, SessionStarted, Thread, WordField, canonical, digest, kind,
-};
+use crate::event::{ChainText, Draft, EventWords, JournalWriter, Thread, WordField, canonical, digest};
 use crate::hosts;
 use crate::judge;
 use crate::lifecycle::AgentLifecycle;
@@ -95,8 +96,10 @@ impl SessionServices {
             / 1000;
         let draft = self.scribe.entry(
             &state.thread.child(id.0),
-            kind::SESSION_ENDED,
-            &SessionEnded { duration_ms, reason },
+            &SessionEnded {
+                duration_ms,
+                reason: reason.to_owned(),
+            },
         );
         if let Err(error) = self.scribe.write(vec![draft]).await {
             tracing::error!(%error, session = %id, "a session's end could not be recorded");
@@ -182,19 +185,18 @@ pub(crate) async fn open_as(
     });
     if !resumed {
         let payload = SessionStarted {
-            agent_hash: sessions.agent_hash,
-            agent_id: &sessions.calls.manifest.identity.name,
-            door: state.door.name(),
-            goal: &opening.goal,
-            role: state.door.role().as_str(),
-            run: sessions.life.root.session.0,
+            agent_hash: Some(sessions.agent_hash),
+            agent_id: sessions.calls.manifest.identity.name.to_string(),
+            door: Some(state.door.name().to_owned()),
+            fork: None,
+            goal: opening.goal.to_string(),
+            role: Some(state.door.role().as_str().to_owned()),
+            run: Some(sessions.life.root.session.0),
         };
         // Later entries of this chain are queued behind it, so there is nothing to wait for here.
-        let _ticket = sessions.scribe.submit(vec![sessions.scribe.entry(
-            &thread,
-            kind::SESSION_STARTED,
-            &payload,
-        )])?;
+        let _ticket = sessions
+            .scribe
+            .submit(vec![sessions.scribe.entry(&thread, &payload)])?;
     }
     sessions.table.open().insert(id, Arc::clone(&state));
     sessions
@@ -557,15 +559,13 @@ pub(crate) async fn accept_as(
             };
             let words = EventWords::new(WordField::Reason, &reason);
             let payload = MessageRefused {
-                door: origin.door.name(),
+                door: origin.door.name().to_owned(),
                 message_id: id.0,
                 reason: ChainText::IN_CONTENT,
                 size_bytes,
                 words_hash: Some(words.digest()),
             };
-            let draft = sessions
-                .scribe
-                .entry(&state.thread, kind::MESSAGE_REFUSED, &payload);
+            let draft = sessions.scribe.entry(&state.thread, &payload);
             drafts.push(draft.words(words));
             sessions.scribe.write(drafts).await?;
             return Err(error);
@@ -587,9 +587,7 @@ pub(crate) async fn accept_as(
             message_id: id.0,
             tools_hash: digest(&bytes),
         };
-        let tools = sessions
-            .scribe
-            .entry(&state.thread, kind::MESSAGE_TOOLS, &payload);
+        let tools = sessions.scribe.entry(&state.thread, &payload);
         drafts.push(tools.content(payload.tools_hash, bytes));
     }
     let accepted = InboxChange::Accepted {
@@ -641,12 +639,10 @@ fn framed(
     let payload = MessageFramed {
         frame_hash: digest(frame.as_bytes()),
         message_id: id.0,
-        untrusted: &origins,
+        untrusted: origins.to_vec(),
     };
     state.add_labels(untrusted);
-    let draft = sessions
-        .scribe
-        .entry(&state.thread, kind::MESSAGE_FRAMED, &payload);
+    let draft = sessions.scribe.entry(&state.thread, &payload);
     Some(draft.content(payload.frame_hash, frame.as_bytes().to_vec()))
 }
 
@@ -661,13 +657,11 @@ fn attachments<'a>(
         let payload = MessageAttached {
             content_hash: image.digest,
             message_id: id.0,
-            mime_type: &image.mime_type,
-            name: image.name.as_deref(),
+            mime_type: image.mime_type.to_string(),
+            name: image.name.as_deref().map(str::to_owned),
             size_bytes: image.size_bytes,
         };
-        let draft = sessions
-            .scribe
-            .entry(&state.thread, kind::MESSAGE_ATTACHED, &payload);
+        let draft = sessions.scribe.entry(&state.thread, &payload);
         draft.content(image.digest, attached.data)
     };
     images.map(draft).collect()
@@ -687,23 +681,21 @@ fn accepted(
         });
     let kind = origin.author_kind;
     let payload = MessageAccepted {
-        author_kind: kind.unwrap_or_else(|| author::kind_of(&origin.door, &sessions.calls.manifest)),
-        channel,
-        conversation,
-        direct,
-        door: origin.door.name(),
+        author_kind: Some(kind.unwrap_or_else(|| author::kind_of(&origin.door, &sessions.calls.manifest))),
+        channel: channel.map(str::to_owned).into(),
+        conversation: conversation.map(str::to_owned).into(),
+        direct: direct.into(),
+        door: origin.door.name().to_owned(),
         message_id: id.0,
-        platform_ids: &origin.platform_ids,
-        repeats: &origin.repeats,
-        role: origin.role.as_str(),
-        sender: origin.door.sender(),
+        platform_ids: Some(origin.platform_ids.clone()),
+        repeats: origin.repeats.iter().cloned().collect(),
+        role: Some(origin.role.as_str().to_owned()),
+        sender: origin.door.sender().to_owned(),
         size_bytes,
-        task_id: origin.task_id(),
+        task_id: origin.task_id().map(str::to_owned).into(),
         text_hash,
     };
-    sessions
-        .scribe
-        .entry(&state.thread, kind::MESSAGE_ACCEPTED, &payload)
+    sessions.scribe.entry(&state.thread, &payload)
 }
 
 /// Queues the rest of an interrupted turn.

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use clawk_events::shape::SkillEstimates;
 use clawk_manifest::model::{Skill, SkillFilesystem};
 use clawk_plan::ObtainedEnforcement;
 use clawk_policy::path::{CallPaths, RealLocations, RuleRoots};
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::content::ContentBlock;
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -218,11 +218,11 @@ pub(crate) fn name_of(skill: &Skill) -> String {
 
 /// What it is said to take, for people; none: nothing is said.
 pub(crate) fn estimated(skill: &Skill) -> Option<String> {
-    let SkillEstimate {
+    let SkillEstimates {
         calls,
         duration_ms,
         tokens,
-    } = SkillEstimate::of(skill)?;
+    } = estimates_of(skill)?;
     let tokens = tokens.map(|tokens| format!("{tokens} tokens"));
     let time = duration_ms.map(|ms| format!("{} s", ms.div_ceil(1000)));
     let calls = calls.map(|calls| format!("{calls} tool calls"));
@@ -230,36 +230,23 @@ pub(crate) fn estimated(skill: &Skill) -> Option<String> {
     Some(format!("about {}", parts.join(", ")))
 }
 
-/// What a skill is said to take, on average. Fields in alphabetical order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct SkillEstimate {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calls: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    duration_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<u64>,
-}
-
-impl SkillEstimate {
-    /// The skill's estimates; none: it has none.
-    pub(crate) fn of(skill: &Skill) -> Option<Self> {
-        let said = &skill.estimates;
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "clamped to what fits; the shape allows no negative number"
-        )]
-        let duration_ms = said
-            .avg_duration_seconds
-            .map(|seconds| (seconds * 1000.0).clamp(0.0, 9e12) as u64);
-        let found = Self {
-            calls: said.avg_tool_calls,
-            duration_ms,
-            tokens: said.avg_tokens,
-        };
-        let any = found.calls.or(found.duration_ms).or(found.tokens);
-        any.map(|_| found)
-    }
+/// The skill's estimates; none: it has none.
+pub(crate) fn estimates_of(skill: &Skill) -> Option<SkillEstimates> {
+    let said = &skill.estimates;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "clamped to what fits; the shape allows no negative number"
+    )]
+    let duration_ms = said
+        .avg_duration_seconds
+        .map(|seconds| (seconds * 1000.0).clamp(0.0, 9e12) as u64);
+    let found = SkillEstimates {
+        calls: said.avg_tool_calls,
+        duration_ms,
+        tokens: said.avg_tokens,
+    };
+    let any = found.calls.or(found.duration_ms).or(found.tokens);
+    any.map(|_| found)
 }
 
 /// A skill that runs: from its invocation to the turn's end.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use clawk_events::payload::{AgentDescribed, SessionStarted};
 use clawk_manifest::model::{Manifest, Role};
 use clawk_policy::Engine;
 use clawk_proto::method::LifecycleState;
@@ -20,7 +21,7 @@ use crate::dedup::DedupTable;
 use crate::door::EntryPoint;
 use crate::drive::{ContextFileDigests, RecordedAgent, TurnServices};
 use crate::error::StartError;
-use crate::event::{AgentDescribed, JournalWriter, SessionStarted, Thread, canonical, digest, kind};
+use crate::event::{JournalWriter, Thread, canonical, digest};
 use crate::health::{self, Health};
 use crate::hosts::{self, PeerHosts};
 use crate::infer::{LearntForms, ModelServices};
@@ -58,18 +59,17 @@ pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartE
     let agent = Arc::new(agent);
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
     let draft = SessionStarted {
-        agent_hash: agent.sessions.agent_hash,
-        agent_id: &agent.manifest.identity.name,
-        door: "runtime",
-        goal: "lifecycle",
-        role: Role::Admin.as_str(),
-        run: agent.life.root.session.0,
+        agent_hash: Some(agent.sessions.agent_hash),
+        agent_id: agent.manifest.identity.name.to_string(),
+        door: Some("runtime".to_owned()),
+        fork: None,
+        goal: "lifecycle".to_owned(),
+        role: Some(Role::Admin.as_str().to_owned()),
+        run: Some(agent.life.root.session.0),
     };
-    let _ticket = agent.scribe.submit(vec![agent.scribe.entry(
-        &agent.life.root,
-        kind::SESSION_STARTED,
-        &draft,
-    )])?;
+    let _ticket = agent
+        .scribe
+        .submit(vec![agent.scribe.entry(&agent.life.root, &draft)])?;
     agent_facts(&agent, facts)?;
     // Where hosts share the agent, each session of a lost one is taken up by itself, whenever it is found.
     let hosts = calls.hosts.clone();
@@ -175,12 +175,12 @@ fn facts(
 fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
     let agent_hash = agent.sessions.agent_hash;
     let payload = AgentDescribed {
-        agent: &agent.manifest.metadata.name,
+        agent: agent.manifest.metadata.name.to_string(),
         agent_hash,
     };
     let root = agent.life.root;
     let thread = root.child(root.span);
-    let draft = agent.scribe.entry(&thread, kind::AGENT_DESCRIBED, &payload);
+    let draft = agent.scribe.entry(&thread, &payload);
     let _ticket = agent.scribe.submit(vec![draft.content(agent_hash, facts)])?;
     carp::facts(&agent.calls.carp)
 }

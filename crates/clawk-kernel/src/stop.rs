@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use clawk_events::payload::{SessionStarted, StopEngaged, StopLifted};
 use clawk_manifest::model::Role;
 use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::error::{CallError, DeniedBy, KernelError};
-use crate::event::{
-    EventWords, JournalWriter, SessionStarted, StopEngaged, StopLifted, Thread, kind, stand_in,
-};
+use crate::event::{EventWords, JournalWriter, Thread, kind, stand_in};
 use crate::ports::{Journal, JournalError, JournalScan, RecordedEvent};
 use crate::roles::KnownPerson;
 use crate::time::Clock;
@@ -245,14 +244,14 @@ fn draft(scribe: &JournalWriter, thread: &Thread, stop: &ActiveStop, channel: &s
     let words = EventWords::of_reason(stop.reason.as_deref());
     let (reason, words_hash) = stand_in(words.as_ref());
     let payload = StopEngaged {
-        by: &stop.by,
-        channel,
-        level: stop.level.name(),
+        by: stop.by.to_string(),
+        channel: channel.to_owned(),
+        level: stop.level.name().to_owned(),
         reason,
         session: stop.session.map(|session| session.0),
         words_hash,
     };
-    scribe.entry(thread, kind::STOP_ENGAGED, &payload).words(words)
+    scribe.entry(thread, &payload).words(words)
 }
 
 /// Lifts a stop. It is recorded first, so a lift that can't be recorded does not happen. Returns `false` if `by` is no admin, or if nothing
@@ -268,12 +267,12 @@ pub(crate) async fn lift(
         return Ok(false);
     }
     let payload = StopLifted {
-        by: &by.name,
-        channel: &by.channel,
+        by: by.name.to_string(),
+        channel: by.channel.to_string(),
         session: session.map(|session| session.0),
     };
     let thread = root.child(scribe.clock().uuid());
-    let draft = scribe.entry(&thread, kind::STOP_LIFTED, &payload);
+    let draft = scribe.entry(&thread, &payload);
     scribe.write(vec![draft]).await?;
     if !shared {
         brake.lift(session);
@@ -413,14 +412,15 @@ pub async fn offline(
         };
         let started = SessionStarted {
             // No agent runs here: there is none to replay.
-            agent_hash: clawk_proto::Digest::ZERO,
-            agent_id: &by.name,
-            door: "operator",
-            goal: "emergency stop",
-            role: by.role.as_str(),
-            run: id.0,
+            agent_hash: Some(clawk_proto::Digest::ZERO),
+            agent_id: by.name.to_string(),
+            door: Some("operator".to_owned()),
+            fork: None,
+            goal: "emergency stop".to_owned(),
+            role: Some(by.role.as_str().to_owned()),
+            run: Some(id.0),
         };
-        let started = scribe.entry(&thread, kind::SESSION_STARTED, &started);
+        let started = scribe.entry(&thread, &started);
         let below = thread.child(scribe.clock().uuid());
         let change = match order {
             StopOrder::Engage {
@@ -439,11 +439,11 @@ pub async fn offline(
             }
             StopOrder::Lift { session } => {
                 let payload = StopLifted {
-                    by: &by.name,
-                    channel: &by.channel,
+                    by: by.name.to_string(),
+                    channel: by.channel.to_string(),
                     session: session.map(|session| session.0),
                 };
-                scribe.entry(&below, kind::STOP_LIFTED, &payload)
+                scribe.entry(&below, &payload)
             }
         };
         scribe.write(vec![started, change]).await?;

@@ -1,12 +1,13 @@
 //! What a context was made of (R46): which kind of text a tool brings into it, and the record of untrusted files that were read.
 //! The origins themselves are [`crate::text_origin`].
 
+use clawk_events::payload::ContextTainted;
 use clawk_plan::{Level, NetworkMode, Plan};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::catalog::{CatalogEntry, DescribedTool};
-use crate::event::{ContextTainted, Draft, JournalWriter, Thread, kind as event};
+use crate::event::{Draft, JournalWriter, Thread};
 use crate::ports::{Executor, TaintedFiles};
 
 pub(crate) use crate::text_origin::{
@@ -93,10 +94,10 @@ pub(crate) fn read(
 ) -> Draft {
     let untrusted: Vec<String> = through(read).into_iter().collect();
     let payload = ContextTainted {
-        files: read,
-        request_id,
+        files: read.clone(),
+        request_id: request_id.map(str::to_owned),
         turn,
-        untrusted: &untrusted,
+        untrusted,
     };
-    scribe.entry(thread, event::CONTEXT_TAINTED, &payload)
+    scribe.entry(thread, &payload)
 }

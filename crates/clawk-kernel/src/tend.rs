@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clawk_events::payload::{MemoryCompacted, MemoryExpired};
 use clawk_manifest::model::Store;
 use clawk_recall::compact::{self, CompactionSummary};
 use clawk_recall::entry::EntryHit;
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::author::TextAuthor;
 use crate::compaction;
-use crate::event::{MemoryCompacted, MemoryExpired, Thread, kind};
+use crate::event::Thread;
 use crate::infer::{self, InferenceContext, NoAnswer};
 use crate::memory::MemoryServices;
 use crate::ports::{InferRequest, Memory, ModelMessage, Scope};
@@ -116,11 +117,9 @@ async fn retain(memories: &MemoryServices) {
             Ok(entries) => {
                 let payload = MemoryExpired {
                     entries,
-                    store: &store.name,
+                    store: store.name.to_string(),
                 };
-                let draft = memories
-                    .scribe
-                    .entry(&thread(memories), kind::MEMORY_EXPIRED, &payload);
+                let draft = memories.scribe.entry(&thread(memories), &payload);
                 if let Err(error) = memories.scribe.submit(vec![draft]) {
                     tracing::warn!(%error, "what retention removed could not be recorded");
                 }
@@ -209,9 +208,9 @@ pub(crate) async fn compacted(
     let payload = MemoryCompacted {
         entries_after,
         entries_before,
-        store: &store.name,
+        store: store.name.to_string(),
     };
-    let draft = memories.scribe.entry(thread, kind::MEMORY_COMPACTED, &payload);
+    let draft = memories.scribe.entry(thread, &payload);
     memories.scribe.write(vec![draft]).await?;
     Ok((entries_before, entries_after))
 }

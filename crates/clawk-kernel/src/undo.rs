@@ -2,32 +2,14 @@
 
 use std::sync::Arc;
 
-use clawk_proto::{Digest, SessionId};
-use serde::Serialize;
+use clawk_events::count_of;
+use clawk_events::payload::{UndoEnded, UndoStarted};
+use clawk_proto::SessionId;
 use uuid::Uuid;
 
-use crate::event::{JournalWriter, Thread, digest, kind};
+use crate::event::{JournalWriter, Thread, digest};
 use crate::ports::{Journal, JournalError};
 use crate::time::Clock;
-
-/// `ckp.undo.started`. Fields of both in alphabetical order, as in every payload.
-#[derive(Debug, Serialize)]
-struct UndoStarted<'a> {
-    by: &'a str,
-    calls: usize,
-    list_hash: Digest,
-    places: usize,
-    undo: Uuid,
-    without: usize,
-}
-
-/// `ckp.undo.ended`.
-#[derive(Debug, Serialize)]
-struct UndoEnded {
-    done: usize,
-    failed: usize,
-    undo: Uuid,
-}
 
 /// An undo under way.
 #[derive(Debug)]
@@ -68,14 +50,14 @@ pub async fn begin(
         parent: Some(session.0),
     };
     let payload = UndoStarted {
-        by: sums.by,
-        calls: sums.calls,
+        by: sums.by.to_owned(),
+        calls: count_of(sums.calls),
         list_hash: digest(&list),
-        places: sums.places,
+        places: count_of(sums.places),
         undo: id,
-        without: sums.without,
+        without: count_of(sums.without),
     };
-    let draft = scribe.entry(&thread, kind::UNDO_STARTED, &payload);
+    let draft = scribe.entry(&thread, &payload);
     scribe.write(vec![draft.content(payload.list_hash, list)]).await?;
     Ok(UndoRun { scribe, thread, id })
 }
@@ -87,11 +69,11 @@ impl UndoRun {
     /// The journal takes it not.
     pub async fn end(self, done: usize, failed: usize) -> Result<(), JournalError> {
         let payload = UndoEnded {
-            done,
-            failed,
+            done: count_of(done),
+            failed: count_of(failed),
             undo: self.id,
         };
-        let draft = self.scribe.entry(&self.thread, kind::UNDO_ENDED, &payload);
+        let draft = self.scribe.entry(&self.thread, &payload);
         self.scribe.write(vec![draft]).await
     }
 }

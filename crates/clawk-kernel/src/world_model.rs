@@ -8,6 +8,8 @@ mod experience;
 
 use std::sync::Arc;
 
+use clawk_events::count_of;
+use clawk_events::payload::WorldModelPlanned;
 use clawk_manifest::model::{
     Evidence, Manifest, PlanFallback, PlanningHorizon, Skill, StoreType, UncertaintyMode, WorldModel,
     WorldModelBackendType, WorldModelParadigm,
@@ -16,10 +18,9 @@ use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::call::{CallGovernor, CallerContext};
-use crate::event::{canonical, digest, kind};
+use crate::event::{canonical, digest};
 use crate::ports::RunError;
 use crate::purse::BudgetAccount;
 use crate::recall;
@@ -127,25 +128,6 @@ impl SkillPlanResult {
         // silent-ok: a skill without a world model has none
         serde_json::from_value(structured?.get("plan")?.clone()).ok()
     }
-}
-
-/// `ckp.world_model.planned`. Fields in alphabetical order, as in every payload.
-#[derive(Debug, Serialize)]
-struct WorldModelPlanned<'a> {
-    candidates: usize,
-    choice: Option<usize>,
-    discarded: usize,
-    fallback: Option<&'a str>,
-    planned_hash: Digest,
-    predicted_calls: Option<u64>,
-    predicted_tokens: Option<u64>,
-    questions: u32,
-    reason: Option<&'a str>,
-    risk_permille: Option<u64>,
-    skill: &'a str,
-    tries: u32,
-    turn: Option<Uuid>,
-    world_model: &'a str,
 }
 
 /// The content of that event: everything that was weighed.
@@ -458,23 +440,23 @@ fn record(
         world_model: model.name.clone(),
     };
     let payload = WorldModelPlanned {
-        candidates: weighed.len(),
-        choice,
-        discarded: weighed.iter().filter(|one| one.discarded.is_some()).count(),
-        fallback: fallback.map(SkillFallbackMode::as_str),
+        candidates: count_of(weighed.len()),
+        choice: choice.map(count_of),
+        discarded: count_of(weighed.iter().filter(|one| one.discarded.is_some()).count()),
+        fallback: fallback.map(SkillFallbackMode::as_str).map(str::to_owned),
         planned_hash: planned.planned_hash,
         predicted_calls: planned.calls,
         predicted_tokens: planned.tokens,
         questions,
-        reason,
+        reason: reason.map(str::to_owned),
         risk_permille: planned.risk_permille,
-        skill: &site.skill.name,
+        skill: site.skill.name.to_string(),
         tries,
         turn: site.caller.turn,
-        world_model: &model.name,
+        world_model: model.name.to_string(),
     };
     let scribe = &site.calls.scribe;
-    let draft = scribe.entry(&site.caller.thread, kind::WORLD_MODEL_PLANNED, &payload);
+    let draft = scribe.entry(&site.caller.thread, &payload);
     // The invocation's end, recorded behind it, is waited for.
     scribe
         .submit(vec![draft.content(planned.planned_hash, content)])

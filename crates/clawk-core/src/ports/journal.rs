@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use clawk_events::{Event, EventError, ReadPayload};
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_trace::canonical::is_payload;
@@ -228,6 +229,35 @@ impl RecordedEvent {
     pub fn payload_with_words(&self) -> std::borrow::Cow<'_, str> {
         let content = self.content.as_ref().map(|content| content.bytes.as_slice());
         crate::event_words::payload_with_words(&self.payload, content)
+    }
+
+    /// The event.
+    ///
+    /// # Errors
+    /// [`JournalError::Unreadable`], with the event's place and the field: what an event lacks is never taken for a default.
+    pub fn read(&self) -> Result<Event, JournalError> {
+        Event::read(&self.kind, &self.payload).map_err(|error| self.unreadable(&error))
+    }
+
+    /// The payload, where the event can only be of this type.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; also a payload that was cut to the size of an event.
+    pub fn read_as<P: ReadPayload>(&self) -> Result<P, JournalError> {
+        P::read_payload(&self.kind, &self.payload).map_err(|error| self.unreadable(&error))
+    }
+
+    /// The same with the words that its content holds, where the content was loaded.
+    ///
+    /// # Errors
+    /// As [`Self::read_as`].
+    pub fn read_with_words<P: ReadPayload>(&self) -> Result<P, JournalError> {
+        P::read_payload(&self.kind, &self.payload_with_words()).map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &EventError) -> JournalError {
+        let (sequence, session) = (self.sequence, self.session);
+        JournalError::Unreadable(format!("event {sequence} of session {session}: {error}"))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::request::{ReasoningEffort, RefusalCause, RequestAdaptation};
 use super::{AudioRecording, AudioTranscript, BoxFuture, SpokenAudio};
 use crate::author::TextAuthor;
+pub use clawk_events::shape::TokenReport;
 
 /// One message of the conversation as a model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -220,15 +221,6 @@ pub struct Usage {
     /// settled at what was set aside for it, or at the estimate if that is more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unreadable: bool,
-}
-
-/// Counts as a server gave them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenReport {
-    /// Tokens read.
-    pub input_tokens: u64,
-    /// Tokens written.
-    pub output_tokens: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::field::payloads;
 use crate::shape::BudgetUse;
+use crate::text::ChainText;
 
 payloads! {
     /// `action.requested`. Somebody wants a tool to run.
@@ -70,7 +71,7 @@ payloads! {
         /// The policy that decided.
         policy_id: Option<String>,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// Digest of the request.
         request_hash: Digest,
         /// The request.
@@ -123,7 +124,7 @@ payloads! {
         /// The error's code.
         error_code: String,
         /// The error's text.
-        error_message: String,
+        error_message: ChainText,
         /// Digest of the request.
         request_hash: Digest,
         /// The request.
@@ -162,7 +163,7 @@ payloads! {
         /// The outcome.
         outcome: String,
         /// Why.
-        reason: Option<String>,
+        reason: Option<ChainText>,
         /// The request.
         request_id: String,
         /// Digest of the content that holds the words.

@@ -4,6 +4,7 @@ use clawk_proto::Digest;
 use uuid::Uuid;
 
 use crate::field::{AddedField, payloads};
+use crate::text::ChainText;
 
 payloads! {
     /// `ckp.approval.requested`. A person is asked.
@@ -39,7 +40,7 @@ payloads! {
         /// The channel.
         channel: String,
         /// Why.
-        reason: Option<String>,
+        reason: Option<ChainText>,
         /// The request.
         request_id: String,
         /// The sender's role.
@@ -89,7 +90,7 @@ payloads! {
         /// The request.
         request_id: String,
         /// What the person was shown.
-        shown: String,
+        shown: ChainText,
         /// Digest of the content that holds the words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
@@ -112,7 +113,7 @@ payloads! {
         /// The level.
         level: String,
         /// Why.
-        reason: Option<String>,
+        reason: Option<ChainText>,
         /// The session; none: the whole agent.
         session: Option<Uuid>,
         /// Digest of the content that holds the words.

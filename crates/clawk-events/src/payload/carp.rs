@@ -5,7 +5,8 @@ use clawk_proto::carp::{CarpOperation, RiskTier};
 use uuid::Uuid;
 
 use crate::field::{AddedField, payloads};
-use crate::shape::{JsonObject, LimitCharge, PolicyResult, PolicyViolation, ViolationDetails};
+use crate::shape::{LimitCharge, PolicyResult, PolicyViolation, ViolationDetails};
+use crate::text::CanonicalObject;
 
 payloads! {
     /// `carp.request.received`. A CARP request came in. What was not given, or is the default, is left out.
@@ -18,7 +19,7 @@ payloads! {
         atlas_ids: Vec<String>,
         /// Facts that policies may match.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        context: Option<JsonObject>,
+        context: Option<CanonicalObject>,
         /// Digest of the context, where the context is too large for an event.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context_hash: Option<Digest>,

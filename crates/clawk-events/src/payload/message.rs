@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::field::{AddedField, is_false, payloads};
 use crate::shape::AuthorKind;
+use crate::text::ChainText;
 
 payloads! {
     /// `ckp.message.accepted`. An inbound message was accepted.
@@ -97,7 +98,7 @@ payloads! {
         /// The message.
         message_id: Uuid,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// Size in bytes.
         size_bytes: u64,
         /// Digest of the content that holds the words.
@@ -145,7 +146,7 @@ payloads! {
         /// The message.
         message_id: Uuid,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// The cause as a word, where there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<String>,
@@ -186,7 +187,7 @@ payloads! {
         /// Which guard.
         guard: String,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// The turn.
         turn: Uuid,
         /// Digest of the content that holds the words.
@@ -223,7 +224,7 @@ payloads! {
         /// The platform's id of the delivered message.
         platform_id: Option<String>,
         /// Why.
-        reason: Option<String>,
+        reason: Option<ChainText>,
         /// Digest of the content that holds the words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,

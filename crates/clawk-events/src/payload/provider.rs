@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::field::payloads;
 use crate::shape::{BudgetUse, DryRunCost, RefusalCause, RequestAdaptation, TokenReport};
+use crate::text::ChainText;
 
 payloads! {
     /// `ckp.provider.requested`. A request to a model starts; the amounts are the reserved ones.
@@ -101,7 +102,7 @@ payloads! {
         /// The provider.
         provider: String,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// How long the server asks to wait, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
@@ -150,7 +151,7 @@ payloads! {
         /// The provider.
         provider: String,
         /// Why.
-        reason: String,
+        reason: ChainText,
         /// Digest of the content that holds the words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,

@@ -8,6 +8,7 @@ use crate::field::payloads;
 payloads! {
     /// `ckp.swarm.run`, `ckp.swarm.try`, `ckp.swarm.refused`, `ckp.swarm.circuit`, `ckp.swarm.dead_lettered`,
     /// `ckp.swarm.aggregated`, `ckp.swarm.ended`, `ckp.swarm.led`. What an event has nothing to say of is left out.
+    #[derive(Default)]
     SwarmProgress {
         /// Which attempt this is, from 1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +75,7 @@ payloads! {
     }
 
     /// `ckp.swarm.delegated`. A task was given to a peer. `peer`, `seat` and `task_hash`: written by the first versions only.
+    #[derive(Default)]
     SwarmDelegated {
         /// Which attempt this is, from 1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,6 +121,7 @@ payloads! {
 
     /// `ckp.swarm.reported`. A task's end was reported. With `result_hash` it is a single peer's report, with `fact_hash` that
     /// of a team.
+    #[derive(Default)]
     SwarmReported {
         /// Which attempt this is, from 1.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,7 @@
 //! Answers that come by other ways than a waiting call, revoking, and the past.
 
+use clawk_events::AddedField;
+use clawk_events::payload::{ApprovalAnswered, ApprovalRevoked};
 use clawk_manifest::model::Role;
 use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
@@ -9,7 +11,7 @@ use super::CallGovernor;
 use super::approval::{ApprovalReply, ReplyOutcome};
 use super::record::answer_word;
 use crate::error::KernelError;
-use crate::event::{ApprovalAnswered, ApprovalRevoked, ChainText, EventWords, kind, stand_in};
+use crate::event::{ChainText, EventWords, kind, stand_in};
 use crate::hosts;
 use crate::notice::ApprovalAnswer;
 use crate::ports::JournalScan;
@@ -97,21 +99,17 @@ pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &Re
             continue;
         };
         let payload = ApprovalAnswered {
-            action_id: &open.question.tool,
-            answer: "cancelled",
-            by: "nobody",
-            channel: "",
+            action_id: open.question.tool.to_string(),
+            answer: "cancelled".to_owned(),
+            by: "nobody".to_owned(),
+            channel: "".to_owned(),
             reason: Some(ChainText::code("its turn ended before")),
-            request_id: id.as_str(),
-            role: "",
-            seen: None,
+            request_id: id.as_str().to_owned(),
+            role: "".to_owned(),
+            seen: AddedField::Null,
             words_hash: None,
         };
-        drafts.push(
-            calls
-                .scribe
-                .entry(&open.thread, kind::APPROVAL_ANSWERED, &payload),
-        );
+        drafts.push(calls.scribe.entry(&open.thread, &payload));
     }
     if drafts.is_empty() {
         return;
@@ -131,17 +129,17 @@ async fn to_open(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) ->
     let words = EventWords::of_reason(reply.reason.as_deref());
     let (reason, words_hash) = stand_in(words.as_ref());
     let payload = ApprovalAnswered {
-        action_id: &question.tool,
-        answer: answer_word(reply.answer),
-        by: &reply.person.name,
-        channel: &reply.person.channel,
+        action_id: question.tool.to_string(),
+        answer: answer_word(reply.answer).to_owned(),
+        by: reply.person.name.to_string(),
+        channel: reply.person.channel.to_string(),
         reason,
-        request_id: id.as_str(),
-        role: &reply.person.role.to_string(),
-        seen: reply.seen_word(&question),
+        request_id: id.as_str().to_owned(),
+        role: reply.person.role.to_string(),
+        seen: reply.seen_word(&question).map(str::to_owned).into(),
         words_hash,
     };
-    let draft = calls.scribe.entry(&thread, kind::APPROVAL_ANSWERED, &payload);
+    let draft = calls.scribe.entry(&thread, &payload);
     let draft = draft.words(words);
     let kept = calls.scribe.write(vec![draft]).await;
     if let Err(error) = &kept {
@@ -158,13 +156,13 @@ pub(crate) async fn revoke(calls: &CallGovernor, grant: &str, by: &KnownPerson) 
         return Ok(false);
     }
     let payload = ApprovalRevoked {
-        by: &by.name,
-        grant_id: grant,
+        by: by.name.to_string(),
+        grant_id: grant.to_owned(),
     };
     let thread = calls.life.root.child(calls.clock().uuid());
     // It ends at once; what can't be recorded stands again after a restart, and is said.
     calls.desk.standing.remove(grant);
-    let draft = calls.scribe.entry(&thread, kind::APPROVAL_REVOKED, &payload);
+    let draft = calls.scribe.entry(&thread, &payload);
     calls.scribe.write(vec![draft]).await?;
     Ok(true)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use clawk_events::payload::ToolDescribed;
 use clawk_manifest::model::{Manifest, Skill};
 use clawk_policy::path::wanted;
 use clawk_policy::{Engine, PolicySubject, UsageView};
@@ -20,7 +21,7 @@ use crate::checkpoint::InterruptedComposites;
 use crate::claims::Claims;
 use crate::dedup::DedupTable;
 use crate::error::CallError;
-use crate::event::{JournalWriter, ToolDescribed, canonical, digest, kind};
+use crate::event::{JournalWriter, canonical, digest};
 use crate::hosts::PeerHosts;
 use crate::infer::ModelServices;
 use crate::judge::InjectionClassifier;
@@ -160,11 +161,11 @@ impl CallGovernor {
             let bytes = canonical(&ToolFacts::of(&described, entry.from.as_deref()));
             let tool_hash = digest(&bytes);
             let payload = ToolDescribed {
-                action_id: &entry.name,
+                action_id: entry.name.to_string(),
                 tool_hash,
             };
             let thread = self.life.root.child(self.life.root.span);
-            let draft = self.scribe.entry(&thread, kind::TOOL_DESCRIBED, &payload);
+            let draft = self.scribe.entry(&thread, &payload);
             // Queued before the decision that rests on it; the decision waits for both.
             if let Err(error) = self.scribe.submit(vec![draft.content(tool_hash, bytes)]) {
                 entry.look_again();

@@ -1,62 +1,9 @@
 //! The events of what a call reached: `ckp.egress.*`, written with its outcome.
 
-use std::sync::Arc;
-
-use serde::Serialize;
+use clawk_events::payload::{EgressConnected, EgressRefused, EgressSummed};
 
 use crate::event::{Draft, JournalWriter, Thread};
 use crate::ports::{CallConnection, ConnectionCollector, ReachedConnections};
-
-/// A connection was served.
-pub(crate) const CONNECTED: &str = "ckp.egress.connected";
-/// A connection was refused, or cut for a reason.
-pub(crate) const REFUSED: &str = "ckp.egress.refused";
-/// Further connections, in sums.
-pub(crate) const SUMMED: &str = "ckp.egress.summed";
-
-#[derive(Serialize)]
-struct EgressConnected<'a> {
-    action_id: &'a str,
-    address: Option<String>,
-    bytes_in: u64,
-    bytes_out: u64,
-    duration_ms: u64,
-    findings: &'a [String],
-    host: &'a str,
-    port: u16,
-    private: bool,
-    request_id: &'a str,
-    rule: Option<&'a str>,
-    secrets: &'a [Arc<str>],
-    terminated: bool,
-    via: &'a str,
-}
-
-#[derive(Serialize)]
-struct EgressRefused<'a> {
-    action_id: &'a str,
-    address: Option<String>,
-    bytes_in: u64,
-    bytes_out: u64,
-    code: &'a str,
-    duration_ms: u64,
-    host: &'a str,
-    port: u16,
-    reason: &'a str,
-    request_id: &'a str,
-    rule: Option<&'a str>,
-    via: &'a str,
-}
-
-#[derive(Serialize)]
-struct EgressSummed<'a> {
-    action_id: &'a str,
-    bytes_in: u64,
-    bytes_out: u64,
-    connected: u64,
-    refused: u64,
-    request_id: &'a str,
-}
 
 /// One event for each connection, and one for the rest.
 pub(super) fn drafts(
@@ -79,14 +26,14 @@ pub(super) fn drafts(
     } = reached;
     if connected > 0 || refused > 0 {
         let payload = EgressSummed {
-            action_id,
+            action_id: action_id.to_owned(),
             bytes_in,
             bytes_out,
             connected,
             refused,
-            request_id,
+            request_id: request_id.to_owned(),
         };
-        all.push(scribe.entry(thread, SUMMED, &payload));
+        all.push(scribe.entry(thread, &payload));
     }
     all
 }
@@ -103,39 +50,39 @@ fn one_draft(
     match &one.refused {
         Some((code, reason)) => {
             let payload = EgressRefused {
-                action_id,
+                action_id: action_id.to_owned(),
                 address,
                 bytes_in,
                 bytes_out,
-                code,
+                code: (*code).to_owned(),
                 duration_ms,
-                host,
+                host: host.to_owned(),
                 port,
-                reason,
-                request_id,
-                rule,
-                via,
+                reason: reason.to_owned(),
+                request_id: request_id.to_owned(),
+                rule: rule.map(str::to_owned),
+                via: via.to_owned(),
             };
-            scribe.entry(thread, REFUSED, &payload)
+            scribe.entry(thread, &payload)
         }
         None => {
             let payload = EgressConnected {
-                action_id,
+                action_id: action_id.to_owned(),
                 address,
                 bytes_in,
                 bytes_out,
                 duration_ms,
-                findings: &one.findings,
-                host,
+                findings: one.findings.clone(),
+                host: host.to_owned(),
                 port,
                 private: one.private,
-                request_id,
-                rule,
-                secrets: &one.secrets,
+                request_id: request_id.to_owned(),
+                rule: rule.map(str::to_owned),
+                secrets: one.secrets.iter().map(ToString::to_string).collect(),
                 terminated: one.terminated,
-                via,
+                via: via.to_owned(),
             };
-            scribe.entry(thread, CONNECTED, &payload)
+            scribe.entry(thread, &payload)
         }
     }
 }

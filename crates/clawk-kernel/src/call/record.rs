@@ -8,6 +8,11 @@ pub(super) mod words;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use clawk_events::payload::{
+    ActionApproved, ActionAudited, ActionDenied, ActionExecuted, ActionFailed, ActionRequested,
+    ApprovalRequested, CarpLimitsCharged,
+};
+use clawk_events::shape::BudgetUse;
 use clawk_policy::{Effect, Verdict};
 use clawk_proto::Digest;
 use clawk_proto::method::ToolCallResult;
@@ -21,16 +26,13 @@ use super::reopen::StoredQuestion;
 use super::standing::StandingGrant;
 use super::{CallApprover, CallGovernor, CallerContext, Request, egress};
 use crate::budget_events;
-use crate::carp::event::CarpCharged;
 use crate::carp::{self, ApprovalView, AtlasGate, AtlasJudgement};
 use crate::catalog::DescribedTool;
 use crate::dedup::{DedupMethod, key};
 use crate::effect;
 use crate::error::CallError;
 use crate::event::{
-    ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ApprovalAnswered,
-    ApprovalGranted, ApprovalRequested, ApprovalVoided, Audited, BudgetUse, ChainText, Draft, EventWords,
-    Thread, WordField, canonical, digest, kind, stand_in,
+    ChainText, Draft, EventWords, Thread, WordField, budget_uses, canonical, digest, stand_in,
 };
 use crate::hosts;
 use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
@@ -108,21 +110,21 @@ fn requested(
 ) -> Draft {
     let parameters_hash = digest(&arguments);
     let requested = ActionRequested {
-        action_id: &request.tool,
-        call_id: caller.call_id.as_deref(),
-        converted: &request.converted,
-        door: caller.door,
-        identity: &request.identity,
+        action_id: request.tool.to_string(),
+        call_id: caller.call_id.as_deref().map(str::to_owned),
+        converted: request.converted.to_vec(),
+        door: caller.door.to_owned(),
+        identity: request.identity.to_string(),
         parameters_hash,
-        policy: request.policy.as_deref(),
-        request_id: request.request_id.as_str(),
-        sandbox: request.sandbox.as_deref(),
-        taint: &caller.context.taint,
+        policy: request.policy.as_deref().map(str::to_owned),
+        request_id: request.request_id.as_str().to_owned(),
+        sandbox: request.sandbox.as_deref().map(str::to_owned),
+        taint: caller.context.taint.to_vec(),
         turn: caller.turn,
     };
     calls
         .scribe
-        .entry(thread, kind::ACTION_REQUESTED, &requested)
+        .entry(thread, &requested)
         .content(parameters_hash, arguments)
 }
 
@@ -201,28 +203,27 @@ impl<'a> CallRecord<'a> {
     }
 
     /// What the execution took from limits, in the runtime's chain and in the commit of the decision.
-    pub(super) fn charged(&mut self, charged: Option<CarpCharged>) {
+    pub(super) fn charged(&mut self, charged: Option<CarpLimitsCharged>) {
         let root = self.calls.life.root.child(self.thread.span);
-        let entry = |charged| self.calls.scribe.entry(&root, kind::CARP_CHARGED, &charged);
+        let entry = |charged| self.calls.scribe.entry(&root, &charged);
         self.waiting.extend(charged.map(entry));
     }
 
     /// A question whose caller does not wait is durable before the caller gets its id.
     pub(super) async fn pending(&mut self, view: &ApprovalView, verdict: &Verdict) -> Result<(), CallError> {
         let payload = ApprovalRequested {
-            action_id: &self.request.tool,
-            default_if_timeout: "deny",
+            action_id: self.request.tool.to_string(),
+            default_if_timeout: "deny".to_owned(),
             expires_at: view.expires_at.clone(),
-            policy_id: verdict.policy.as_deref(),
+            policy_id: verdict.policy.as_deref().map(str::to_owned),
             question_hash: self.parameters,
-            reason: &view.reason,
+            reason: view.reason.to_string(),
             request_hash: self.request_hash,
-            request_id: self.request.request_id.as_str(),
-            rule_id: verdict.rule_id.as_deref(),
+            request_id: self.request.request_id.as_str().to_owned(),
+            rule_id: verdict.rule_id.as_deref().map(str::to_owned),
         };
         let scribe = &self.calls.scribe;
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::APPROVAL_REQUESTED, &payload));
+        self.waiting.push(scribe.entry(&self.thread, &payload));
         self.flush().await
     }
 
@@ -257,7 +258,7 @@ impl<'a> CallRecord<'a> {
         let took = place.took(ran_us / 1000);
         let settled = place.reservation.settle(took, self.calls.scribe.now());
         self.spent = settled.spent;
-        self.took = BudgetUse::of(&settled.told);
+        self.took = budget_uses(&settled.told);
         for warning in &settled.warnings {
             tracing::warn!(%warning, "a budget is nearly used up");
         }
@@ -335,36 +336,35 @@ impl<'a> CallRecord<'a> {
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
         let request_id = self.request.request_id.as_str();
         let approved = ActionApproved {
-            action_id: &self.request.tool,
+            action_id: self.request.tool.to_string(),
             by: match by {
                 CallApprover::Policy => "policy",
                 CallApprover::Person(who) => who,
                 CallApprover::Silence => "timeout",
-            },
-            effect: verdict.effect.name(),
+            }
+            .to_owned(),
+            effect: verdict.effect.name().to_owned(),
             parameters_hash: self.parameters,
-            policy_id,
+            policy_id: policy_id.map(str::to_owned),
             request_hash: self.request_hash,
-            request_id,
+            request_id: request_id.to_owned(),
             resolution_id: self
                 .under
                 .map_or_else(|| scribe.clock().uuid(), |(resolution, _)| resolution),
-            rule_id,
+            rule_id: rule_id.map(str::to_owned),
             side_effects: self.side_effects,
             turn: self.caller.turn,
         };
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::ACTION_APPROVED, &approved));
+        self.waiting.push(scribe.entry(&self.thread, &approved));
         if verdict.audit || verdict.effect == Effect::AuditOnly {
-            let audited = Audited {
-                action_id: &self.request.tool,
-                policy_id,
-                reason: verdict.reason.as_deref(),
-                request_id,
-                rule_id,
+            let audited = ActionAudited {
+                action_id: self.request.tool.to_string(),
+                policy_id: policy_id.map(str::to_owned),
+                reason: verdict.reason.as_deref().map(str::to_owned),
+                request_id: request_id.to_owned(),
+                rule_id: rule_id.map(str::to_owned),
             };
-            self.waiting
-                .push(scribe.entry(&self.thread, kind::AUDIT, &audited));
+            self.waiting.push(scribe.entry(&self.thread, &audited));
         }
         self.verdict = Some(verdict.clone());
         // Beside other hosts, whatever is exact over all of them is decided by this commit.
@@ -555,28 +555,25 @@ impl<'a> CallRecord<'a> {
         let bytes = canonical(&result);
         let took = std::mem::take(&mut self.took);
         let payload = ActionExecuted {
-            action_id: &self.request.tool,
+            action_id: self.request.tool.to_string(),
             attempts: self.attempts,
             duration_ms,
             execution_id: self
                 .under
                 .map_or_else(|| self.calls.clock().uuid(), |(_, execution)| execution),
             is_error,
-            level: &self.level,
-            mechanisms: &obtained.mechanisms,
-            missing: &obtained.missing,
+            level: self.level.to_string(),
+            mechanisms: obtained.mechanisms.to_vec(),
+            missing: obtained.missing.to_vec(),
             request_hash: self.request_hash,
-            request_id: self.request.request_id.as_str(),
+            request_id: self.request.request_id.as_str().to_owned(),
             result_hash: digest(&bytes),
-            took: &took,
+            took,
             turn: self.caller.turn,
         };
         let key = key(DedupMethod::Call, &self.request.request_id);
         let hash = payload.result_hash;
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::ACTION_EXECUTED, &payload);
+        let draft = self.calls.scribe.entry(&self.thread, &payload);
         self.waiting.push(draft.content(hash, bytes).answers(Some(key)));
         match self.flush().await {
             Ok(()) => Ok(result),
@@ -643,17 +640,17 @@ impl<'a> CallRecord<'a> {
             }
             let took = std::mem::take(&mut self.took);
             let payload = ActionFailed {
-                action_id,
+                action_id: action_id.to_owned(),
                 duration_ms,
-                error_code,
+                error_code: error_code.to_owned(),
                 error_message: ChainText::code(error_code),
                 request_hash,
-                request_id,
+                request_id: request_id.to_owned(),
                 result_hash,
-                took: &took,
+                took,
                 turn,
             };
-            scribe.entry(&self.thread, kind::ACTION_FAILED, &payload)
+            scribe.entry(&self.thread, &payload)
         } else {
             let (rule_id, policy_id) = match error {
                 CallError::Denied { rule_id, policy, .. } => (rule_id.as_deref(), policy.as_deref()),
@@ -662,17 +659,17 @@ impl<'a> CallRecord<'a> {
             };
             let by = error_code(error);
             let payload = ActionDenied {
-                action_id,
-                by,
-                policy_id,
+                action_id: action_id.to_owned(),
+                by: by.to_owned(),
+                policy_id: policy_id.map(str::to_owned),
                 reason: ChainText::code(by),
                 request_hash,
-                request_id,
+                request_id: request_id.to_owned(),
                 result_hash,
-                rule_id,
+                rule_id: rule_id.map(str::to_owned),
                 turn,
             };
-            scribe.entry(&self.thread, kind::ACTION_DENIED, &payload)
+            scribe.entry(&self.thread, &payload)
         };
         let key = key(DedupMethod::Call, &self.request.request_id);
         // Who waits for the answer on another host reads here that there is none.

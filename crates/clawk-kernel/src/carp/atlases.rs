@@ -6,14 +6,14 @@ use std::sync::Arc;
 use clawk_carp::atlas::Executor;
 use clawk_carp::fault::CarpFault;
 use clawk_carp::{Atlas, InputFaults};
+use clawk_events::payload::{AtlasLoaded, AtlasRemoved};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::CarpError;
-use super::event::{AtlasLoaded, AtlasRemoved};
 use super::{CarpRuntime, LoadedAtlases};
 use crate::catalog::ToolCatalog;
-use crate::event::{canonical, digest, kind};
+use crate::event::{canonical, digest};
 
 /// Atlases that may be loaded together.
 const MAX_ATLASES: usize = 1_000;
@@ -153,10 +153,7 @@ pub(crate) async fn load(
     };
     let hash = payload.upload_hash;
     let thread = carp.root(carp.uuid());
-    let draft = carp
-        .scribe
-        .entry(&thread, kind::ATLAS_LOADED, &payload)
-        .content(hash, bytes);
+    let draft = carp.scribe.entry(&thread, &payload).content(hash, bytes);
     carp.scribe.write(vec![draft]).await?;
     let view = view((carp, catalog), &after, &atlas);
     carp.replace(after);
@@ -184,7 +181,7 @@ pub(crate) async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(),
     };
     let thread = carp.root(carp.uuid());
     carp.scribe
-        .write(vec![carp.scribe.entry(&thread, kind::ATLAS_REMOVED, &payload)])
+        .write(vec![carp.scribe.entry(&thread, &payload)])
         .await?;
     carp.replace(after);
     Ok(())

@@ -5,47 +5,28 @@
 
 use std::sync::Arc;
 
-use clawk_carp::resolve::{ActionEvaluation, PolicyEvaluated, Violation};
-use clawk_proto::Digest;
+use clawk_carp::resolve::{ActionEvaluation, PolicyOutcome, Violation};
+use clawk_events::payload::{
+    CarpErrorOccurred, CarpRequestReceived, CarpResolutionCompleted, CarpResolutionIssued, ContextInjected,
+    ContextRedacted, PolicyEvaluated, PolicyViolated,
+};
+use clawk_events::shape::{PolicyResult, PolicyViolation, ViolationDetails};
+use clawk_events::{CanonicalObject, WrittenEvent, count_of};
 use clawk_proto::carp::{
     AllowedAction, CarpOperation, CarpResolution, CarpTask, ContextBlock, Request, RiskTier,
 };
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
-use uuid::Uuid;
+use serde_json::{Map, Value};
 
 use super::CarpError;
-use crate::event::{Draft, JournalWriter, Thread, canonical, digest, kind};
-
-/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`CarpSessionDescription`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct CarpSessionOpened {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) about_hash: Option<Digest>,
-    pub(crate) agent_id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) atlas_id: Option<String>,
-    pub(crate) goal_hash: Digest,
-    pub(crate) owner: String,
-    pub(crate) parent_session_id: Option<Uuid>,
-    pub(crate) session_id: Uuid,
-}
+use crate::event::{Draft, JournalWriter, Thread, canonical, digest};
 
 /// What a session's opener said of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CarpSessionDescription {
     pub(crate) goal: String,
     pub(crate) metadata: Map<String, Value>,
-}
-
-/// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`StoredResolution`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct IssuedEvent {
-    pub(crate) kept_hash: Digest,
-    pub(crate) resolution_id: Uuid,
-    pub(crate) session_id: Uuid,
 }
 
 /// A request and what its resolution allows, without the context.
@@ -55,156 +36,64 @@ pub(crate) struct StoredResolution {
     pub(crate) resolution: CarpResolution,
 }
 
-/// `ckp.carp.charged`: what an execution took from limits.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CarpCharged {
-    pub(crate) action_id: String,
-    pub(crate) agent_id: String,
-    pub(crate) session_id: Uuid,
-    pub(crate) spends: Vec<LimitCharge>,
-}
-
-/// One limit's part of a charge.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct LimitCharge {
-    pub(crate) amount: u64,
-    pub(crate) key: String,
-    pub(crate) limit: u64,
-    pub(crate) window_seconds: u64,
-}
-
-/// `ckp.atlas.described`; its content is an `atlases::Upload`.
-#[derive(Debug, Serialize)]
-pub(crate) struct AtlasDescribed<'a> {
-    pub(crate) atlas_id: &'a str,
-    pub(crate) upload_hash: Digest,
-    pub(crate) version: &'a str,
-}
-
-/// `ckp.atlas.loaded`; its content is an `atlases::Upload`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct AtlasLoaded {
-    pub(crate) atlas_id: String,
-    pub(crate) by: String,
-    pub(crate) upload_hash: Digest,
-    pub(crate) version: String,
-}
-
-/// `ckp.atlas.removed`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct AtlasRemoved {
-    pub(crate) atlas_id: String,
-    pub(crate) by: String,
-}
-
-/// `ckp.carp.approved`: a person's answer to an action that waited.
-#[derive(Debug, Serialize)]
-pub(crate) struct CarpApproved<'a> {
-    pub(crate) action_id: &'a str,
-    pub(crate) answer: &'a str,
-    pub(crate) approval_id: Uuid,
-    pub(crate) by: &'a str,
-    pub(crate) parameters_hash: Digest,
-    pub(crate) reason: Option<&'a str>,
-    pub(crate) resolution_id: Uuid,
-    pub(crate) seen: Option<&'a str>,
-    pub(crate) session_id: Uuid,
-}
-
-/// `session.started` as the protocol has it.
-#[derive(Debug, Serialize)]
-pub(crate) struct CarpSessionStarted<'a> {
-    pub(crate) agent_id: &'a str,
-    pub(crate) goal: &'a str,
-}
-
-#[derive(Serialize)]
-struct ContextInjected<'a> {
-    block_id: &'a str,
-    source: &'a str,
-    token_count: u64,
-}
-
-#[derive(Serialize)]
-struct ContextRedacted<'a> {
-    block_id: &'a str,
-    redaction_reason: &'a str,
-}
-
-#[derive(Serialize)]
-struct ResolutionCompleted<'a> {
-    allowed_count: usize,
-    context_block_count: usize,
-    decision_type: &'a str,
-    denied_count: usize,
-    request_id: Uuid,
-    resolution_id: Uuid,
-    ttl_seconds: u32,
-}
-
-#[derive(Serialize)]
-struct CarpErrorOccurred<'a> {
-    error_code: &'a str,
-    error_message: &'a str,
-    request_id: Uuid,
-}
-
-#[derive(Serialize)]
-struct PolicyViolated<'a> {
-    details: ViolationDetails<'a>,
-    policy_id: &'a str,
-    violation_type: Violation,
-}
-
-#[derive(Serialize)]
-struct ViolationDetails<'a> {
-    action_id: &'a str,
-    reason: Option<&'a str>,
-}
-
 /// `carp.request.received`: what a replay needs; what was not given, or is the default, is left out. `changes`: see
 /// `Loaded::changes`.
-fn received(request: &Request, changes: u64) -> Box<RawValue> {
+fn request_received(request: &Request, changes: u64) -> CarpRequestReceived {
     let nothing = CarpTask::default();
     let task = request.task.as_ref().unwrap_or(&nothing);
-    let mut payload = Map::new();
-    let mut put = |key: &str, given: bool, value: Value| {
-        if given {
-            payload.insert(key.to_owned(), value);
-        }
+    let context = (!request.context.is_empty()).then_some(&request.context);
+    let mut payload = CarpRequestReceived {
+        atlas_changes: (changes > 0).then_some(changes),
+        atlas_ids: request.atlas_ids.clone(),
+        context: None,
+        context_hash: None,
+        context_hints: task.context_hints.clone(),
+        goal: task.goal.clone(),
+        operation: request.operation,
+        request_id: request.request_id,
+        required_capabilities: task.required_capabilities.clone(),
+        risk_tier: (task.risk_tier != RiskTier::Low).then_some(task.risk_tier),
     };
-    put("request_id", true, json!(request.request_id));
-    put("operation", true, json!(request.operation));
-    put("goal", true, json!(task.goal));
-    put(
-        "risk_tier",
-        task.risk_tier != RiskTier::Low,
-        json!(task.risk_tier),
-    );
-    let (capabilities, hints) = (&task.required_capabilities, &task.context_hints);
-    put(
-        "required_capabilities",
-        !capabilities.is_empty(),
-        json!(capabilities),
-    );
-    put("context_hints", !hints.is_empty(), json!(hints));
-    put(
-        "atlas_ids",
-        !request.atlas_ids.is_empty(),
-        json!(request.atlas_ids),
-    );
-    put("context", !request.context.is_empty(), json!(request.context));
-    put("atlas_changes", changes > 0, json!(changes));
-    match clawk_trace::canonical::payload_of(&payload) {
-        Ok(raw) if raw.get().len() <= PAYLOAD_MAX_BYTES => raw,
-        // What is larger than an event, or a number that two readers write differently, stays out of the chain (R27); its
-        // digest does not.
-        Ok(_) | Err(_) => {
-            let hash = digest(&canonical(&request.context));
-            payload.remove("context");
-            payload.insert("context_hash".to_owned(), json!(hash));
-            raw(&payload)
+    // What is larger than an event, or a number that two readers write differently, stays out of the chain (R27); its
+    // digest does not.
+    if let Some(context) = context {
+        // silent-ok: what has no canonical form is named by its digest
+        let canonical_context = clawk_trace::canonical::payload_of(context).ok();
+        payload.context = canonical_context.map(CanonicalObject::new);
+        if payload.context.is_none() || !fits_event(&payload) {
+            payload.context = None;
+            payload.context_hash = Some(digest(&canonical(context)));
         }
+    }
+    payload
+}
+
+/// The payload is no larger than an event may be.
+fn fits_event(payload: &CarpRequestReceived) -> bool {
+    clawk_trace::canonical::payload_of(payload).is_ok_and(|raw| raw.get().len() <= PAYLOAD_MAX_BYTES)
+}
+
+fn policy_evaluated(evaluation: &ActionEvaluation, changes: u64) -> PolicyEvaluated {
+    let said = evaluation.payload();
+    PolicyEvaluated {
+        action_id: said.action_id.to_owned(),
+        atlas_changes: (changes > 0).then_some(changes),
+        policy_id: said.policy_id.to_owned(),
+        result: match said.result {
+            PolicyOutcome::Allow => PolicyResult::Allow,
+            PolicyOutcome::Deny => PolicyResult::Deny,
+            PolicyOutcome::NotApplicable => PolicyResult::NotApplicable,
+        },
+    }
+}
+
+const fn policy_violation(violation: Violation) -> PolicyViolation {
+    match violation {
+        Violation::RateLimit => PolicyViolation::RateLimit,
+        Violation::Budget => PolicyViolation::Budget,
+        Violation::DeniedAction => PolicyViolation::DeniedAction,
+        Violation::InvalidParameters => PolicyViolation::InvalidParameters,
+        Violation::Unauthorized => PolicyViolation::Unauthorized,
     }
 }
 
@@ -215,11 +104,7 @@ pub(crate) fn evaluated(
     evaluation: &ActionEvaluation,
     changes: u64,
 ) -> Draft {
-    let payload = PolicyEvaluated {
-        atlas_changes: (changes > 0).then_some(changes),
-        ..evaluation.payload()
-    };
-    scribe.entry(thread, kind::POLICY_EVALUATED, &payload)
+    scribe.entry(thread, &policy_evaluated(evaluation, changes))
 }
 
 /// `error.occurred`: a request that was not answered as asked. A request to resolve stands before it.
@@ -239,13 +124,13 @@ pub(crate) fn occurred(
         other => other.to_string(),
     };
     let payload = CarpErrorOccurred {
-        error_code: error.code(),
-        error_message: &text.chars().take(500).collect::<String>(),
+        error_code: error.code().to_owned(),
+        error_message: text.chars().take(500).collect(),
         request_id: request.request_id,
     };
-    let occurred = scribe.entry(thread, kind::ERROR_OCCURRED, &payload);
+    let occurred = scribe.entry(thread, &payload);
     let asked = (request.operation == CarpOperation::Resolve)
-        .then(|| scribe.entry(thread, kind::CARP_REQUEST, &received(request, 0)));
+        .then(|| scribe.entry(thread, &request_received(request, 0)));
     asked.into_iter().chain([occurred]).collect()
 }
 
@@ -259,81 +144,74 @@ pub(crate) fn violated(
     reason: Option<&str>,
 ) -> Draft {
     let payload = PolicyViolated {
-        details: ViolationDetails { action_id, reason },
-        policy_id,
-        violation_type: violation,
+        details: ViolationDetails {
+            action_id: action_id.to_owned(),
+            reason: reason.map(str::to_owned),
+        },
+        policy_id: policy_id.to_owned(),
+        violation_type: policy_violation(violation),
     };
-    scribe.entry(thread, kind::POLICY_VIOLATED, &payload)
+    scribe.entry(thread, &payload)
 }
 
-/// From the request to the answer, as drafts of one thread.
-pub(crate) fn resolution(
-    scribe: &JournalWriter,
-    thread: &Thread,
-    (request, changes): (&Request, u64),
-    resolution: &CarpResolution,
-    evaluations: &[ActionEvaluation],
-    redacted: &[&ContextBlock],
-) -> Vec<Draft> {
-    resolution_events((request, changes), resolution, evaluations, redacted)
-        .into_iter()
-        .map(|(kind, payload)| scribe.written(thread, kind, payload))
-        .collect()
+/// What is known of one resolution when it is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct ResolutionRecord<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// How often Atlases came and went over the API before.
+    pub atlas_changes: u64,
+    /// The answer.
+    pub resolution: &'a CarpResolution,
+    /// What the Atlases said of each action.
+    pub evaluations: &'a [ActionEvaluation],
+    /// Blocks that the reader is not given for want of room.
+    pub redacted: &'a [&'a ContextBlock],
 }
 
-/// The events of one resolution, from the request to the answer, in the protocol's order: types and payloads.
-/// `redacted`: blocks that the reader is not given for want of room. `changes`: so often Atlases came and went before over the API.
-#[must_use]
-pub fn resolution_events(
-    (request, changes): (&Request, u64),
-    resolution: &CarpResolution,
-    evaluations: &[ActionEvaluation],
-    redacted: &[&ContextBlock],
-) -> Vec<(&'static str, Box<RawValue>)> {
-    let blocks = &resolution.context_blocks;
-    let mut events = Vec::with_capacity(evaluations.len() + blocks.len() + 2);
-    events.push((kind::CARP_REQUEST, received(request, changes)));
-    events.extend(
-        evaluations
-            .iter()
-            .map(|one| (kind::POLICY_EVALUATED, raw(&one.payload()))),
-    );
-    for block in blocks {
-        let out = redacted
-            .iter()
-            .any(|other| other.block_id == block.block_id && other.source == block.source);
-        events.push(if out {
-            let payload = ContextRedacted {
-                block_id: &block.block_id,
-                redaction_reason: "max_context_tokens",
-            };
-            (kind::CONTEXT_REDACTED, raw(&payload))
-        } else {
-            let payload = ContextInjected {
-                block_id: &block.block_id,
-                source: &block.source,
-                token_count: block.token_estimate,
-            };
-            (kind::CONTEXT_INJECTED, raw(&payload))
+impl ResolutionRecord<'_> {
+    /// Hands the events of one resolution, from the request to the answer, to `write`, in the protocol's order.
+    pub fn each_event(&self, mut write: impl FnMut(&dyn WrittenEvent)) {
+        let (resolution, redacted) = (self.resolution, self.redacted);
+        write(&request_received(self.request, self.atlas_changes));
+        for evaluation in self.evaluations {
+            write(&policy_evaluated(evaluation, 0));
+        }
+        for block in &resolution.context_blocks {
+            let out = redacted
+                .iter()
+                .any(|other| other.block_id == block.block_id && other.source == block.source);
+            if out {
+                write(&ContextRedacted {
+                    block_id: block.block_id.to_string(),
+                    redaction_reason: "max_context_tokens".to_owned(),
+                });
+            } else {
+                write(&ContextInjected {
+                    block_id: block.block_id.to_string(),
+                    source: block.source.to_string(),
+                    token_count: block.token_estimate,
+                });
+            }
+        }
+        let blocks = resolution.context_blocks.len();
+        write(&CarpResolutionCompleted {
+            allowed_count: count_of(resolution.allowed_actions.len()),
+            context_block_count: count_of(blocks - redacted.len().min(blocks)),
+            decision_type: resolution.decision.kind.name().to_owned(),
+            denied_count: count_of(resolution.denied_actions.len()),
+            request_id: resolution.request_id,
+            resolution_id: resolution.resolution_id,
+            ttl_seconds: resolution.ttl_seconds,
         });
     }
-    let completed = ResolutionCompleted {
-        allowed_count: resolution.allowed_actions.len(),
-        context_block_count: blocks.len() - redacted.len().min(blocks.len()),
-        decision_type: resolution.decision.kind.name(),
-        denied_count: resolution.denied_actions.len(),
-        request_id: resolution.request_id,
-        resolution_id: resolution.resolution_id,
-        ttl_seconds: resolution.ttl_seconds,
-    };
-    events.push((kind::CARP_COMPLETED, raw(&completed)));
-    events
-}
 
-fn raw(payload: &impl Serialize) -> Box<RawValue> {
-    // silent-ok: texts, ids and counts always have a form
-    let raw = serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    clawk_trace::bounded(raw)
+    /// The same as drafts of one thread.
+    pub(crate) fn drafts(&self, scribe: &JournalWriter, thread: &Thread) -> Vec<Draft> {
+        let mut drafts = Vec::new();
+        self.each_event(|event| drafts.push(scribe.entry(thread, event)));
+        drafts
+    }
 }
 
 /// `ckp.carp.issued`, in the runtime's chain.
@@ -344,15 +222,13 @@ pub(crate) fn issued(
     resolution: &CarpResolution,
 ) -> Draft {
     let bytes = canonical(&kept(request, resolution));
-    let payload = IssuedEvent {
+    let payload = CarpResolutionIssued {
         kept_hash: digest(&bytes),
         resolution_id: resolution.resolution_id,
         session_id: request.requester.session_id.0,
     };
     let hash = payload.kept_hash;
-    scribe
-        .entry(root, kind::CARP_ISSUED, &payload)
-        .content(hash, bytes)
+    scribe.entry(root, &payload).content(hash, bytes)
 }
 
 /// What execution asks about, and no more: neither texts nor schemas.

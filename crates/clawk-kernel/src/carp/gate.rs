@@ -5,6 +5,8 @@ use std::sync::Arc;
 use clawk_carp::atlas::Schema;
 use clawk_carp::execute::{self, ExecutionRefusal};
 use clawk_carp::resolve::{ActionEvaluation, Violation};
+use clawk_events::payload::CarpLimitsCharged;
+use clawk_events::shape::LimitCharge;
 use clawk_policy::{Approval, Effect, Verdict};
 use clawk_proto::carp::CarpExecution;
 use clawk_proto::content::ContentBlock;
@@ -13,7 +15,6 @@ use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
 use super::book::{ApprovalState, ApprovalView, PendingCarpApproval};
-use super::event::{CarpCharged, LimitCharge};
 use super::{CarpError, CarpRuntime, LoadedAtlases, ResolutionContext, turn};
 use crate::catalog::ToolCatalog;
 use crate::error::{ArgumentFault, CallError, DeniedBy};
@@ -291,7 +292,7 @@ impl AtlasGate {
         carp: &CarpRuntime,
         arguments: &Map<String, Value>,
         approved: bool,
-    ) -> Result<Option<CarpCharged>, CallError> {
+    ) -> Result<Option<CarpLimitsCharged>, CallError> {
         let execution = self.execution(arguments);
         let ResolutionContext {
             requester,
@@ -354,7 +355,7 @@ impl AtlasGate {
                 window_seconds: spend.bucket.window_seconds,
             })
             .collect();
-        Ok((!spends.is_empty()).then(|| CarpCharged {
+        Ok((!spends.is_empty()).then(|| CarpLimitsCharged {
             action_id: self.action_id.clone(),
             agent_id: requester.agent_id.clone(),
             session_id: requester.session_id.0,

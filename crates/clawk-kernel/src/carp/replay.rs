@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use clawk_carp::{Atlas, InputFaults};
+use clawk_events::payload::{AtlasDescribed, AtlasLoaded, AtlasRemoved, CarpLimitsCharged};
 use clawk_proto::{Digest, SessionId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::atlases::{self, AtlasUpload};
-use super::event::{AtlasDescribed, AtlasLoaded, AtlasRemoved, CarpCharged};
 use super::{AtlasSettings, CarpRuntime, restore};
 use crate::catalog::ToolCatalog;
 use crate::error::StartError;
 use crate::event::{canonical, digest, kind};
-use crate::ports::RecordedEvent;
+use crate::ports::{JournalError, RecordedEvent};
 
 /// Part of an agent's facts: the configuration's Atlases, and how they decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,12 +99,12 @@ pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
     for atlas in &carp.config.loaded {
         let bytes = canonical(&AtlasUpload::of(atlas));
         let payload = AtlasDescribed {
-            atlas_id: &atlas.id,
+            atlas_id: atlas.id.to_string(),
             upload_hash: digest(&bytes),
-            version: &atlas.version.to_string(),
+            version: atlas.version.to_string(),
         };
         let hash = payload.upload_hash;
-        let draft = carp.scribe.entry(&thread, kind::ATLAS_DESCRIBED, &payload);
+        let draft = carp.scribe.entry(&thread, &payload);
         let _ticket = carp.scribe.submit(vec![draft.content(hash, bytes)])?;
     }
     Ok(())
@@ -114,7 +114,7 @@ pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
 #[derive(Debug, Clone)]
 pub(crate) enum OutsideAtlasEvent {
     /// Another session spent of a limit.
-    Charged(CarpCharged),
+    Charged(CarpLimitsCharged),
     /// An Atlas came.
     Loaded(AtlasUpload),
     /// An Atlas went.
@@ -123,20 +123,21 @@ pub(crate) enum OutsideAtlasEvent {
 
 impl OutsideAtlasEvent {
     /// Of an event of the runtime's chain; `None`: it bears on nothing here.
-    pub(crate) fn of(event: &RecordedEvent, session: SessionId) -> Option<Self> {
-        match event.kind.as_str() {
-            kind::CARP_CHARGED => restore::payload::<CarpCharged>(event)
+    ///
+    /// # Errors
+    /// The event can't be read: nobody knows what the session was judged by.
+    pub(crate) fn read(event: &RecordedEvent, session: SessionId) -> Result<Option<Self>, JournalError> {
+        Ok(match event.kind.as_str() {
+            kind::CARP_CHARGED => Some(event.read_as::<CarpLimitsCharged>()?)
                 .filter(|charged| charged.session_id != session.0)
                 .map(Self::Charged),
             kind::ATLAS_LOADED => {
-                restore::payload::<AtlasLoaded>(event)?;
+                event.read_as::<AtlasLoaded>()?;
                 restore::content::<AtlasUpload>(event).map(Self::Loaded)
             }
-            kind::ATLAS_REMOVED => {
-                restore::payload::<AtlasRemoved>(event).map(|removed| Self::Removed(removed.atlas_id))
-            }
+            kind::ATLAS_REMOVED => Some(Self::Removed(event.read_as::<AtlasRemoved>()?.atlas_id)),
             _ => None,
-        }
+        })
     }
 
     /// Does it again. What does not go shows in what is resolved next.

@@ -6,8 +6,9 @@ use clawk_carp::resolve::{ResolutionIds, ResolveError};
 use clawk_proto::carp::{CarpResolution, ContextBlock, Request};
 use jiff::Timestamp;
 
+use super::CarpRuntime;
 use super::error::CarpError;
-use super::{CarpRuntime, event};
+use super::event::{self, ResolutionRecord};
 use crate::event::Thread;
 
 impl From<ResolveError> for CarpError {
@@ -99,14 +100,14 @@ pub(crate) async fn resolve(
         let redacted = most_tokens
             .map(|most| over(&resolution, most))
             .unwrap_or_default();
-        let mut drafts = event::resolution(
-            &carp.scribe,
-            &thread,
-            (request, loaded.changes),
-            &resolution,
-            &resolved.evaluations,
-            &redacted,
-        );
+        let record = ResolutionRecord {
+            request,
+            atlas_changes: loaded.changes,
+            resolution: &resolution,
+            evaluations: &resolved.evaluations,
+            redacted: &redacted,
+        };
+        let mut drafts = record.drafts(&carp.scribe, &thread);
         let root = carp.root(thread.span);
         drafts.push(event::issued(&carp.scribe, &root, request, &resolution));
         drafts

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use clawk_carp::execute::IssuedResolution;
 use clawk_carp::rate::{BucketSpend, RateLimitBucket};
+use clawk_events::payload::{
+    AtlasLoaded, AtlasRemoved, CarpLimitsCharged, CarpResolutionIssued, CarpSessionOpened,
+};
 use clawk_proto::SessionId;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -11,10 +14,7 @@ use serde::de::DeserializeOwned;
 use super::CarpRuntime;
 use super::atlases::{self, AtlasUpload, Origin};
 use super::book::{CarpSession, CarpSessions};
-use super::event::{
-    AtlasLoaded, AtlasRemoved, CarpCharged, CarpSessionDescription, CarpSessionOpened, IssuedEvent,
-    StoredResolution,
-};
+use super::event::{CarpSessionDescription, StoredResolution};
 use crate::error::StartError;
 use crate::event::kind;
 use crate::ports::{JournalScan, RecordedEvent};
@@ -72,26 +72,25 @@ fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(),
     let served = carp.config.served;
     match event.kind.as_str() {
         kind::CARP_SESSION if served => {
-            if let Some(opened) = payload::<CarpSessionOpened>(event) {
-                let about = opened
-                    .about_hash
-                    .and_then(|_| content::<CarpSessionDescription>(event));
-                let (goal, metadata) = match about {
-                    Some(about) => (about.goal, about.metadata),
-                    None if opened.about_hash.is_some() => Default::default(),
-                    None => (text(event), serde_json::Map::new()),
-                };
-                let mut book = CarpSession::new(opened.agent_id, goal, Some(opened.owner), at);
-                book.parent = opened.parent_session_id.map(SessionId);
-                book.atlas_id = opened.atlas_id;
-                book.metadata = metadata;
-                carp.books().insert(SessionId(opened.session_id), book);
-            }
+            let opened: CarpSessionOpened = event.read_as()?;
+            let about = opened
+                .about_hash
+                .and_then(|_| content::<CarpSessionDescription>(event));
+            let (goal, metadata) = match about {
+                Some(about) => (about.goal, about.metadata),
+                None if opened.about_hash.is_some() => Default::default(),
+                None => (text(event), serde_json::Map::new()),
+            };
+            let mut book = CarpSession::new(opened.agent_id, goal, Some(opened.owner), at);
+            book.parent = opened.parent_session_id.map(SessionId);
+            book.atlas_id = opened.atlas_id;
+            book.metadata = metadata;
+            carp.books().insert(SessionId(opened.session_id), book);
         }
         kind::SESSION_ENDED => carp.books().end(event.session, at),
         kind::CARP_ISSUED if served => {
-            let kept = content::<StoredResolution>(event).filter(|_| payload::<IssuedEvent>(event).is_some());
-            if let Some(kept) = kept {
+            event.read_as::<CarpResolutionIssued>()?;
+            if let Some(kept) = content::<StoredResolution>(event) {
                 let issued = IssuedResolution::new(&kept.request, &kept.resolution, at);
                 let mut books = carp.books();
                 // silent-ok: a session that has ended has no live resolutions
@@ -102,21 +101,17 @@ fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(),
             }
         }
         kind::CARP_CHARGED => {
-            if let Some(charged) = payload::<CarpCharged>(event) {
-                spend(&mut carp.books(), &charged, at);
-            }
+            let charged: CarpLimitsCharged = event.read_as()?;
+            spend(&mut carp.books(), &charged, at);
         }
         kind::ATLAS_LOADED if served => loaded(carp, event)?,
         kind::ATLAS_REMOVED if served => {
             let before = carp.loaded();
             // What stands in the configuration by now governs, whatever was removed over the API before.
-            let uploaded = payload::<AtlasRemoved>(event).filter(|removed| {
-                let origin = before.origins.get(removed.atlas_id.as_str());
-                matches!(origin, Some(Origin::Uploaded { .. }))
-            });
-            let after = match uploaded {
-                Some(removed) => atlases::without(carp, &before, &removed.atlas_id),
-                None => atlases::as_before(carp, &before),
+            let removed: AtlasRemoved = event.read_as()?;
+            let after = match before.origins.get(removed.atlas_id.as_str()) {
+                Some(Origin::Uploaded { .. }) => atlases::without(carp, &before, &removed.atlas_id),
+                Some(Origin::Configured) | None => atlases::as_before(carp, &before),
             };
             carp.replace(after.map_err(unserved)?);
         }
@@ -126,7 +121,7 @@ fn take(carp: &CarpRuntime, event: &RecordedEvent, now: Timestamp) -> Result<(),
 }
 
 /// What was spent was spent, whatever the limit is now.
-pub(super) fn spend(books: &mut CarpSessions, charged: &CarpCharged, at: Timestamp) {
+pub(super) fn spend(books: &mut CarpSessions, charged: &CarpLimitsCharged, at: Timestamp) {
     let spends: Vec<BucketSpend> = charged
         .spends
         .iter()
@@ -147,13 +142,12 @@ pub(super) fn spend(books: &mut CarpSessions, charged: &CarpCharged, at: Timesta
 /// An Atlas governs: one that can't be taken up again keeps the agent from starting, instead of leaving it ungoverned.
 fn loaded(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     let before = carp.loaded();
-    let known = payload::<AtlasLoaded>(event);
-    let fresh = known.filter(|known| !before.origins.contains_key(known.atlas_id.as_str()));
-    let Some(known) = fresh else {
+    let known: AtlasLoaded = event.read_as()?;
+    if before.origins.contains_key(known.atlas_id.as_str()) {
         let after = atlases::as_before(carp, &before).map_err(unserved)?;
         carp.replace(after);
         return Ok(());
-    };
+    }
     let upload = content::<AtlasUpload>(event).ok_or_else(|| {
         unserved(format!(
             "the content of `{} {}` was erased; name a copy of it in `[atlases] paths` of clawk.toml, which then takes its place",
@@ -172,13 +166,9 @@ fn unserved(cause: impl std::fmt::Display) -> StartError {
     )])
 }
 
-pub(super) fn payload<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
-    serde_json::from_str(&event.payload).ok() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
-}
-
 pub(super) fn content<T: DeserializeOwned>(event: &RecordedEvent) -> Option<T> {
     let bytes = &event.content.as_ref()?.bytes;
-    serde_json::from_slice(bytes).ok() // silent-ok: as above
+    serde_json::from_slice(bytes).ok() // silent-ok: erased content is an ordinary state
 }
 
 fn text(event: &RecordedEvent) -> String {

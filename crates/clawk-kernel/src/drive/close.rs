@@ -1,11 +1,12 @@
 //! The end of a turn: what its message's surface is told of it, and what closes the message in the inbox.
 
+use clawk_events::payload::{MessageAnswered, MessageDead};
 use clawk_proto::MessageId;
 
 use super::RunningTurn;
 use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin};
-use crate::event::{ChainText, Draft, EventWords, MessageAnswered, MessageDead, WordField, digest, kind};
+use crate::event::{ChainText, Draft, EventWords, WordField, digest};
 use crate::notice::{TurnEnd, TurnStop};
 use crate::ports::InboxChange;
 use crate::turn::{Turn, TurnOutcome};
@@ -58,12 +59,10 @@ pub(super) async fn close(
         let payload = MessageDead {
             message_id: message.0,
             reason: ChainText::IN_CONTENT,
-            why: stop.why(),
+            why: stop.why().map(str::to_owned),
             words_hash: Some(words.digest()),
         };
-        let dead = scribe
-            .entry(&run.thread, kind::MESSAGE_DEAD, &payload)
-            .words(words);
+        let dead = scribe.entry(&run.thread, &payload).words(words);
         let change = InboxChange::Closed {
             message,
             how: "dead",
@@ -83,7 +82,8 @@ pub(super) async fn close(
             "answered"
         } else {
             "cancelled"
-        },
+        }
+        .to_owned(),
         input_tokens: turn.usage().input_tokens,
         message_id: message.0,
         output_tokens: turn.usage().output_tokens,
@@ -94,7 +94,7 @@ pub(super) async fn close(
         origin.owed(message, run.thread.session, Some(payload.text_hash)),
     );
     let draft = scribe
-        .entry(&run.thread, kind::MESSAGE_ANSWERED, &payload)
+        .entry(&run.thread, &payload)
         .content(payload.text_hash, text);
     let change = InboxChange::Closed {
         message,

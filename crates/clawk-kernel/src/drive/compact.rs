@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use clawk_events::count_of;
+use clawk_events::payload::ContextCompacted;
 use clawk_manifest::model::CompactionStrategy;
 
 use super::RunningTurn;
 use crate::author::TextAuthor;
 use crate::compaction::{self, CompactionContent};
-use crate::event::{ContextCompacted, canonical, digest, kind};
+use crate::event::{canonical, digest};
 use crate::infer::{self, InferenceContext, NoAnswer};
 use crate::ports::{InferRequest, JournalError, ModelMessage};
 use crate::state::State;
@@ -49,16 +51,16 @@ impl RunningTurn<'_> {
         let content = canonical(&replaced);
         let origins: Vec<String> = untrusted.iter().cloned().collect();
         let payload = ContextCompacted {
-            kept_messages: history.len() - leaving.messages,
-            method,
-            replaced_messages: leaving.messages,
-            strategy: strategy.as_str(),
+            kept_messages: count_of(history.len() - leaving.messages),
+            method: method.to_owned(),
+            replaced_messages: count_of(leaving.messages),
+            strategy: strategy.as_str().to_owned(),
             summary_hash: digest(&content),
             turn: self.turn_id,
-            untrusted: &origins,
+            untrusted: origins.to_vec(),
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::CONTEXT_COMPACTED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         scribe
             .write(vec![draft.content(payload.summary_hash, content)])
             .await?;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use clawk_events::payload::ContextRead;
 use clawk_proto::{Digest, MessageId};
 use serde::Deserialize;
 
 use super::TurnServices;
-use crate::event::{ContextRead, Draft, Thread, digest, kind};
+use crate::event::{Draft, Thread, digest, kind};
 use crate::ports::{JournalError, JournalScan};
 use crate::prompt::{self, ContextFiles};
 use crate::state::State;
@@ -72,11 +73,11 @@ async fn changed(
             None => text.clone().into_bytes(),
         });
         let payload = ContextRead {
-            file,
+            file: file.to_owned(),
             text_hash: content.as_deref().map(digest),
             turn: message.0,
         };
-        let draft = calls.scribe.entry(thread, kind::CONTEXT_READ, &payload);
+        let draft = calls.scribe.entry(thread, &payload);
         drafts.push(match (payload.text_hash, content) {
             (Some(hash), Some(content)) => draft.content(hash, content),
             _ => draft,

@@ -2,56 +2,19 @@
 
 use std::sync::Arc;
 
+use clawk_events::count_of;
+use clawk_events::payload::{SkillFinished, SkillInvoked, SkillRepaired};
 use clawk_manifest::model::Skill;
-use clawk_proto::Digest;
-use serde::Serialize;
 use serde_json::{Map, Value};
-use uuid::Uuid;
 
 use super::RunningTurn;
 use crate::call::call;
-use crate::event::{canonical, digest, kind};
+use crate::event::{canonical, digest};
 use crate::prompt;
 use crate::roles;
-use crate::skill::{self, RunningSkill, SkillCeiling, SkillEstimate};
+use crate::skill::{self, RunningSkill, SkillCeiling};
 use crate::turn::{Effect, Event, Turn, TurnOutcome};
 use crate::world_model::{self, SkillPlanResult};
-
-/// `ckp.skill.invoked`. Fields of all three in alphabetical order, as in every payload.
-#[derive(Debug, Serialize)]
-struct SkillInvoked<'a> {
-    arguments_hash: Digest,
-    call_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    estimates: Option<SkillEstimate>,
-    is_error: bool,
-    request_id: &'a str,
-    skill: &'a str,
-    text_hash: Digest,
-    turn: Uuid,
-}
-
-/// `ckp.skill.repaired`; its content is what the model is told.
-#[derive(Debug, Serialize)]
-struct SkillRepaired<'a> {
-    skill: &'a str,
-    text_hash: Digest,
-    turn: Uuid,
-}
-
-/// `ckp.skill.finished`.
-#[derive(Debug, Serialize)]
-struct SkillFinished<'a> {
-    calls: usize,
-    duration_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    estimates: Option<SkillEstimate>,
-    fits: Option<bool>,
-    repaired: bool,
-    skill: &'a str,
-    tokens: u64,
-    turn: Uuid,
-}
 
 impl RunningTurn<'_> {
     /// The skill that this name invokes here.
@@ -94,16 +57,16 @@ impl RunningTurn<'_> {
         }
         let payload = SkillInvoked {
             arguments_hash,
-            call_id: &call_id,
-            estimates: SkillEstimate::of(&skill),
+            call_id: call_id.to_string(),
+            estimates: skill::estimates_of(&skill),
             is_error,
-            request_id: request_id.as_str(),
-            skill: &skill.name,
+            request_id: Some(request_id.as_str().to_owned()),
+            skill: skill.name.to_string(),
             text_hash: digest(told.text.as_bytes()),
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::SKILL_INVOKED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         let draft = draft.content(payload.text_hash, told.text.clone().into_bytes());
         if let Err(error) = scribe.write(vec![draft]).await {
             return Event::Failed(error.to_string());
@@ -164,12 +127,12 @@ impl RunningTurn<'_> {
     async fn repair(&self, turn: &mut Turn, skill: &Skill, fault: &str) -> Result<Vec<Effect>, TurnOutcome> {
         let text = skill::repair(skill, fault);
         let payload = SkillRepaired {
-            skill: &skill.name,
+            skill: skill.name.to_string(),
             text_hash: digest(text.as_bytes()),
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::SKILL_REPAIRED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         let draft = draft.content(payload.text_hash, text.clone().into_bytes());
         match scribe.write(vec![draft]).await {
             Ok(()) => Ok(turn.again(text)),
@@ -186,17 +149,17 @@ impl RunningTurn<'_> {
             .monotonic_us()
             .saturating_sub(joined.started_us);
         let payload = SkillFinished {
-            calls,
+            calls: count_of(calls),
             duration_ms: since_us / 1000,
-            estimates: SkillEstimate::of(&joined.skill),
+            estimates: skill::estimates_of(&joined.skill),
             fits,
             repaired: joined.repaired,
-            skill: &joined.skill.name,
+            skill: joined.skill.name.to_string(),
             tokens,
             turn: self.turn_id,
         };
         let scribe = &self.calls.scribe;
-        let draft = scribe.entry(&self.thread, kind::SKILL_FINISHED, &payload);
+        let draft = scribe.entry(&self.thread, &payload);
         if let Err(error) = scribe.submit(vec![draft]) {
             tracing::warn!(%error, "what a skill took could not be recorded");
         }

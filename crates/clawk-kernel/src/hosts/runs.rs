@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use clawk_events::payload::SwarmProgress;
 use clawk_proto::method::{DelegateTask, ReportParams};
 use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_swarm::coord::{RunResult, TaskBrief, TaskConstraints, TaskId};
@@ -15,7 +16,7 @@ use crate::agent::Agent;
 use crate::call::CallGovernor;
 use crate::dedup::{DedupMethod, key};
 use crate::error::{CallError, KernelError};
-use crate::event::{JournalWriter, SwarmEvent, Thread, canonical, digest, kind};
+use crate::event::{JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::purse::{BudgetAmount, BudgetShare};
 use crate::recover::{ASSUMED, LENT};
@@ -426,17 +427,17 @@ impl RunReservation {
             return;
         }
         let swarm = team.look(|coord| coord.plan().swarm.clone());
-        let payload = SwarmEvent {
+        let payload = SwarmProgress {
             cost_microusd: Some(used.cost_microusd),
-            run: Some(self.run.as_str()),
-            state: Some(state),
-            swarm: &swarm,
-            task_id: Some(self.run.as_str()),
+            run: Some(self.run.as_str().to_owned()),
+            state: Some(state.to_owned()),
+            swarm: swarm.to_string(),
+            task_id: Some(self.run.as_str().to_owned()),
             token_usage: Some(used.tokens),
-            ..SwarmEvent::default()
+            ..SwarmProgress::default()
         };
         let thread = Thread::of(self.session).child(calls.scribe.clock().uuid());
-        let draft = calls.scribe.entry(&thread, kind::SWARM_TRY, &payload);
+        let draft = calls.scribe.entry(&thread, &payload.as_try());
         if let Err(error) = calls.scribe.submit(vec![draft]) {
             tracing::error!(%error, "what a run of the swarm used can't be recorded for its session");
         }

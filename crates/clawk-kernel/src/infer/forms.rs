@@ -7,13 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clawk_events::count_of;
+use clawk_events::payload::{ContextTrimmed, ProviderAdapted};
 use clawk_manifest::model::{Provider as Spec, ProviderProtocol};
 use clawk_proto::{Digest, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{InferenceContext, ModelServices};
-use crate::event::{ContextTrimmed, ProviderAdapted, Thread, canonical, digest, kind};
+use crate::event::{Thread, canonical, digest, kind};
 use crate::fit::{ContextRoom, fit};
 use crate::ports::{InferRequest, JournalError, JournalScan, RecordedEvent, RefusalCause, RequestAdaptation};
 
@@ -331,13 +333,13 @@ impl ModelServices {
         self.cuts.add(session, fitted.readable.iter().copied());
         if fitted.dropped_messages > 0 || fitted.shortened_results > 0 {
             let payload = ContextTrimmed {
-                dropped_messages: fitted.dropped_messages,
-                kept_messages: fitted.messages.len(),
-                provider: Some(spec.name.as_str()).filter(|name| *name != first),
-                shortened_results: fitted.shortened_results,
+                dropped_messages: count_of(fitted.dropped_messages),
+                kept_messages: count_of(fitted.messages.len()),
+                provider: Some(spec.name.clone()).filter(|name| *name != first),
+                shortened_results: count_of(fitted.shortened_results),
                 turn: place.turn,
             };
-            let draft = self.scribe.entry(&place.thread, kind::CONTEXT_TRIMMED, &payload);
+            let draft = self.scribe.entry(&place.thread, &payload);
             if let Err(error) = self.scribe.submit(vec![draft]) {
                 tracing::warn!(%error, "a trimmed context could not be recorded");
             }
@@ -449,17 +451,17 @@ impl ModelServices {
 
     fn adapted(&self, thread: &Thread, turn: Uuid, spec: &Spec, change: &FormChange) -> crate::event::Draft {
         let payload = ProviderAdapted {
-            adaptation: &change.form.adaptation,
-            cause: change.cause,
-            change: &change.words,
+            adaptation: Some(change.form.adaptation.clone()).filter(|form| !form.is_empty()),
+            cause: change.cause.to_owned(),
+            change: change.words.to_string(),
             endpoint: endpoint_of(spec),
-            model: &spec.model,
-            provider: &spec.name,
+            model: spec.model.to_string(),
+            provider: spec.name.to_string(),
             server_tokens: change.form.server_tokens,
             turn,
             window_tokens: change.form.refused_tokens,
         };
-        self.scribe.entry(thread, kind::PROVIDER_ADAPTED, &payload)
+        self.scribe.entry(thread, &payload)
     }
 }
 

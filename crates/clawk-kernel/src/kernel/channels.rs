@@ -3,39 +3,25 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use clawk_events::payload::{ChannelPairing, ChannelRefused, ChannelRun};
+pub use clawk_events::shape::PairingStep as PairingChange;
 use clawk_proto::{Digest, MessageId, SessionId};
-use serde::{Deserialize, Serialize};
 
 use super::Kernel;
 use crate::conversation;
 use crate::door::EntryPoint;
 use crate::error::KernelError;
-use crate::event::kind;
+use crate::event::{Draft, JournalWriter, Thread, kind};
 use crate::ingress::{self, AcceptedMessage, ChannelMessage};
-use crate::ports::{ConversationKey, JournalScan, MarkedContent};
+use crate::ports::{ConversationKey, JournalScan, MarkedContent, RecordedEvent};
 use crate::shown::{self, TurnRecord};
 use crate::taint;
 
 /// Rows of the outbox that are looked through for one message.
 const LOOKED_AT: usize = 10_000;
 
-/// A change of a pairing (C3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PairingChange {
-    /// Somebody got a code.
-    Asked,
-    /// An admin approved the code: its owner is let in.
-    Approved,
-    /// An admin denied it.
-    Denied,
-    /// Somebody who was let in is not let in any more.
-    Revoked,
-}
-
 /// An event of a channel that is recorded and is not a message, for example a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "fact", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelFact {
     /// Somebody's messages, or presses of a button, were not taken. Their text is nowhere.
     Refused {
@@ -79,11 +65,72 @@ pub enum ChannelFact {
 }
 
 impl ChannelFact {
-    const fn kind(&self) -> &'static str {
-        match self {
-            Self::Refused { .. } => kind::CHANNEL_REFUSED,
-            Self::Pairing { .. } => kind::CHANNEL_PAIRING,
-            Self::Run { .. } => kind::CHANNEL_RUN,
+    fn draft(&self, scribe: &JournalWriter, thread: &Thread) -> Draft {
+        match self.clone() {
+            Self::Refused {
+                channel,
+                conversation,
+                sender,
+                reason,
+                count,
+            } => scribe.entry(
+                thread,
+                &ChannelRefused {
+                    channel,
+                    conversation,
+                    count,
+                    fact: "refused".to_owned(),
+                    reason,
+                    sender,
+                },
+            ),
+            Self::Pairing {
+                channel,
+                sender,
+                step,
+                code,
+                expires_at,
+                by,
+            } => scribe.entry(
+                thread,
+                &ChannelPairing {
+                    by,
+                    channel,
+                    code,
+                    expires_at,
+                    fact: "pairing".to_owned(),
+                    sender,
+                    step,
+                },
+            ),
+            Self::Run {
+                channel,
+                what,
+                run,
+                reason,
+            } => scribe.entry(
+                thread,
+                &ChannelRun {
+                    channel,
+                    fact: "run".to_owned(),
+                    reason,
+                    run,
+                    what,
+                },
+            ),
+        }
+    }
+}
+
+impl From<ChannelPairing> for ChannelFact {
+    fn from(pairing: ChannelPairing) -> Self {
+        Self::Pairing {
+            channel: pairing.channel,
+            sender: pairing.sender,
+            step: pairing.step,
+            code: pairing.code,
+            expires_at: pairing.expires_at,
+            by: pairing.by,
         }
     }
 }
@@ -95,7 +142,7 @@ impl Kernel {
     /// The journal can't be written.
     pub async fn record_channel(&self, fact: &ChannelFact) -> Result<(), KernelError> {
         let scribe = &self.agent.scribe;
-        let draft = scribe.entry(&self.agent.life.root, fact.kind(), fact);
+        let draft = fact.draft(scribe, &self.agent.life.root);
         Ok(scribe.write(vec![draft]).await?)
     }
 
@@ -105,7 +152,7 @@ impl Kernel {
     /// The journal can't be written.
     pub async fn record_channel_event(&self, fact: &ChannelFact, event: Vec<u8>) -> Result<(), KernelError> {
         let scribe = &self.agent.scribe;
-        let draft = scribe.entry(&self.agent.life.root, fact.kind(), fact);
+        let draft = fact.draft(scribe, &self.agent.life.root);
         let draft = draft.content(crate::event::digest(&event), event);
         Ok(scribe.write(vec![draft]).await?)
     }
@@ -131,21 +178,16 @@ impl Kernel {
     /// # Errors
     /// The journal can't be read.
     pub async fn pairings(&self) -> Result<Vec<ChannelFact>, KernelError> {
-        let mut scan = JournalScan {
+        let scan = JournalScan {
             kinds: &[kind::CHANNEL_PAIRING],
             ..JournalScan::default()
         };
         let mut found = Vec::new();
-        loop {
-            let page = self.agent.scribe.journal().scan(scan.clone()).await?;
-            let Some(last) = page.last() else { break };
-            scan.after_row = last.row;
-            // silent-ok: payloads of ours always read
-            found.extend(
-                page.iter()
-                    .filter_map(|event| serde_json::from_str(&event.payload).ok()),
-            );
-        }
+        let pairing = |event: &RecordedEvent| {
+            found.push(event.read_as::<ChannelPairing>()?.into());
+            Ok(())
+        };
+        self.agent.scribe.read_each(scan, pairing).await?;
         Ok(found)
     }
 

@@ -1,5 +1,7 @@
 //! What people do to a conversation beside talking: begin anew, stop what runs, ask how it stands (R55). No model takes part.
 
+use clawk_events::count_of;
+use clawk_events::payload::ConversationCleared;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -7,7 +9,6 @@ use super::Kernel;
 use crate::conversation::{self, ConversationSelector};
 use crate::door::EntryPoint;
 use crate::error::KernelError;
-use crate::event::{ConversationCleared, kind};
 use crate::hosts;
 use crate::ports::JournalError;
 use crate::purse::BudgetAmount;
@@ -119,12 +120,10 @@ impl Kernel {
 /// Performs a new beginning, in its place between the turns.
 pub(crate) async fn clear(sessions: &SessionServices, state: &State, by: &str) -> Result<(), JournalError> {
     let payload = ConversationCleared {
-        by,
-        messages: state.history().len(),
+        by: by.to_owned(),
+        messages: count_of(state.history().len()),
     };
-    let draft = sessions
-        .scribe
-        .entry(&state.thread, kind::CONVERSATION_CLEARED, &payload);
+    let draft = sessions.scribe.entry(&state.thread, &payload);
     sessions.scribe.write(vec![draft]).await?;
     state.set_history(Vec::new());
     state.remember_labels(Default::default());

@@ -1,15 +1,14 @@
 //! Queries for the doors of other clients: the tools that a client may see, and the place and state of a message.
 
+pub use clawk_events::payload::PushGivenUp;
 use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::{Effect, PolicySubject};
 use clawk_proto::{MessageId, SessionId};
-use serde::Serialize;
 use serde_json::Map;
 
 use super::Kernel;
 use crate::catalog::CatalogEntry;
 use crate::error::KernelError;
-use crate::event::kind;
 use crate::notice::SessionNotice;
 use crate::ports::ToolOffer;
 use crate::roles;
@@ -108,26 +107,7 @@ impl Kernel {
     /// The journal can't be written.
     pub async fn record_push(&self, dead: &PushGivenUp) -> Result<(), KernelError> {
         let scribe = &self.agent.scribe;
-        let draft = scribe.entry(&self.agent.life.root, kind::PUSH_GIVEN_UP, dead);
+        let draft = scribe.entry(&self.agent.life.root, dead);
         Ok(scribe.write(vec![draft]).await?)
     }
-}
-
-/// A push notification that its receiver never took.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PushGivenUp {
-    /// The task.
-    pub task: String,
-    /// Whose: a token's name.
-    pub owner: String,
-    /// The receiver's id. Its address, its token and its credentials are not recorded.
-    pub receiver: String,
-    /// The host of its address.
-    pub host: String,
-    /// The state that the notification was about.
-    pub state: String,
-    /// How often it was posted.
-    pub attempts: u32,
-    /// Why it was given up.
-    pub reason: String,
 }

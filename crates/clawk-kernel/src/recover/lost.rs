@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clawk_events::payload::{ActionFailed, ProviderFailed};
 use clawk_proto::{RequestId, SessionId};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -10,9 +11,7 @@ use super::{RecoveryFields, fields, unclean_since};
 use crate::catalog::ToolCatalog;
 use crate::dedup::{DedupMethod, key};
 use crate::error::CallError;
-use crate::event::{
-    ActionFailed, ChainText, Draft, JournalWriter, ProviderFailed, Thread, canonical, digest, kind,
-};
+use crate::event::{ChainText, Draft, JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::{EffectChange, JournalError, JournalScan, OpenEffect, SpentAmount};
 use crate::purse::{BudgetAmount, hour_of};
 
@@ -70,21 +69,21 @@ pub(crate) async fn settle_lost(
     for (inference_id, (session, asked)) in &open {
         let payload = ProviderFailed {
             attempt: asked.attempt,
-            cause: None,
             bytes_out: asked.bytes_out,
+            cause: None,
             cost_microusd: asked.cost_microusd,
             duration_ms: 0,
             estimated: true,
             inference_id: *inference_id,
             input_tokens: asked.input_tokens,
-            kind: LOST,
+            kind: LOST.to_owned(),
             output_tokens: asked.output_tokens,
-            provider: &asked.provider,
+            provider: asked.provider.to_string(),
             reason: ChainText::code("the runtime stopped before the answer; settled at what was set aside"),
             retry_after_ms: None,
             status: None,
             told: None,
-            took: &[],
+            took: Vec::new(),
             turn: asked.turn,
             words_hash: None,
         };
@@ -99,7 +98,7 @@ pub(crate) async fn settle_lost(
             bytes_out: asked.bytes_out,
             ..BudgetAmount::default()
         };
-        drafts.push(scribe.entry(&thread, kind::PROVIDER_FAILED, &payload));
+        drafts.push(scribe.entry(&thread, &payload));
         spent.extend(asked.purses.iter().map(|purse| SpentAmount {
             hour: hour_of(scribe.now()),
             purse: purse.as_str().into(),
@@ -231,18 +230,18 @@ fn unknown(
     let bytes = canonical(&error);
     let result_hash = digest(&bytes);
     let payload = ActionFailed {
-        action_id: tool,
+        action_id: tool.to_owned(),
         duration_ms: 0,
-        error_code: "unknown",
+        error_code: "unknown".to_owned(),
         error_message: ChainText::code("unknown"),
         request_hash: found.request_hash.unwrap_or(result_hash),
-        request_id,
+        request_id: request_id.to_owned(),
         result_hash,
         // More is counted than any event says, which is never too little.
-        took: &[],
+        took: Vec::new(),
         turn: found.turn,
     };
-    let draft = scribe.entry(thread, kind::ACTION_FAILED, &payload);
+    let draft = scribe.entry(thread, &payload);
     draft.content(result_hash, bytes)
 }
 

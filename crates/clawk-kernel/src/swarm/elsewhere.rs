@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use clawk_events::payload::SwarmProgress;
 use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_proto::method::{AcknowledgedResult, ReportParams, TaskLimits};
 use clawk_proto::{RequestId, SessionId};
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::tries::RunningTry;
 use super::{SwarmServices, lock, slices, thread};
 use crate::error::{CallError, KernelError};
-use crate::event::{Draft, SwarmEvent, Thread, kind};
+use crate::event::{Draft, Thread};
 use crate::judge;
 use crate::ports::{
     BoxFuture, JournalError, MemberRoute, RemoteResult, RemoteTask, RemoteWorkers, ReportReceiver,
@@ -474,19 +475,22 @@ fn entry(
     (state, used): (&'static str, TryUsage),
 ) -> Draft {
     let swarm = peers.calls.manifest.swarm.as_ref();
-    let payload = SwarmEvent {
+    let payload = SwarmProgress {
         attempt: Some(attempt),
         cost_microusd: Some(used.cost_microusd),
-        member: Some(member),
-        run: Some(run.as_str()),
-        state: Some(state),
-        swarm: swarm.map(|swarm| swarm.name.as_str()).unwrap_or_default(),
-        task_id: Some(task.as_str()),
+        member: Some(member.to_owned()),
+        run: Some(run.as_str().to_owned()),
+        state: Some(state.to_owned()),
+        swarm: swarm
+            .map(|swarm| swarm.name.as_str())
+            .unwrap_or_default()
+            .to_owned(),
+        task_id: Some(task.as_str().to_owned()),
         token_usage: Some(used.tokens),
-        ..SwarmEvent::default()
+        ..SwarmProgress::default()
     };
     let thread = Thread::of(session).child(peers.scribe.clock().uuid());
-    peers.scribe.entry(&thread, kind::SWARM_TRY, &payload)
+    peers.scribe.entry(&thread, &payload.as_try())
 }
 
 /// The report of a try has come that was given up: what was counted for it is what it says, and its run and the agent have the rest

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawk_events::payload::{SessionStarted, SwarmProgress};
 use clawk_manifest::model::Role;
 use clawk_proto::SessionId;
 use tokio::time::Instant;
 
 use super::{SwarmServices, go_on, restore};
 use crate::error::StartError;
-use crate::event::{SessionStarted, SwarmEvent, Thread, canonical, digest, kind};
+use crate::event::{Thread, canonical, digest, kind};
 use crate::hosts::PeerHosts;
 use crate::ports::{JournalScan, SessionHolder, TokenKey};
 use crate::start;
@@ -95,28 +96,25 @@ async fn lead(
     let mut drafts = Vec::new();
     if is_new {
         let started = SessionStarted {
-            agent_hash: peers.sessions.agent_hash,
-            agent_id: &peers.calls.manifest.identity.name,
-            door: "runtime",
-            goal: "swarm",
-            role: Role::Admin.as_str(),
-            run: peers.life.root.session.0,
+            agent_hash: Some(peers.sessions.agent_hash),
+            agent_id: peers.calls.manifest.identity.name.to_string(),
+            door: Some("runtime".to_owned()),
+            fork: None,
+            goal: "swarm".to_owned(),
+            role: Some(Role::Admin.as_str().to_owned()),
+            run: Some(peers.life.root.session.0),
         };
-        drafts.push(
-            peers
-                .scribe
-                .entry(&Thread::of(home), kind::SESSION_STARTED, &started),
-        );
+        drafts.push(peers.scribe.entry(&Thread::of(home), &started));
     }
     let swarm = team.look(|coord| coord.plan().swarm.clone());
-    let leads = SwarmEvent {
-        host: Some(host),
-        state: Some(LEADS),
-        swarm: &swarm,
-        ..SwarmEvent::default()
+    let leads = SwarmProgress {
+        host: Some(host.to_owned()),
+        state: Some(LEADS.to_owned()),
+        swarm: swarm.to_string(),
+        ..SwarmProgress::default()
     };
     let thread = Thread::of(home).child(peers.scribe.clock().uuid());
-    drafts.push(peers.scribe.entry(&thread, kind::SWARM_LED, &leads));
+    drafts.push(peers.scribe.entry(&thread, &leads.as_led()));
     // INVARIANT: this is durable before anything is folded: what an earlier coordinator recorded is before it, and nothing of it behind.
     peers.scribe.write(drafts).await?;
     // Whoever coordinates next must know the tokens of tries that others work on.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use clawk_events::payload::SwarmReported;
 use clawk_proto::SessionId;
 use clawk_swarm::coord::{SwarmTask, SwarmTaskPhase, TaskId, TryUsage};
 use clawk_swarm::{SwarmCoordinator, SwarmFact};
@@ -12,7 +13,7 @@ use super::elsewhere::{LEARNED, SETTLED, amount};
 use super::slices::EarlierRunSpending;
 use super::{SwarmServices, lock, work_off};
 use crate::error::StartError;
-use crate::event::{SwarmReported, Thread, digest, kind};
+use crate::event::{Thread, digest, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::purse::BudgetAmount;
 use crate::recover::{ASSUMED, SPENDING, SessionSpending};
@@ -310,20 +311,18 @@ fn heard(peers: &SwarmServices, event: &RecordedEvent) {
 /// A task of an earlier version that no member works on any more. Its end is reported once.
 async fn give_up(peers: &SwarmServices, task: &str, session: SessionId) -> Result<(), JournalError> {
     let reason = br#"{"error":"it was given to a peer by an earlier version, which kept too little to go on with it"}"#;
+    let result_hash = digest(reason);
     let payload = SwarmReported {
-        cost_microusd: 0,
-        duration_ms: 0,
-        orphan: false,
-        result_hash: digest(reason),
-        status: "failed",
-        task_id: task,
-        token_usage: 0,
+        result_hash: Some(result_hash),
+        status: "failed".to_owned(),
+        task_id: task.to_owned(),
+        ..SwarmReported::default()
     };
     let thread = Thread::of(session).child(peers.scribe.clock().uuid());
-    let draft = peers.scribe.entry(&thread, kind::SWARM_REPORTED, &payload);
+    let draft = peers.scribe.entry(&thread, &payload);
     peers
         .scribe
-        .write(vec![draft.content(payload.result_hash, reason.to_vec())])
+        .write(vec![draft.content(result_hash, reason.to_vec())])
         .await
 }
 

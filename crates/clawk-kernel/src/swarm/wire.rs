@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use clawk_events::count_of;
+use clawk_events::payload::{SwarmBroadcast, SwarmReported};
 use clawk_proto::method::{
     AcknowledgedResult, BroadcastParams, DiscoverParams, DiscoverResult, Peer, PeerStatus, ReportParams,
     TaskStatus,
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 use super::elsewhere::SentTry;
 use super::{SwarmServices, SwarmView, declared, elsewhere, lock, thread, tries};
 use crate::error::KernelError;
-use crate::event::{SwarmBroadcast, SwarmReported, canonical, digest, kind};
+use crate::event::{canonical, digest};
 use crate::hosts::runs;
 use crate::judge;
 use crate::ports::JournalError;
@@ -217,21 +219,20 @@ async fn orphan(
     let bytes = canonical(&params.result);
     let result_hash = digest(&bytes);
     let payload = SwarmReported {
-        cost_microusd: 0,
         duration_ms: params.duration_ms.unwrap_or(0),
         orphan: true,
-        result_hash,
+        result_hash: Some(result_hash),
         status: match params.status {
             TaskStatus::Completed => "completed",
             TaskStatus::Failed => "failed",
             TaskStatus::Partial => "partial",
-        },
-        task_id: params.task_id.as_str(),
+        }
+        .to_owned(),
+        task_id: params.task_id.as_str().to_owned(),
         token_usage: params.token_usage.unwrap_or(0),
+        ..SwarmReported::default()
     };
-    let draft = peers
-        .scribe
-        .entry(&thread(peers, session), kind::SWARM_REPORTED, &payload);
+    let draft = peers.scribe.entry(&thread(peers, session), &payload);
     peers
         .scribe
         .write(vec![draft.content(result_hash, bytes)])
@@ -278,12 +279,10 @@ pub(crate) async fn broadcast(
     let bytes = text.into_bytes();
     let payload = SwarmBroadcast {
         message_hash,
-        peers: told,
-        swarm: &swarm.name,
+        peers: count_of(told),
+        swarm: swarm.name.to_string(),
     };
-    let draft = peers
-        .scribe
-        .entry(&thread(peers, session), kind::SWARM_BROADCAST, &payload);
+    let draft = peers.scribe.entry(&thread(peers, session), &payload);
     drafts.push(draft.content(message_hash, bytes));
     peers.scribe.write(drafts).await?;
     Ok(())

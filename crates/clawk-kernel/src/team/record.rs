@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use clawk_events::payload::{SwarmDelegated, SwarmProgress, SwarmReported};
 use clawk_proto::SessionId;
 use clawk_proto::method::TaskStatus;
 use clawk_swarm::coord::{CircuitState, TaskId, TryEnd, derived};
 use clawk_swarm::{Plan, SwarmFact, TaskOutcome};
 
 use super::{DelegationRequest, Origin};
-use crate::event::{Draft, JournalWriter, SwarmEvent, Thread, canonical, digest, kind};
+use crate::event::{Draft, JournalWriter, Thread, canonical, digest, kind};
 use crate::ports::RecordedEvent;
 
 /// The types of the swarm's events, all of them.
@@ -136,7 +137,7 @@ impl SwarmRecordBook {
         self.see(plan, fact);
         let bytes = canonical(fact);
         let hash = digest(&bytes);
-        let (name, task, run) = self.place(fact);
+        let (task, run) = self.place(fact);
         let known = task
             .and_then(|task| self.tasks.get(task))
             .cloned()
@@ -147,70 +148,123 @@ impl SwarmRecordBook {
         let session = task
             .filter(|_| known.attempts > 0)
             .map(|task| session_of(task, known.attempts).0);
-        let mut payload = SwarmEvent {
+        let mut payload = SwarmProgress {
             attempt: Some(known.attempts).filter(|attempt| *attempt > 0),
             fact_hash: Some(hash),
-            member: Some(known.member.as_str()).filter(|member| !member.is_empty()),
-            parent: known.parent.as_ref().map(TaskId::as_str),
+            member: Some(known.member.clone()).filter(|member| !member.is_empty()),
+            parent: known.parent.as_ref().map(|task| task.as_str().to_owned()),
             peer_session: session,
-            role: origin.map(|origin| origin.role.0.as_str()),
-            run: run.as_ref().map(TaskId::as_str),
-            swarm: &plan.swarm,
-            task_id: task.or(run.as_ref()).map(TaskId::as_str),
-            ..SwarmEvent::default()
+            role: origin.map(|origin| origin.role.0.as_str().to_owned()),
+            run: run.as_ref().map(|task| task.as_str().to_owned()),
+            swarm: plan.swarm.to_string(),
+            task_id: task.or(run.as_ref()).map(|task| task.as_str().to_owned()),
+            ..SwarmProgress::default()
         };
         fill(&mut payload, fact, &known);
         if let SwarmFact::Began { who, .. } = fact {
-            payload.provider = plan.seat(*who).and_then(|seat| seat.asks.as_deref());
+            payload.provider = plan.seat(*who).and_then(|seat| seat.asks.clone());
         }
         let answers = asked.filter(|_| matches!(fact, SwarmFact::Run { .. }));
         if let Some(asked) = answers {
             payload.request_hash = Some(asked.request_hash);
-            payload.request_id = Some(asked.request_id.as_str());
+            payload.request_id = Some(asked.request_id.as_str().to_owned());
         }
-        let draft = scribe.entry(&thread.child(scribe.clock().uuid()), name, &payload);
+        let draft = drafted(scribe, &thread.child(scribe.clock().uuid()), fact, payload);
         let draft = draft.content(hash, bytes).answers(answers.map(|asked| asked.key));
         self.forget(fact);
         draft
     }
 
-    /// The event's type, and what it is about.
-    fn place<'f>(&self, fact: &'f SwarmFact) -> (&'static str, Option<&'f TaskId>, Option<TaskId>) {
-        let of = |name, task: &'f TaskId| {
+    /// The task and the run that a fact is about.
+    fn place<'f>(&self, fact: &'f SwarmFact) -> (Option<&'f TaskId>, Option<TaskId>) {
+        let of_task = |task: &'f TaskId| {
             let run = self.tasks.get(task).and_then(|known| known.run.clone());
-            (name, Some(task), run)
+            (Some(task), run)
         };
         match fact {
-            SwarmFact::Run { run, .. } => (kind::SWARM_RUN, None, Some(run.clone())),
-            SwarmFact::Delegated { new, .. } => of(kind::SWARM_DELEGATED, &new.task),
+            SwarmFact::Run { run, .. } => (None, Some(run.clone())),
+            SwarmFact::Delegated { new, .. } => of_task(&new.task),
             SwarmFact::Began { task, .. }
             | SwarmFact::TryEnded { task, .. }
             | SwarmFact::Word { task, .. }
             | SwarmFact::Shared { task, .. }
-            | SwarmFact::Told { task, .. } => of(kind::SWARM_TRY, task),
-            SwarmFact::Reported { task, .. } => of(kind::SWARM_REPORTED, task),
-            SwarmFact::DeadLettered { task, .. } => of(kind::SWARM_DEAD_LETTERED, task),
-            SwarmFact::Refused { task, .. } => of(kind::SWARM_REFUSED, task),
-            SwarmFact::Circuit { .. } => (kind::SWARM_CIRCUIT, None, None),
-            SwarmFact::Aggregated { run, task, .. } => {
-                (kind::SWARM_AGGREGATED, task.as_ref(), Some(run.clone()))
-            }
-            SwarmFact::Ended { result } => (kind::SWARM_ENDED, None, Some(result.task_id.clone())),
+            | SwarmFact::Told { task, .. }
+            | SwarmFact::Reported { task, .. }
+            | SwarmFact::DeadLettered { task, .. }
+            | SwarmFact::Refused { task, .. } => of_task(task),
+            SwarmFact::Circuit { .. } => (None, None),
+            SwarmFact::Aggregated { run, task, .. } => (task.as_ref(), Some(run.clone())),
+            SwarmFact::Ended { result } => (None, Some(result.task_id.clone())),
         }
     }
 }
 
+/// The event of a fact's type.
+fn drafted(scribe: &JournalWriter, thread: &Thread, fact: &SwarmFact, payload: SwarmProgress) -> Draft {
+    match fact {
+        SwarmFact::Run { .. } => scribe.entry(thread, &payload.as_run()),
+        SwarmFact::Delegated { .. } => scribe.entry(thread, &delegated(payload)),
+        SwarmFact::Began { .. }
+        | SwarmFact::TryEnded { .. }
+        | SwarmFact::Word { .. }
+        | SwarmFact::Shared { .. }
+        | SwarmFact::Told { .. } => scribe.entry(thread, &payload.as_try()),
+        SwarmFact::Reported { .. } => scribe.entry(thread, &reported(payload)),
+        SwarmFact::DeadLettered { .. } => scribe.entry(thread, &payload.as_dead_lettered()),
+        SwarmFact::Refused { .. } => scribe.entry(thread, &payload.as_refused()),
+        SwarmFact::Circuit { .. } => scribe.entry(thread, &payload.as_circuit()),
+        SwarmFact::Aggregated { .. } => scribe.entry(thread, &payload.as_aggregated()),
+        SwarmFact::Ended { .. } => scribe.entry(thread, &payload.as_ended()),
+    }
+}
+
+fn delegated(said: SwarmProgress) -> SwarmDelegated {
+    SwarmDelegated {
+        attempt: said.attempt,
+        fact_hash: said.fact_hash,
+        member: said.member,
+        parent: said.parent,
+        peer_session: said.peer_session,
+        role: said.role,
+        run: said.run,
+        swarm: said.swarm,
+        task_id: said.task_id.unwrap_or_default(),
+        ..SwarmDelegated::default()
+    }
+}
+
+fn reported(said: SwarmProgress) -> SwarmReported {
+    SwarmReported {
+        attempt: said.attempt,
+        cost_microusd: said.cost_microusd.unwrap_or_default(),
+        duration_ms: said.duration_ms.unwrap_or_default(),
+        fact_hash: said.fact_hash,
+        member: said.member,
+        orphan: said.orphan.unwrap_or_default(),
+        parent: said.parent,
+        peer_session: said.peer_session,
+        reason: said.reason,
+        role: said.role,
+        run: said.run,
+        status: said.status.unwrap_or_default(),
+        swarm: Some(said.swarm),
+        task_id: said.task_id.unwrap_or_default(),
+        token_usage: said.token_usage.unwrap_or_default(),
+        ..SwarmReported::default()
+    }
+}
+
 /// What this fact says.
-fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a SwarmFact, known: &RecordedTask) {
+fn fill(payload: &mut SwarmProgress, fact: &SwarmFact, known: &RecordedTask) {
     match fact {
         SwarmFact::Run { .. } | SwarmFact::Delegated { .. } => {}
-        SwarmFact::Began { .. } => payload.state = Some("began"),
+        SwarmFact::Began { .. } => payload.state = Some("began".to_owned()),
         SwarmFact::Word { status, .. } => {
-            payload.state = Some("reported");
-            payload.status = Some(word(*status));
+            payload.state = Some("reported".to_owned());
+            payload.status = Some(word(*status).to_owned());
         }
-        SwarmFact::Told { .. } => payload.state = Some("told"),
-        SwarmFact::Shared { .. } => payload.state = Some("shared"),
+        SwarmFact::Told { .. } => payload.state = Some("told".to_owned()),
+        SwarmFact::Shared { .. } => payload.state = Some("shared".to_owned()),
         SwarmFact::TryEnded { end, used, .. } => {
             payload.token_usage = Some(used.tokens);
             payload.cost_microusd = Some(used.cost_microusd);
@@ -219,37 +273,38 @@ fn fill<'a>(payload: &mut SwarmEvent<'a>, fact: &'a SwarmFact, known: &RecordedT
                 TryEnd::Lost { why, .. } => ("lost", Some(why.reason())),
                 TryEnd::Over { fault, .. } => ("over", Some(&*fault.reason)),
             };
-            payload.state = Some(state);
-            payload.reason = reason;
+            payload.state = Some(state.to_owned());
+            payload.reason = reason.map(str::to_owned);
         }
         SwarmFact::Reported {
             outcome, duration_ms, ..
         } => {
-            payload.status = Some(word(outcome.status));
-            payload.reason = reason(outcome);
+            payload.status = Some(word(outcome.status).to_owned());
+            payload.reason = reason(outcome).map(str::to_owned);
             payload.duration_ms = Some(*duration_ms);
             payload.token_usage = Some(known.tokens);
             payload.cost_microusd = Some(known.cost_microusd);
             payload.orphan = Some(false);
         }
         SwarmFact::DeadLettered { reason, .. } | SwarmFact::Refused { reason, .. } => {
-            payload.reason = Some(reason)
+            payload.reason = Some(reason.to_string())
         }
         SwarmFact::Circuit { member, circuit } => {
-            payload.member = Some(member);
-            payload.state = Some(match circuit {
+            payload.member = Some(member.to_string());
+            let state = match circuit {
                 CircuitState::Closed => "closed",
                 CircuitState::Open { .. } => "open",
                 CircuitState::Trial => "trial",
-            });
+            };
+            payload.state = Some(state.to_owned());
         }
         SwarmFact::Aggregated { outcome, .. } => {
-            payload.status = Some(word(outcome.status));
-            payload.reason = reason(outcome);
+            payload.status = Some(word(outcome.status).to_owned());
+            payload.reason = reason(outcome).map(str::to_owned);
         }
         SwarmFact::Ended { result } => {
-            payload.status = Some(word(result.status));
-            payload.reason = result.error.as_ref().map(|fault| &*fault.reason);
+            payload.status = Some(word(result.status).to_owned());
+            payload.reason = result.error.as_ref().map(|fault| fault.reason.to_string());
             payload.duration_ms = Some(result.duration_ms);
             // The tasks' own reports have counted them.
             payload.run_tokens = Some(result.tokens);

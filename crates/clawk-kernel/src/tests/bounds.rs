@@ -1,14 +1,16 @@
 //! What a model, or anybody, sends is bounded before it is recorded: counts, names, whole events.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use clawk_events::payload::{ActionRequested, ContextTainted};
 use clawk_proto::trace::EVENT_MAX_BYTES;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::limits::say;
 use super::{agent, allow_all, rig};
-use crate::event::{ActionRequested, JournalWriter, Thread, digest};
+use crate::event::{JournalWriter, Thread, digest};
 use crate::kind;
 use crate::notice::TurnEnd;
 use crate::ports::{Batch, Journal, ModelCompletion, ToolUse, Usage};
@@ -138,25 +140,28 @@ proptest! {
         let id = uuid::Uuid::from_u128(1);
         let thread = Thread { session: clawk_proto::SessionId(id), span: id, parent: None };
         let requested = ActionRequested {
-            action_id: &fields[0],
-            call_id: Some(&fields[1]),
-            converted: &[],
-            door: &fields[2],
-            identity: &fields[3],
+            action_id: fields[0].clone(),
+            call_id: Some(fields[1].clone()),
+            converted: Vec::new(),
+            door: fields[2].clone(),
+            identity: fields[3].clone(),
             parameters_hash: digest(b""),
-            policy: Some(&fields[4]),
-            request_id: &fields[5],
-            taint: &[],
+            policy: Some(fields[4].clone()),
+            request_id: fields[5].clone(),
             sandbox: None,
+            taint: Vec::new(),
             turn: None,
         };
+        let tainted = ContextTainted {
+            files: fields.iter().map(|field| (field.clone(), BTreeSet::from([field.clone()]))).collect(),
+            request_id: None,
+            turn: None,
+            untrusted: fields.clone(),
+        };
         let draft = match kind {
-            0 => scribe.entry(&thread, kind::ACTION_REQUESTED, &requested),
-            1 => scribe.entry(&thread, kind::ACTION_REQUESTED, &json!({ "all": fields, "n": u64::MAX })),
-            _ => {
-                let raw = serde_json::value::to_raw_value(&json!({ "deep": { "list": fields, "x": -1.5 } })).unwrap();
-                scribe.written(&thread, kind::ACTION_REQUESTED, raw)
-            }
+            0 => scribe.entry(&thread, &requested),
+            1 => scribe.entry(&thread, &ActionRequested { taint: fields, ..requested }),
+            _ => scribe.entry(&thread, &tainted),
         };
         let taken = journal.submit(Batch { entries: vec![draft.0], ..Batch::default() });
         prop_assert!(taken.is_ok(), "{taken:?}");

@@ -3,6 +3,8 @@
 //! An experience holds tools' names and numbers alone, and is read back only in that form: no text of anybody reaches the question
 //! through it.
 
+use clawk_events::count_of;
+use clawk_events::payload::{MemoryRecalled, MemoryWrite, WorldModelCompared};
 use clawk_manifest::model::{Evidence, Skill, Store, WorldModel, WorldModelScope};
 use clawk_proto::method::NewEntry;
 use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntryProvenance};
@@ -13,7 +15,7 @@ use super::{ActingSkill, SkillPlanResult, of, store};
 use crate::author::TextAuthor;
 use crate::call::{CallGovernor, Context};
 use crate::door::Origin;
-use crate::event::{Draft, MemoryRecalled, MemoryStored, Thread, canonical, digest, kind, together};
+use crate::event::{Draft, Thread, canonical, digest, together};
 use crate::ports::{Batch, MemorySearch, ModelMessage, Scope, StoreQuery};
 use crate::recall;
 use crate::skill::{self, RunningSkill};
@@ -56,21 +58,6 @@ pub(super) struct SkillExperience {
     skill: String,
     tokens: u64,
     world_model: String,
-}
-
-/// `ckp.world_model.compared`. Fields in alphabetical order.
-#[derive(Debug, Serialize)]
-struct WorldModelCompared<'a> {
-    calls: usize,
-    error_permille: u64,
-    errors: usize,
-    planned_hash: clawk_proto::Digest,
-    predicted_calls: Option<u64>,
-    predicted_tokens: Option<u64>,
-    skill: &'a str,
-    tokens: u64,
-    turn: Uuid,
-    world_model: &'a str,
 }
 
 /// What the store is asked with.
@@ -120,19 +107,17 @@ pub(super) async fn recall(site: ActingSkill<'_>, model: &WorldModel) -> Vec<Ski
         found,
     }];
     let content = canonical(&search);
-    let told = search.each_ref().map(recall::RecallSearch::told);
+    let searches = search.each_ref().map(recall::RecallSearch::recorded);
     let payload = MemoryRecalled {
         left_out: 0,
         query_hash: digest(question.as_bytes()),
         recalled_hash: digest(&content),
-        searches: &told,
+        searches: searches.to_vec(),
         tokens: 0,
         turn: calls.clock().uuid(),
-        untrusted: &[],
+        untrusted: Vec::new(),
     };
-    let draft = calls
-        .scribe
-        .entry(&caller.thread, kind::MEMORY_RECALLED, &payload);
+    let draft = calls.scribe.entry(&caller.thread, &payload);
     if let Err(error) = calls
         .scribe
         .submit(vec![draft.content(payload.recalled_hash, content)])
@@ -243,18 +228,18 @@ pub(crate) async fn learn(
     let error_permille = error(planned, &seen, tokens);
     if followed {
         let payload = WorldModelCompared {
-            calls: seen.len(),
+            calls: count_of(seen.len()),
             error_permille,
-            errors: seen.iter().filter(|made| made.is_error).count(),
+            errors: count_of(seen.iter().filter(|made| made.is_error).count()),
             planned_hash: planned.planned_hash,
             predicted_calls: planned.calls,
             predicted_tokens: planned.tokens,
-            skill: &joined.skill.name,
+            skill: joined.skill.name.to_string(),
             tokens,
             turn: turn_id,
-            world_model: &model.name,
+            world_model: model.name.to_string(),
         };
-        let draft = calls.scribe.entry(&thread, kind::WORLD_MODEL_COMPARED, &payload);
+        let draft = calls.scribe.entry(&thread, &payload);
         if let Err(error) = calls.scribe.submit(vec![draft]) {
             tracing::warn!(%error, "what came of a plan could not be recorded");
         }
@@ -327,16 +312,16 @@ async fn keep(
     };
     let place = place(calls, origin, door);
     let scribe = &calls.scribe;
-    let payload = MemoryStored {
-        batch: thread.span,
-        by: Some("world-model"),
+    let payload = MemoryWrite {
+        batch: Some(thread.span),
+        by: Some("world-model".to_owned()),
         count: 1,
         entries_hash: hash,
-        request_hash: hash,
-        request_id: &request_id,
-        store: &store.name,
+        request_hash: Some(hash),
+        request_id: request_id.to_string(),
+        store: store.name.to_string(),
     };
-    let draft: Draft = scribe.entry(&thread, kind::MEMORY_STORED, &payload);
+    let draft: Draft = scribe.entry(&thread, &payload.as_stored());
     if backend.joins(store) {
         let record = together(vec![draft]);
         let kept = backend.keep(store, &place, vec![new], scribe.now(), record).await;

@@ -1,6 +1,7 @@
 //! The events of a question and its answer.
 
 use super::*;
+use clawk_events::payload::{ApprovalAnswered, ApprovalGranted, ApprovalRequested, ApprovalVoided};
 
 impl CallRecord<'_> {
     /// The question is durable before anybody sees it.
@@ -27,21 +28,18 @@ impl CallRecord<'_> {
         let kept = StoredQuestion::of(question, grant, approval, self.caller.door, self.thread.span);
         let bytes = canonical(&kept);
         let payload = ApprovalRequested {
-            action_id: &self.request.tool,
-            default_if_timeout: question.default_if_timeout,
+            action_id: self.request.tool.to_string(),
+            default_if_timeout: question.default_if_timeout.to_owned(),
             expires_at: question.expires_at.to_string(),
-            policy_id: verdict.policy.as_deref(),
+            policy_id: verdict.policy.as_deref().map(str::to_owned),
             question_hash: digest(&bytes),
-            reason: &question.reason,
+            reason: question.reason.to_string(),
             request_hash: self.request_hash,
-            request_id: self.request.request_id.as_str(),
-            rule_id: verdict.rule_id.as_deref(),
+            request_id: self.request.request_id.as_str().to_owned(),
+            rule_id: verdict.rule_id.as_deref().map(str::to_owned),
         };
         let hash = payload.question_hash;
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::APPROVAL_REQUESTED, &payload);
+        let draft = self.calls.scribe.entry(&self.thread, &payload);
         self.waiting.push(draft.content(hash, bytes));
     }
 
@@ -84,37 +82,33 @@ impl CallRecord<'_> {
         let folder = held.folder.as_ref().map(|folder| folder.to_string_lossy());
         let words = EventWords::new(WordField::Shown, &held.shown);
         let payload = ApprovalGranted {
-            action_id: &held.tool,
+            action_id: held.tool.to_string(),
             basis_hash: held.basis,
-            by: &held.by,
-            channel: &reply.person.channel,
-            folder: folder.as_deref(),
-            grant_id: &held.id,
-            lasting: held.lasting.name(),
+            by: held.by.to_string(),
+            channel: reply.person.channel.to_string(),
+            folder: folder.as_deref().map(str::to_owned),
+            grant_id: held.id.to_string(),
+            lasting: held.lasting.name().to_owned(),
             led_hash: held.led,
             parameters_hash: held.parameters,
             plan_hash: held.plan,
-            request_id: self.request.request_id.as_str(),
+            request_id: self.request.request_id.as_str().to_owned(),
             shown: ChainText::IN_CONTENT,
             words_hash: Some(words.digest()),
         };
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::APPROVAL_GRANTED, &payload);
+        let draft = self.calls.scribe.entry(&self.thread, &payload);
         self.waiting.push(draft.words(words));
     }
 
     /// The grant is void: recorded, and told.
     pub(in crate::call) fn voided(&mut self, changed: &str) -> CallError {
         let payload = ApprovalVoided {
-            action_id: &self.request.tool,
-            changed,
-            request_id: self.request.request_id.as_str(),
+            action_id: self.request.tool.to_string(),
+            changed: changed.to_owned(),
+            request_id: self.request.request_id.as_str().to_owned(),
         };
         let scribe = &self.calls.scribe;
-        self.waiting
-            .push(scribe.entry(&self.thread, kind::APPROVAL_VOIDED, &payload));
+        self.waiting.push(scribe.entry(&self.thread, &payload));
         CallError::ApprovalVoid {
             tool: self.request.tool.clone(),
             changed: changed.to_owned(),
@@ -133,20 +127,17 @@ impl CallRecord<'_> {
         let words = EventWords::of_reason(reason);
         let (reason, words_hash) = stand_in(words.as_ref());
         let payload = ApprovalAnswered {
-            action_id: &self.request.tool,
-            answer,
-            by,
-            channel,
+            action_id: self.request.tool.to_string(),
+            answer: answer.to_owned(),
+            by: by.to_owned(),
+            channel: channel.to_owned(),
             reason,
-            request_id: self.request.request_id.as_str(),
-            role,
-            seen,
+            request_id: self.request.request_id.as_str().to_owned(),
+            role: role.to_owned(),
+            seen: seen.map(str::to_owned).into(),
             words_hash,
         };
-        let draft = self
-            .calls
-            .scribe
-            .entry(&self.thread, kind::APPROVAL_ANSWERED, &payload);
+        let draft = self.calls.scribe.entry(&self.thread, &payload);
         self.waiting.push(draft.words(words));
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clawk_carp::ExplainedResolution;
-use clawk_kernel::carp::resolution_events;
+use clawk_kernel::carp::ResolutionRecord;
 use clawk_kernel::time::Clock;
 use clawk_proto::carp::Request;
 use clawk_trace::canonical::payload_of;
@@ -65,8 +65,17 @@ fn resolution(
     resolved: &ExplainedResolution,
 ) -> Result<()> {
     let span = session.clock.uuid();
-    for (kind, payload) in resolution_events((request, 0), &resolved.resolution, &resolved.evaluations, &[]) {
-        session.event(span, at, kind, payload_of(&payload)?.get())?;
+    let record = ResolutionRecord {
+        request,
+        atlas_changes: 0,
+        resolution: &resolved.resolution,
+        evaluations: &resolved.evaluations,
+        redacted: &[],
+    };
+    let mut events = Vec::new();
+    record.each_event(|event| events.push((event.event_kind(), event.canonical_payload())));
+    for (kind, payload) in events {
+        session.event(span, at, kind, payload.get())?;
     }
     Ok(())
 }
