@@ -79,6 +79,7 @@ mod team;
 mod tend;
 pub mod testing;
 pub mod time;
+pub mod tool_schema;
 pub mod undo;
 mod value_facts;
 mod vectors;
