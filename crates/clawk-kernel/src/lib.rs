@@ -61,6 +61,7 @@ mod talk;
 mod team;
 mod tend;
 pub mod testing;
+pub mod tool_schema;
 pub mod undo;
 mod vectors;
 mod world_model;

@@ -4,6 +4,11 @@
 use clawk_core::ports::RefusalCause;
 use serde_json::Value;
 
+use self::parameter::{
+    first_word, forbidden, forbidden_places, is_name, named_before, named_behind, top_level,
+};
+
+mod parameter;
 #[cfg(test)]
 mod tests;
 
@@ -121,59 +126,6 @@ const CALL_IDS: &[&str] = &[
     "duplicate tool_call_id",
 ];
 
-/// What stands before the name of a parameter that is not taken.
-const PARAMETER_BEHIND: &[&str] = &[
-    "unsupported parameter: ",
-    "unsupported parameter ",
-    "unsupported parameters: ",
-    "unsupported value: ",
-    "unknown parameter: ",
-    "unknown parameter ",
-    "unrecognized request argument supplied: ",
-    "unrecognized request arguments supplied: ",
-    "unrecognized argument: ",
-    "unexpected keyword argument ",
-    "argument not supported on this model: ",
-    "argument not supported: ",
-    "does not support parameters: ",
-    "does not support parameter ",
-    "does not support the parameter ",
-    "parameter not supported: ",
-    "invalid parameter: ",
-    "extra inputs are not permitted, field: ",
-    "unknown field: parameter ",
-    "unknown field ",
-    "unknown name ",
-    "unrecognized field ",
-    "unrecognized key(s) in object: ",
-    "additional properties are not allowed (",
-    "property ",
-];
-
-/// What stands behind it.
-const PARAMETER_BEFORE: &[&str] = &[
-    ": extra inputs are not permitted",
-    " extra inputs are not permitted",
-    " is not supported with this model",
-    " is not supported by this model",
-    " is not supported for this model",
-    " is not supported in this model",
-    " is not supported on this model",
-    " is not supported when using",
-    " is not supported",
-    " are not supported with this model",
-    " is unsupported",
-    " is not permitted",
-    " is deprecated for this model",
-    " is not a valid field",
-    " is not a valid parameter",
-    " is only allowed when",
-    " does not support ",
-    " parameter is not supported",
-    " parameter not supported",
-    " not supported",
-];
-
 /// What a refusal names as its cause. `status`: HTTP's; none: the error stood inside of an answer.
 pub(crate) fn cause_of(status: Option<u16>, body: &str) -> Option<RefusalCause> {
     let body = body
@@ -273,15 +225,7 @@ impl RefusalText {
             Value::String(text) => self.text(text, depth),
             Value::Array(all) => all.iter().for_each(|value| self.value(value, depth)),
             Value::Object(members) => {
-                if members.get("type").and_then(Value::as_str) == Some("extra_forbidden")
-                    && let Some(place) = members.get("loc").and_then(Value::as_array)
-                {
-                    let place = place.iter().map(|part| match part {
-                        Value::String(part) => part.clone(),
-                        other => other.to_string(),
-                    });
-                    self.forbidden.push(place.collect());
-                }
+                self.forbidden.extend(forbidden_places(members));
                 for (name, member) in members {
                     match (name.as_str(), member) {
                         ("input" | "loc" | "url", _) => {}
@@ -380,26 +324,17 @@ impl RefusalText {
         if self.says("does not support thinking") || self.says("does not support reasoning") {
             return Some("reasoning_effort".to_owned());
         }
-        self.words.lines().find_map(|line| {
-            let behind = PARAMETER_BEHIND.iter().find_map(|words| {
-                let (_, rest) = line.split_once(words)?;
-                let (name, rest) = first_word(rest)?;
-                // A name inside of a tool's schema or of a message is none of the request's.
-                let inside = rest
-                    .trim_start_matches(['"', '\'', '`', '\\'])
-                    .starts_with(" at '");
-                let quoted = *words != "property " || rest.starts_with(['\'', '"', '`']);
-                top_level(name).filter(|_| !inside && quoted)
-            });
-            behind.or_else(|| {
-                PARAMETER_BEFORE.iter().find_map(|words| {
-                    let (before, _) = line.split_once(words)?;
-                    // Prose stands before such words, too: only what looks like a parameter counts.
-                    let known = |name: &String| name.contains('_') || ONE_WORD.contains(&name.as_str());
-                    top_level(last_word(before)?).filter(known)
-                })
-            })
-        })
+        let mut lines = self.words.lines().peekable();
+        let mut before = "";
+        while let Some(line) = lines.next() {
+            let next = lines.peek().copied().unwrap_or_default();
+            let found = named_behind(line, next).or_else(|| named_before(line, before));
+            if found.is_some() {
+                return found;
+            }
+            before = line;
+        }
+        None
     }
 
     /// The name that the server wants in its place.
@@ -421,107 +356,4 @@ fn number_behind(text: &str, words: &str) -> Option<u64> {
         .filter(char::is_ascii_digit)
         .collect();
     digits.parse().ok() // silent-ok: no number is said there
-}
-
-fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']')
-}
-
-/// The first word, quoted or not, and what stands behind it.
-fn first_word(text: &str) -> Option<(&str, &str)> {
-    let text = text.trim_start_matches(['"', '\'', '`', '[', '(', '\\', ' ']);
-    let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
-    let (word, rest) = text.split_at_checked(end)?;
-    (!word.is_empty()).then_some((word.trim_end_matches(['.', ']']), rest))
-}
-
-/// The last word, quoted or not.
-fn last_word(text: &str) -> Option<&str> {
-    let text = text.trim_end_matches(['"', '\'', '`', ' ', ')', ':']);
-    let start = text.rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
-    text.get(start..).filter(|word| !word.is_empty())
-}
-
-fn is_name(name: &str) -> bool {
-    let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    letters && (2..=64).contains(&name.len()) && name.chars().any(|c| c.is_ascii_alphabetic())
-}
-
-/// Words that stand where a name could, and are none.
-const NO_NAMES: &[&str] = &[
-    "model",
-    "this",
-    "it",
-    "that",
-    "parameter",
-    "parameters",
-    "value",
-    "which",
-    "feature",
-    "type",
-    "messages",
-    "tools",
-    "content",
-    "and",
-    "or",
-    "is",
-    "are",
-    "input",
-    "request",
-    "format",
-    "role",
-    "image",
-    "images",
-    "audio",
-    "streaming",
-    "function",
-    "endpoint",
-    "the",
-    "in",
-    "language",
-    "region",
-    "currently",
-    "tool",
-    "url",
-];
-
-/// Parameters whose names are one word.
-const ONE_WORD: &[&str] = &[
-    "temperature",
-    "thinking",
-    "reasoning",
-    "store",
-    "include",
-    "seed",
-    "user",
-    "logprobs",
-    "stop",
-    "metadata",
-    "truncation",
-    "speed",
-];
-
-/// The request's own parameter that a path begins with. Messages, tools and the model are not parameters that could be left out, except
-/// for what messages carry of earlier reasoning.
-fn top_level(path: &str) -> Option<String> {
-    let path = path.trim_matches(['"', '\'', '`']);
-    if path.ends_with("reasoning_content") {
-        return Some("reasoning_content".to_owned());
-    }
-    let first = path.split(['.', '[']).next().unwrap_or_default();
-    (is_name(first) && !NO_NAMES.contains(&first)).then(|| first.to_owned())
-}
-
-/// The parameter that pydantic's place names.
-fn forbidden(place: &[String]) -> Option<String> {
-    let place = match place {
-        [body, rest @ ..] if body == "body" => rest,
-        place => place,
-    };
-    match place {
-        [name] => top_level(name),
-        [.., name] if name == "reasoning_content" => Some(name.clone()),
-        [name, ..] if name != "messages" && name != "tools" => top_level(name),
-        _ => None,
-    }
 }

@@ -2,17 +2,12 @@
 //! sent takes all that the tool's own schema takes, or more; the arguments are judged by the tool's own.
 
 use std::borrow::Cow;
-use std::cell::Cell;
-use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
+use clawk_kernel::tool_schema::flatten_top;
+use serde_json::{Value, json};
 
 /// Members that no schema may have at its top.
 const REFUSED: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
-/// How deep alternatives inside of alternatives are read.
-const DEPTH: u8 = 6;
-/// Parts of one schema that are read, together: references multiply.
-const MAX_PARTS: u32 = 2_000;
 /// The longest description of what was left out, bytes: a longer one is not given.
 const TOLD_MAX_BYTES: usize = 4096;
 
@@ -20,30 +15,15 @@ const TOLD_MAX_BYTES: usize = 4096;
 pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     let is_plain = schema.get("type").and_then(Value::as_str) == Some("object")
         && REFUSED.iter().all(|name| schema.get(name).is_none());
-    let Some(own) = schema.as_object().filter(|_| !is_plain) else {
-        return match is_plain {
-            true => Cow::Borrowed(schema),
-            false => Cow::Owned(json!({ "type": "object" })),
-        };
+    if is_plain {
+        return Cow::Borrowed(schema);
+    }
+    let Some(flat) = flatten_top(schema, &REFUSED) else {
+        return Cow::Owned(json!({ "type": "object" }));
     };
-    let shape = SchemaShape::read((schema, &Cell::new(MAX_PARTS)), schema, DEPTH);
-    let mut plain = own.clone();
-    let told: Map<String, Value> = REFUSED
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), plain.remove(*name)?)))
-        .collect();
-    plain.insert("type".to_owned(), "object".into());
-    plain.insert("properties".to_owned(), shape.properties.into());
-    if shape.required.is_empty() {
-        plain.remove("required");
-    } else {
-        plain.insert("required".to_owned(), shape.required.into_iter().collect());
-    }
-    if plain.get("additionalProperties") == Some(&Value::Bool(false)) && shape.is_open {
-        plain.remove("additionalProperties");
-    }
-    if !told.is_empty() {
-        let told = Value::Object(told).to_string();
+    let mut plain = flat.schema;
+    if !flat.left_out.is_empty() {
+        let told = Value::Object(flat.left_out).to_string();
         let own = plain
             .get("description")
             .and_then(Value::as_str)
@@ -54,100 +34,6 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
         }
     }
     Cow::Owned(plain.into())
-}
-
-/// What an object of a schema may have and must have.
-#[derive(Debug, Default)]
-struct SchemaShape {
-    properties: Map<String, Value>,
-    required: BTreeSet<String>,
-    /// Something of it could not be read: it may have other members, too.
-    is_open: bool,
-}
-
-impl SchemaShape {
-    fn read((whole, parts): (&Value, &Cell<u32>), part: &Value, depth: u8) -> Self {
-        let (Some(depth), Some(left)) = (depth.checked_sub(1), parts.get().checked_sub(1)) else {
-            return Self::open();
-        };
-        parts.set(left);
-        let whole = (whole, parts);
-        let mut shape = Self::default();
-        for (name, schema) in part
-            .get("properties")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            shape.add_property(name, schema);
-        }
-        let required = part
-            .get("required")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        shape.required = required.filter_map(Value::as_str).map(str::to_owned).collect();
-        if let Some(reference) = part.get("$ref") {
-            let target = reference
-                .as_str()
-                .and_then(|text| whole.0.pointer(text.strip_prefix('#')?));
-            shape.add_all(target.map_or_else(Self::open, |target| Self::read(whole, target, depth)));
-        }
-        for every in part.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-            shape.add_all(Self::read(whole, every, depth));
-        }
-        for name in ["oneOf", "anyOf"] {
-            let alternatives = part.get(name).and_then(Value::as_array).into_iter().flatten();
-            let alternatives: Vec<Self> = alternatives
-                .map(|alternative| Self::read(whole, alternative, depth))
-                .collect();
-            shape.add_one_of(alternatives);
-        }
-        shape
-    }
-
-    fn open() -> Self {
-        Self {
-            is_open: true,
-            ..Self::default()
-        }
-    }
-
-    fn add_all(&mut self, other: Self) {
-        for (name, schema) in &other.properties {
-            self.add_property(name, schema);
-        }
-        self.required.extend(other.required);
-        self.is_open |= other.is_open;
-    }
-
-    /// Of alternatives, only what all of them ask for is required.
-    fn add_one_of(&mut self, alternatives: Vec<Self>) {
-        let common = alternatives
-            .iter()
-            .map(|alternative| alternative.required.clone())
-            .reduce(|one, two| one.intersection(&two).cloned().collect());
-        self.required.extend(common.unwrap_or_default());
-        for mut alternative in alternatives {
-            alternative.required.clear();
-            self.add_all(alternative);
-        }
-    }
-
-    /// A property with several schemas takes what any of them takes.
-    fn add_property(&mut self, name: &str, schema: &Value) {
-        match self.properties.get_mut(name) {
-            None => {
-                self.properties.insert(name.to_owned(), schema.clone());
-            }
-            Some(known) if known == schema => {}
-            Some(known) => match known.get_mut("anyOf").and_then(Value::as_array_mut) {
-                Some(list) if !list.contains(schema) => list.push(schema.clone()),
-                Some(_) => {}
-                None => *known = json!({ "anyOf": [known.clone(), schema] }),
-            },
-        }
-    }
 }
 
 #[cfg(test)]

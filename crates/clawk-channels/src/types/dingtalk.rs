@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::{self, MessageRefusal};
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
     Attachment, AttachmentContent as Place, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport,
@@ -169,7 +170,7 @@ impl DingtalkAdapter {
                     reason: said(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
-                _ if limited(&answer) => Err(NoToken::Later {
+                _ if matches!(refusal(&answer), MessageRefusal::Later(_)) => Err(NoToken::Later {
                     reason: said(&answer),
                     after_ms: answer.retry_after_ms(),
                 }),
@@ -200,7 +201,7 @@ impl DingtalkAdapter {
                 .api
                 .raw(Method::POST, path, json, bytes, &[(TOKEN, value)])
                 .await?;
-            if answer.status.as_u16() != 401 || !self.tokens.refused(&token).await {
+            if !is_stale(&answer) || !self.tokens.refused(&token).await {
                 return Ok(answer);
             }
         }
@@ -370,18 +371,35 @@ impl DingtalkAdapter {
 
     /// The platform's id of a file.
     async fn upload(&self, file: &OutFile) -> Result<String, Delivery> {
-        let token = match self.token().await {
-            Ok(token) => token,
-            Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
-        };
-        let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
-        let path = format!("media/upload?access_token={}&type=file", escaped(&token));
-        let sent = self.uploads.upload(&path, form.file("media", file), &[]).await;
-        let answer = sent.map_err(PlatformFailure::not_uploaded)?;
-        answer
-            .text("/media_id")
-            .map(str::to_owned)
-            .ok_or_else(|| answer.not_uploaded(answer.text("/errmsg").unwrap_or_default()))
+        loop {
+            let token = match self.token().await {
+                Ok(token) => token,
+                Err(no) => return Err(PlatformFailure::NotSent(no.ended().reason).delivery()),
+            };
+            let form = MultipartForm::new().map_err(|reason| PlatformFailure::NotSent(reason).delivery())?;
+            let path = format!("media/upload?access_token={}&type=file", escaped(&token));
+            let sent = self.uploads.upload(&path, form.file("media", file), &[]).await;
+            let answer = sent.map_err(PlatformFailure::not_uploaded)?;
+            if let Some(id) = answer.text("/media_id") {
+                return Ok(id.to_owned());
+            }
+            let code = answer.body.get("errcode").and_then(Value::as_i64).unwrap_or(0);
+            let why = answer.text("/errmsg").unwrap_or_default();
+            return Err(match refusals::dingtalk_upload(code) {
+                MessageRefusal::StaleToken if self.tokens.refused(&token).await => continue,
+                MessageRefusal::StaleToken => self.lost(),
+                refusal => refusal
+                    .delivery(answer.retry_after_ms(), &format!("its upload: {code} {why}"))
+                    .unwrap_or_else(|| answer.not_uploaded(why)),
+            });
+        }
+    }
+
+    /// The platform refuses every token: the channel ends, and the message waits.
+    fn lost(&self) -> Delivery {
+        self.tokens
+            .lost
+            .delivery("the platform refuses every token that it gives")
     }
 
     fn outcome(&self, answer: &PlatformResponse) -> Delivery {
@@ -390,22 +408,21 @@ impl DingtalkAdapter {
             list.is_some_and(|list| !list.is_empty())
         };
         let reason = said(answer);
-        if answer.status.as_u16() == 401 {
-            return self
-                .tokens
-                .lost
-                .delivery("the platform refuses every token that it gives");
+        if is_stale(answer) {
+            return self.lost();
         }
-        if limited(answer) {
-            return Delivery::Retry {
-                after_ms: answer.retry_after_ms(),
-                reason,
-            };
+        if let Some(delivery) = refusal(answer).outcome(answer, &reason) {
+            return delivery;
         }
         if answer.status.is_success() && listed("flowControlledStaffIdList") {
             return Delivery::Retry {
                 after_ms: answer.retry_after_ms(),
                 reason: "the platform limits messages to this person".to_owned(),
+            };
+        }
+        if answer.status.is_success() && listed("filteredStaffIdList") {
+            return Delivery::Failed {
+                reason: "the platform chose not to deliver it".to_owned(),
             };
         }
         if answer.status.is_success() && listed("invalidStaffIdList") {
@@ -431,10 +448,18 @@ impl DingtalkAdapter {
     }
 }
 
-/// Limits are told with 403 or 429, and a code.
-fn limited(answer: &PlatformResponse) -> bool {
-    let code = answer.text("/code").unwrap_or_default();
-    answer.status.as_u16() == 429 || code.contains("QpsLimit") || code.contains("Throttling")
+/// What an answer's code means. Limits are told with 403 or 429. A success has no code, and a server's fault says nothing of the message.
+fn refusal(answer: &PlatformResponse) -> MessageRefusal {
+    let status = answer.status.as_u16();
+    match refusals::dingtalk(answer.text("/code").unwrap_or_default()) {
+        _ if !(400..500).contains(&status) => MessageRefusal::Other,
+        MessageRefusal::Other if status == 429 => MessageRefusal::Later(None),
+        known => known,
+    }
+}
+
+fn is_stale(answer: &PlatformResponse) -> bool {
+    answer.status.as_u16() == 401 || refusal(answer) == MessageRefusal::StaleToken
 }
 
 fn said(answer: &PlatformResponse) -> String {

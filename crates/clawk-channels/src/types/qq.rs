@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::gateway::{self, Gateway, GatewayFrame};
+use super::refusals::{self, MessageRefusal};
 use super::{escaped, listening, own_host, secret, setting};
 use crate::adapter::{
     Attachment, AttachmentContent, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply, HookRequest,
@@ -56,9 +57,6 @@ const INTENTS: u64 = 1 << 25;
 const GROUP: &str = "group:";
 /// The same message was sent before.
 const REPEATED: i64 = 40_054_005;
-/// The message that is answered is too old, or was answered too often; or there is none.
-const HELD: [i64; 5] = [22_009, 40_034_024, 40_034_025, 40_034_102, 304_027];
-const STALE: [i64; 4] = [11_241, 11_242, 11_243, 11_244];
 /// Who we are is wrong, or banned.
 const FATAL: [u16; 4] = [4010, 4013, 4914, 4915];
 /// Conversations of which the last message is known.
@@ -421,7 +419,7 @@ impl QqAdapter {
             Err(fault) => return fault.delivery(),
         };
         // Too old, or answered too often: the person's last message may do.
-        if HELD.contains(&code(&answer))
+        if refusals::qq(code(&answer)) == MessageRefusal::PersonFirst
             && let Some(last) = last.filter(|last| *last != first)
         {
             answer = match self.attempt(out, &last).await {
@@ -430,16 +428,22 @@ impl QqAdapter {
             };
         }
         let reason = said(&answer);
-        match code(&answer) {
-            REPEATED => Delivery::Delivered { platform_id: None },
-            held if HELD.contains(&held) => {
-                attempt.forbidden("their last one is too old or was answered too often")
-            }
-            _ if stale(&answer) => self
+        if code(&answer) == REPEATED {
+            return Delivery::Delivered { platform_id: None };
+        }
+        if stale(&answer) {
+            return self
                 .tokens
                 .lost
-                .delivery("the platform refuses every token that it gives"),
-            _ => answer.delivery(answer.text("/id").map(str::to_owned), true, &reason),
+                .delivery("the platform refuses every token that it gives");
+        }
+        match refusals::qq(code(&answer)) {
+            MessageRefusal::PersonFirst => attempt.forbidden(&format!(
+                "the platform takes no further answer to their last one ({reason})"
+            )),
+            refusal => refusal
+                .outcome(&answer, &reason)
+                .unwrap_or_else(|| answer.delivery(answer.text("/id").map(str::to_owned), true, &reason)),
         }
     }
 
@@ -538,7 +542,7 @@ fn code(answer: &PlatformResponse) -> i64 {
 }
 
 fn stale(answer: &PlatformResponse) -> bool {
-    answer.status.as_u16() == 401 || STALE.contains(&code(answer))
+    answer.status.as_u16() == 401 || refusals::qq(code(answer)) == MessageRefusal::StaleToken
 }
 
 fn said(answer: &PlatformResponse) -> String {

@@ -4,7 +4,7 @@
 
 use clawk_kernel::ports::Delivery;
 
-use self::MessageRefusal::{Final, Later, Other, RepliedGone, ThreadGone};
+use self::MessageRefusal::{Final, Later, Other, PersonFirst, RepliedGone, StaleToken, ThreadGone};
 use crate::api::{PlatformResponse, shown};
 
 /// A quota of a day or a month, or a restriction that people have to lift: tried again after so long.
@@ -25,6 +25,10 @@ const REJECTED: &str = "the platform's rules for contents reject the message";
 const NO_RIGHT: &str = "the bot's token lacks a right that this needs";
 const NO_FILES: &str = "the platform takes no files of the bot here";
 const OPERATOR: &str = "an operator has to mend the bot's account on the platform";
+const BAD_TOKEN: &str = "the platform refuses the bot's token";
+const BAD_FORM: &str = "the platform can't read the message's form";
+const NO_ADDRESSES: &str =
+    "the platform takes no message with this web address; it has to be registered for the bot";
 const NO_EDIT: &str = "the message can't be changed any more";
 
 /// What a refusal of a message means.
@@ -34,6 +38,10 @@ pub(super) enum MessageRefusal {
     ThreadGone,
     /// The message that is answered is gone: the answer goes without naming it.
     RepliedGone,
+    /// The platform takes only answers to a young message of the person: it waits until the person writes.
+    PersonFirst,
+    /// The token lapsed or was taken back: another one is asked for.
+    StaleToken,
     /// Nothing was sent, and it is tried again: after so long, where the platform does not say.
     Later(Option<u64>),
     /// Nobody will ever get it: why.
@@ -56,6 +64,8 @@ impl MessageRefusal {
             Self::Final(why) => Some(dead(why)),
             Self::ThreadGone => Some(dead("the thread takes no messages any more")),
             Self::RepliedGone => Some(dead("the message that is answered is gone")),
+            Self::PersonFirst => Some(dead("the person has to write first")),
+            Self::StaleToken => Some(dead(BAD_TOKEN)),
             Self::Other => None,
         }
     }
@@ -112,11 +122,11 @@ const SLACK: &[(&str, MessageRefusal)] = &[
     ("ekm_access_denied", Final(MAY_NOT_WRITE)),
     ("enterprise_is_restricted", Final(NO_RIGHT)),
     ("org_login_required", Final(OPERATOR)),
-    ("invalid_auth", Final("the platform refuses the bot's token")),
-    ("not_authed", Final("the platform refuses the bot's token")),
-    ("account_inactive", Final("the platform refuses the bot's token")),
-    ("token_revoked", Final("the platform refuses the bot's token")),
-    ("token_expired", Final("the platform refuses the bot's token")),
+    ("invalid_auth", Final(BAD_TOKEN)),
+    ("not_authed", Final(BAD_TOKEN)),
+    ("account_inactive", Final(BAD_TOKEN)),
+    ("token_revoked", Final(BAD_TOKEN)),
+    ("token_expired", Final(BAD_TOKEN)),
     ("missing_scope", Final(NO_RIGHT)),
     ("not_allowed_token_type", Final(NO_RIGHT)),
     ("msg_too_long", Final(TOO_LONG)),
@@ -165,7 +175,7 @@ const DISCORD: &[(u64, MessageRefusal)] = &[
     (10_003, Final(NO_CHAT)),
     (10_004, Final(NOT_MEMBER)),
     (10_013, Final(NO_PERSON)),
-    (40_001, Final("the platform refuses the bot's token")),
+    (40_001, Final(BAD_TOKEN)),
     (40_002, Final(OPERATOR)),
     (40_005, Final(TOO_LARGE)),
     (50_045, Final(TOO_LARGE)),
@@ -304,10 +314,7 @@ const LINE: &[(&str, MessageRefusal)] = &[
     ("not found", Final(NO_CHAT)),
     ("not authorized", Final(NO_RIGHT)),
     ("access to this api is not available", Final(NO_RIGHT)),
-    (
-        "authentication failed",
-        Final("the platform refuses the bot's token"),
-    ),
+    ("authentication failed", Final(BAD_TOKEN)),
 ];
 
 /// What LINE's answer means; `details`: the members that it can't take, with its words.
@@ -403,6 +410,175 @@ const WECHAT: &[(i64, MessageRefusal)] = &[
 /// What WeChat's `errcode` means.
 pub(super) fn wechat(code: i64) -> MessageRefusal {
     named(WECHAT, &code)
+}
+
+/// DingTalk's `code`, in lower case. Limits per second are told by words in it.
+const DINGTALK: &[(&str, MessageRefusal)] = &[
+    ("invalidauthentication", StaleToken),
+    ("invalidparameter.token.invalid", StaleToken),
+    ("token.notexisted", StaleToken),
+    (
+        "forbidden.accessdenied.accesstokenpermissiondenied",
+        Final(NO_RIGHT),
+    ),
+    ("forbidden.accessdenied.ipnotinwhitelist", Final(WRONG_ADDRESS)),
+    ("ip.not.match", Final(WRONG_ADDRESS)),
+    ("sign.not.match", Final(OPERATOR)),
+    ("invalidparameter.robotcode.empty", Final(NO_ROBOT)),
+    ("invalidparameter.robotcode.missing", Final(NO_ROBOT)),
+    ("invalidparameter.robotcode.invalid", Final(NO_ROBOT)),
+    ("invalidparameter.robotcode.notexsit", Final(NO_ROBOT)), // as the vendor writes it
+    ("invalidparameter.robotcode.notexist", Final(NO_ROBOT)),
+    ("invalidparameter.robotcode.auth", Final(NO_ROBOT)),
+    ("invalidparameter.robotcode.coolapp", Final(NO_ROBOT)),
+    ("invalidparameter.invalid", Final(NO_ROBOT)),
+    ("robot.oto.notexist", Final(NO_ROBOT)),
+    ("chatbotid.notallow.sendoto", Final(MAY_NOT_WRITE)),
+    ("send.forbidden", Final(MAY_NOT_WRITE)),
+    ("bot.stopped", Final(OPERATOR)),
+    ("template.stopped", Final(OPERATOR)),
+    ("template.not.existed", Final(OPERATOR)),
+    ("invalid.openconversationid", Final(NO_CHAT)),
+    ("openconversationid.notexisted", Final(NO_CHAT)),
+    ("invalidparameter.openconversationid.invalid", Final(NO_CHAT)),
+    ("staffid.notexisted", Final(NO_PERSON)),
+    ("illegal.receivers", Final(NO_PERSON)),
+    ("invalidparameter.userid.empty", Final(NO_PERSON)),
+    ("invalidparameter.userids.empty", Final(NO_PERSON)),
+    ("invalidparameter.userids.invalid", Final(NO_PERSON)),
+    ("invalidparameter.msgparam.toolong", Final(TOO_LONG)),
+    ("invalidparameter.msgparam.invalid", Final(BAD_FORM)),
+    ("invalidparameter.msgkey.empty", Final(BAD_FORM)),
+    ("invalidparameter.msgkey.invalid", Final(BAD_FORM)),
+    ("invalidparameter.msgbody.invalid", Final(BAD_FORM)),
+    ("invalidparameter.msg.unsupport", Final(BAD_FORM)),
+    ("invalidparameter.param.invalid", Final(BAD_FORM)),
+];
+const NO_ROBOT: &str =
+    "the platform does not know the robot, or it is not in the chat; `settings.robot_code` names it";
+const WRONG_ADDRESS: &str = "the app takes requests from the network addresses of its own list only";
+
+/// What DingTalk's `code` means.
+pub(super) fn dingtalk(code: &str) -> MessageRefusal {
+    let code = code.to_lowercase();
+    let limits = ["qpslimit", "qpmlimit", "throttling"];
+    match named(DINGTALK, &code.as_str()) {
+        Other if limits.iter().any(|words| code.contains(words)) => Later(None),
+        Other if code.contains("qpdlimit") || code.contains("quota") => Later(Some(NOT_SOON_MS)),
+        known => known,
+    }
+}
+
+/// `errcode` of DingTalk's older address, where files are handed in.
+const DINGTALK_FILES: &[(i64, MessageRefusal)] = &[
+    (-1, Later(Some(SOON_MS))),
+    (88, StaleToken),
+    (40_001, StaleToken),
+    (40_014, StaleToken),
+    (42_001, StaleToken),
+    (90_002, Later(Some(SOON_MS))),
+    (90_018, Later(Some(SOON_MS))),
+    (90_019, Later(Some(NOT_SOON_MS))),
+    (40_006, Final(TOO_LARGE)),
+    (40_009, Final(TOO_LARGE)),
+    (40_004, Final(NO_FILES)),
+    (40_005, Final(NO_FILES)),
+    (60_011, Final(NO_RIGHT)),
+    (60_020, Final(WRONG_ADDRESS)),
+];
+
+/// What the `errcode` of an upload to DingTalk means.
+pub(super) fn dingtalk_upload(code: i64) -> MessageRefusal {
+    named(DINGTALK_FILES, &code)
+}
+
+/// QQ's `code`. What waits for a person's review (304023, 304024) is told with a success. That a message came twice is the adapter's own.
+const QQ: &[(i64, MessageRefusal)] = &[
+    (11_241, StaleToken),
+    (11_242, StaleToken),
+    (11_243, StaleToken),
+    (11_244, StaleToken),
+    // Passive answers: the message is too old, was answered too often, or is not one that may be answered; and active ones.
+    (22_009, PersonFirst),
+    (304_022, PersonFirst),
+    (304_026, PersonFirst),
+    (304_027, PersonFirst),
+    (304_028, PersonFirst),
+    (304_045, PersonFirst),
+    (304_046, PersonFirst),
+    (304_048, PersonFirst),
+    (304_049, PersonFirst),
+    (304_050, PersonFirst),
+    (304_103, PersonFirst),
+    (40_034_005, PersonFirst),
+    (40_034_024, PersonFirst),
+    (40_034_025, PersonFirst),
+    (40_034_026, PersonFirst),
+    (40_034_027, PersonFirst),
+    (40_034_100, PersonFirst),
+    (40_034_102, PersonFirst),
+    (40_034_105, PersonFirst),
+    (40_034_128, PersonFirst),
+    (40_054_004, PersonFirst),
+    // Faults of a moment, as the vendor says, and limits.
+    (11_252, Later(Some(SOON_MS))),
+    (11_263, Later(Some(SOON_MS))),
+    (11_281, Later(Some(SOON_MS))),
+    (20_028, Later(Some(SOON_MS))),
+    (22_013, Later(None)),
+    (304_006, Later(Some(SOON_MS))),
+    (304_016, Later(Some(SOON_MS))),
+    (304_018, Later(Some(SOON_MS))),
+    (340_067, Later(Some(SOON_MS))),
+    (1_100_100, Later(Some(SOON_MS))),
+    (1_100_308, Later(Some(SOON_MS))),
+    (40_054_006, Later(Some(SOON_MS))),
+    (50_055_001, Later(Some(SOON_MS))),
+    (50_055_002, Later(Some(SOON_MS))),
+    (40_054_002, Later(Some(NOT_SOON_MS))), // muted
+    (40_054_016, Later(Some(NOT_SOON_MS))), // taken off line
+    (10_001, Final(OPERATOR)),
+    (11_251, Final(OPERATOR)),
+    (11_261, Final(OPERATOR)),
+    (11_275, Final(OPERATOR)),
+    (11_254, Final(OPERATOR)),
+    (11_265, Final(OPERATOR)),
+    (11_253, Final(NO_RIGHT)),
+    (11_264, Final(NO_RIGHT)),
+    (11_282, Final(NO_RIGHT)),
+    (10_003, Final(NO_CHAT)),
+    (10_004, Final(NO_CHAT)),
+    (304_032, Final(NO_CHAT)),
+    (1_100_104, Final(NO_CHAT)),
+    (304_034, Final(NOT_MEMBER)),
+    (610_007, Final(NOT_MEMBER)),
+    (1_100_301, Final(NOT_MEMBER)),
+    (1_100_306, Final(NOT_MEMBER)),
+    (40_034_101, Final(NOT_MEMBER)),
+    (40_054_003, Final(NOT_MEMBER)),
+    (1_100_303, Final(MAY_NOT_WRITE)),
+    (304_031, Final(BLOCKED)),
+    (304_064, Final(BLOCKED)),
+    (40_054_013, Final(BLOCKED)),
+    (50_006, Final("the platform takes no empty message")),
+    (22_006, Final(BAD_FORM)),
+    (50_035, Final(BAD_FORM)),
+    (304_061, Final(BAD_FORM)),
+    (340_069, Final(BAD_FORM)),
+    (304_003, Final(NO_ADDRESSES)),
+    (40_054_010, Final(NO_ADDRESSES)),
+    (304_020, Final(TOO_LARGE)),
+    (40_054_007, Final(TOO_LONG)),
+    (40_054_018, Final(TOO_LONG)),
+    (304_025, Final(REJECTED)),
+    (1_100_101, Final(REJECTED)),
+    (1_100_103, Final(REJECTED)),
+    (40_034_006, Final(REJECTED)),
+];
+
+/// What QQ's `code` means.
+pub(super) fn qq(code: i64) -> MessageRefusal {
+    named(QQ, &code)
 }
 
 #[cfg(test)]

@@ -113,6 +113,24 @@ async fn what_nobody_will_ever_get_is_a_dead_letter_that_says_why_in_words() {
         ),
         (
             refused(
+                Arc::new(fakes::dingtalk::start().await),
+                ("POST", "robot/oToMessages/batchSend"),
+                400,
+                json!({"code": "staffId.notExisted", "message": "the staffId does not exist", "requestid": "r"}),
+            ),
+            "the platform knows no such person (400 staffId.notExisted the staffId does not exist)",
+        ),
+        (
+            refused(
+                Arc::new(fakes::qq::start().await),
+                ("POST", "/messages"),
+                400,
+                json!({"code": 40_034_101, "message": "the bot is not a member", "err_code": 40_034_101}),
+            ),
+            "the bot is not in the chat (400 40034101 the bot is not a member)",
+        ),
+        (
+            refused(
                 Arc::new(fakes::telegram::start().await),
                 ("POST", "/sendMessage"),
                 403,
@@ -176,6 +194,25 @@ async fn what_is_limited_is_sent_after_the_platforms_own_wait() {
             ("POST", "message/push"),
             429,
             json!({"message": "The API rate limit has been exceeded. Try again later."}),
+        ),
+        refused(
+            Arc::new(fakes::dingtalk::start().await),
+            ("POST", "robot/oToMessages/batchSend"),
+            403,
+            json!({"code": "Forbidden.AccessDenied.QpsLimitForApi", "message": "slower", "requestid": "r"}),
+        ),
+        // The token lapsed: another one is asked for, at once.
+        refused(
+            Arc::new(fakes::dingtalk::start().await),
+            ("POST", "robot/oToMessages/batchSend"),
+            400,
+            json!({"code": "token.notExisted", "message": "the token does not exist", "requestid": "r"}),
+        ),
+        refused(
+            Arc::new(fakes::qq::start().await),
+            ("POST", "/messages"),
+            429,
+            json!({"code": 22_013, "message": "too many requests", "err_code": 22_013}),
         ),
         refused(
             Arc::new(fakes::telegram::start().await),
@@ -284,4 +321,27 @@ async fn an_answer_without_what_it_answers_is_sent_without_naming_it() {
         stage.end().await;
         assert_eq!(case.fake.faults(), Vec::<String>::new(), "{}", case.fake.kind());
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_only_a_new_message_allows_waits_for_the_person() {
+    let fake: Arc<dyn Fake> = Arc::new(fakes::qq::start().await);
+    let stage = Stage::new(Arc::clone(&fake), json!({})).await;
+    let late =
+        json!({"code": 40_034_128, "message": "answered too late or too often", "err_code": 40_034_128});
+    refused(Arc::clone(&fake), ("POST", "/messages"), 400, late)
+        .once()
+        .await;
+    until(|| async { stage.report().await.dead == 1 }).await;
+    let rows = stage.kernel.outbox(10).await.unwrap();
+    let reason = rows[0].reason.clone().unwrap_or_default();
+    assert!(
+        reason.starts_with("it waits for the person's next message") && reason.contains("40034128"),
+        "{reason}"
+    );
+    fake.says(&direct(&*fake, 2, 2, "say more")).await;
+    sent(&fake, 2).await;
+    until(|| async { stage.report().await.dead == 0 }).await;
+    stage.end().await;
+    assert_eq!(fake.faults(), Vec::<String>::new());
 }

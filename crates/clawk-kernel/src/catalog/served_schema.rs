@@ -7,11 +7,14 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::entry::validator;
+use crate::tool_schema::{flatten_top, percent_decoded};
 
 /// Schemas inside of one another that are read; a deeper one checks nothing.
 const MAX_DEPTH: usize = 48;
 /// Notes that are kept of one schema.
 const MAX_NOTES: usize = 16;
+/// Members with alternatives, which no schema is shown with at its top.
+const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
 /// The names of types.
 const TYPES: [&str; 7] = [
     "array", "boolean", "integer", "null", "number", "object", "string",
@@ -62,36 +65,12 @@ impl ServedSchema {
 
 /// Several vendors refuse alternatives at the top: a model is shown the members of all of them.
 fn without_alternatives(schema: &Value) -> Value {
-    let mut shown = schema.clone();
-    let Some(members) = shown.as_object_mut() else {
-        return shown;
-    };
-    let mut more = Map::new();
-    for name in ["oneOf", "anyOf", "allOf"] {
-        let Some(Value::Array(all)) = members.remove(name) else {
-            continue;
-        };
-        let known = all
-            .into_iter()
-            .filter_map(|mut one| one.get_mut("properties").map(Value::take));
-        for properties in known.filter_map(|one| one.as_object().cloned()) {
-            for (name, property) in properties {
-                match more.get_mut(&name) {
-                    None => {
-                        more.insert(name, property);
-                    }
-                    Some(known) if *known == property => {}
-                    Some(known) => *known = json!({ "anyOf": [known.take(), property] }),
-                }
-            }
-        }
+    let has_alternatives = ALTERNATIVES.iter().any(|name| schema.get(name).is_some());
+    let flat = has_alternatives.then(|| flatten_top(schema, &ALTERNATIVES));
+    match flat.flatten() {
+        Some(flat) => Value::Object(flat.schema),
+        None => schema.clone(),
     }
-    if let Some(properties) = members.get_mut("properties").and_then(Value::as_object_mut) {
-        for (name, property) in more {
-            properties.entry(name).or_insert(property);
-        }
-    }
-    shown
 }
 
 struct SchemaRepair<'a> {
@@ -472,13 +451,6 @@ fn is_known_draft(draft: &str) -> bool {
                 | "json-schema.org/draft/2020-12/schema"
         )
     )
-}
-
-fn percent_decoded(pointer: &str) -> String {
-    pointer
-        .replace("%24", "$")
-        .replace("%20", " ")
-        .replace("%25", "%")
 }
 
 /// The members by name and description, where nothing else can be used.

@@ -1,7 +1,7 @@
 use clawk_kernel::ports::Delivery;
 use serde_json::json;
 
-use super::MessageRefusal::{self, Final, Later, Other, RepliedGone, ThreadGone};
+use super::MessageRefusal::{self, Final, Later, Other, PersonFirst, RepliedGone, StaleToken, ThreadGone};
 use super::*;
 
 /// What is to become of a message.
@@ -9,6 +9,10 @@ use super::*;
 enum Cure {
     Thread,
     Reply,
+    /// Kept until the person writes.
+    Person,
+    /// Sent again with a new token.
+    Token,
     /// Tried again after the platform's or our own wait, milliseconds.
     Wait(Option<u64>),
     /// A dead letter whose reason has this word.
@@ -19,13 +23,14 @@ enum Cure {
 fn is_cured(refusal: MessageRefusal, cure: &Cure) -> bool {
     match (refusal, cure) {
         (ThreadGone, Cure::Thread) | (RepliedGone, Cure::Reply) | (Other, Cure::ByStatus) => true,
+        (PersonFirst, Cure::Person) | (StaleToken, Cure::Token) => true,
         (Later(own), Cure::Wait(wanted)) => own == *wanted,
         (Final(why), Cure::Dead(word)) => why.contains(word),
         _ => false,
     }
 }
 
-use Cure::{ByStatus, Dead, Reply, Thread, Wait};
+use Cure::{ByStatus, Dead, Person, Reply, Thread, Token, Wait};
 
 #[test]
 fn slack_says_what_is_wrong_in_one_word() {
@@ -325,6 +330,99 @@ fn lark_and_wechat_say_it_by_a_code() {
         (0, ByStatus),
     ] {
         assert!(is_cured(wechat(code), &cure), "{code}: {:?}", wechat(code));
+    }
+}
+
+#[test]
+fn dingtalk_says_it_by_a_code_of_words() {
+    for (code, cure) in [
+        ("InvalidAuthentication", Token),
+        ("invalidParameter.token.invalid", Token),
+        ("token.notExisted", Token),
+        ("Forbidden.AccessDenied.QpsLimitForAppkeyAndApi", Wait(None)),
+        ("Forbidden.AccessDenied.QpsLimitForApi", Wait(None)),
+        ("Throttling.User", Wait(None)),
+        (
+            "Forbidden.AccessDenied.AccessTokenPermissionDenied",
+            Dead("lacks a right"),
+        ),
+        (
+            "Forbidden.AccessDenied.IpNotInWhiteList",
+            Dead("network addresses"),
+        ),
+        ("ip.not.match", Dead("network addresses")),
+        ("invalidParameter.robotCode.notExsit", Dead("settings.robot_code")),
+        ("invalidParameter.robotCode.auth", Dead("settings.robot_code")),
+        ("robot.oto.notExist", Dead("settings.robot_code")),
+        ("chatbotId.notAllow.sendOTO", Dead("may not write")),
+        ("send.forbidden", Dead("may not write")),
+        ("bot.stopped", Dead("operator")),
+        ("template.stopped", Dead("operator")),
+        ("invalid.openConversationId", Dead("not there")),
+        ("openConversationId.notExisted", Dead("not there")),
+        ("staffId.notExisted", Dead("no such person")),
+        ("illegal.receivers", Dead("no such person")),
+        ("invalidParameter.msgParam.tooLong", Dead("too long")),
+        ("invalidParameter.msgParam.invalid", Dead("message's form")),
+        ("ServiceUnavailable", ByStatus),
+        ("", ByStatus),
+    ] {
+        assert!(is_cured(dingtalk(code), &cure), "{code}: {:?}", dingtalk(code));
+    }
+    for (code, cure) in [
+        (40_014, Token),
+        (42_001, Token),
+        (88, Token),
+        (-1, Wait(Some(SOON_MS))),
+        (90_018, Wait(Some(SOON_MS))),
+        (40_006, Dead("file is too large")),
+        (60_020, Dead("network addresses")),
+        (0, ByStatus),
+    ] {
+        let found = dingtalk_upload(code);
+        assert!(is_cured(found, &cure), "{code}: {found:?}");
+    }
+}
+
+#[test]
+fn qq_says_it_by_a_code() {
+    for (code, cure) in [
+        (11_243, Token),
+        (11_244, Token),
+        (22_009, Person),
+        (304_027, Person),
+        (304_103, Person),
+        (40_034_005, Person),
+        (40_034_024, Person),
+        (40_034_100, Person),
+        (40_034_105, Person),
+        (40_034_128, Person),
+        (40_054_004, Person),
+        (11_252, Wait(Some(SOON_MS))),
+        (22_013, Wait(None)),
+        (1_100_308, Wait(Some(SOON_MS))),
+        (50_055_001, Wait(Some(SOON_MS))),
+        (40_054_002, Wait(Some(NOT_SOON_MS))),
+        (40_054_016, Wait(Some(NOT_SOON_MS))),
+        (11_253, Dead("lacks a right")),
+        (11_265, Dead("operator")),
+        (40_034_101, Dead("not in the chat")),
+        (40_054_003, Dead("not in the chat")),
+        (1_100_104, Dead("not there")),
+        (40_054_013, Dead("takes no messages")),
+        (304_003, Dead("web address")),
+        (40_054_010, Dead("web address")),
+        (40_054_007, Dead("too long")),
+        (40_034_006, Dead("reject")),
+        (1_100_101, Dead("reject")),
+        (50_006, Dead("empty")),
+        (340_069, Dead("message's form")),
+        // It waits for a person's review, and came twice: neither is a refusal.
+        (304_023, ByStatus),
+        (40_054_005, ByStatus),
+        (0, ByStatus),
+    ] {
+        assert!(is_cured(qq(code), &cure), "{code}: {:?}", qq(code));
     }
 }
 
