@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clawk_events::Event;
 use clawk_events::payload::{MemoryRecalled, ProviderCompleted, ProviderFailed};
 use clawk_kernel::kind;
-use clawk_kernel::ports::RecordedEvent;
+use clawk_kernel::ports::{FaultKind, RecordedEvent};
 use clawk_manifest::Manifest;
 use clawk_proto::Digest;
 use clawk_telemetry::{ErrorFact, InferenceFact, Label, TelemetryFact, TelemetryFactKind, ToolCallFact};
@@ -38,17 +38,17 @@ const STATUSES: &[&str] = &[
 ];
 /// Why an inference failed.
 const FAULTS: &[&str] = &[
-    "timeout",
-    "rate_limited",
-    "overloaded",
-    "unreachable",
-    "network",
-    "auth",
-    "refused",
-    "invalid",
-    "cancelled",
-    "server",
-    "budget",
+    FaultKind::Unreachable.as_str(),
+    FaultKind::Timeout.as_str(),
+    FaultKind::RateLimited.as_str(),
+    FaultKind::ServerFault.as_str(),
+    FaultKind::Cut.as_str(),
+    FaultKind::Malformed.as_str(),
+    FaultKind::Auth.as_str(),
+    FaultKind::Rejected.as_str(),
+    FaultKind::Unpriced.as_str(),
+    FaultKind::ContextTooLong.as_str(),
+    FaultKind::Cancelled.as_str(),
 ];
 
 /// Events that facts are made of.
