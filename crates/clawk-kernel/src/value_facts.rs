@@ -118,3 +118,6 @@ fn result<'a>(
         order,
     }
 }
+
+#[cfg(test)]
+mod tests;
