@@ -36,7 +36,9 @@ fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.split_at_checked(2).filter(|_| *first == b'%');
+        let digits = behind
+            .split_at_checked(2)
+            .filter(|(digits, _)| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
         let read = digits.and_then(|(digits, behind)| {
             let digits = std::str::from_utf8(digits).ok()?; // silent-ok: then it is no escape
             let byte = u8::from_str_radix(digits, 16).ok()?; // silent-ok: as above

@@ -9,8 +9,8 @@ use super::{HttpOptions, Scope, Token, start};
 
 fn tokens() -> Vec<Token> {
     vec![
-        Token::of_text("ann", "right", vec![Scope::Admin]),
-        Token::of_text("bob", "reads", vec![Scope::Read]),
+        Token::of_text("ann", "right-secret-of-length", vec![Scope::Admin]),
+        Token::of_text("bob", "reads-secret-of-length", vec![Scope::Read]),
     ]
 }
 
@@ -55,7 +55,7 @@ async fn an_admins_connection_stays_open_while_others_come() {
         ..HttpOptions::default()
     })
     .await;
-    let ask = "GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer right\r\n\r\n";
+    let ask = "GET /v1/sessions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer right-secret-of-length\r\n\r\n";
     let mut admin = TcpStream::connect(server.address).await.unwrap();
     let mut buffer = [0_u8; 4_096];
     let mut held = Vec::new();
@@ -101,7 +101,13 @@ async fn wrong_tokens_take_the_requests_of_their_own_address_alone() {
     }
     assert_eq!(last, 429);
     assert_eq!(
-        asked_from(server.address, "127.0.0.1", "right", "/v1/sessions").await,
+        asked_from(
+            server.address,
+            "127.0.0.1",
+            "right-secret-of-length",
+            "/v1/sessions"
+        )
+        .await,
         200,
         "the right token, from the same address"
     );
