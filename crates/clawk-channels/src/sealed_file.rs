@@ -1,14 +1,20 @@
 //! Files of channels that hold what somebody said: sealed where the state is encrypted.
 
-use std::io;
-use std::path::Path;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
-use clawk_recall::seal::{SealKeyring, is_sealed};
+use clawk_recall::reseal::ResealReport;
+use clawk_recall::seal::{SealError, SealKeyring, is_sealed};
 
 /// Ends of the names of folders whose files are sealed.
 const FOLDERS: [&str; 3] = ["files", "recordings", "sound"];
 /// The end of the name of a file that is sealed, beside those folders.
 const THREADS: &str = "threads";
+/// The end of the name of that file's copy until it takes the file's place.
+const THREADS_COPY: &str = "threads.new";
+/// Ends of the names of copies that have not taken their file's place yet; the last one is of an earlier version.
+const PARTIAL: [&str; 3] = ["new", "part", "sealing"];
 
 /// Seals and opens a channel's files. Without a key they are as they are.
 #[derive(Debug, Clone, Default)]
@@ -50,55 +56,128 @@ impl FileSeal {
     }
 }
 
-/// Seals all files of channels below `folder` that lie in plain; with `anew` those that are sealed as well, with the vault's current key.
-///
-/// # Errors
-/// A file can't be read or written, or no key of the vault opens it.
-pub(crate) fn seal_channel_files(folder: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
-    for entry in entries(folder)? {
-        let path = entry?.path();
+/// Which files a pass seals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResealScope {
+    /// Those that lie in plain.
+    Plain,
+    /// Those that lie in plain, and those that an older key of the vault sealed.
+    PlainAndOlder,
+}
+
+/// Seals the files of channels below `folder`. A file that can't be sealed stops no other; the report names it.
+pub(crate) fn seal_channel_files(folder: &Path, vault: &SealKeyring, scope: ResealScope) -> ResealReport {
+    let mut report = ResealReport::default();
+    for path in paths_below(folder, &mut report) {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
-        if end == THREADS {
-            seal_file(&path, vault, anew)?;
+        if end == THREADS || path.to_string_lossy().ends_with(THREADS_COPY) {
+            report.add_outcome(path.display(), seal_file(&path, vault, scope));
         } else if FOLDERS.contains(&end) {
-            for file in entries(&path)? {
-                let file = file?;
-                if file.file_type()?.is_file() {
-                    seal_file(&file.path(), vault, anew)?;
-                }
+            for file in paths_below(&path, &mut report) {
+                report.add_outcome(file.display(), seal_file(&file, vault, scope));
             }
         }
     }
-    Ok(())
+    report
 }
 
-fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<std::fs::DirEntry>>> {
-    match std::fs::read_dir(folder) {
-        Ok(found) => Ok(Some(found).into_iter().flatten()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
-        Err(error) => Err(error),
+/// What lies in a folder, as far as it can be read. A folder that is not there is empty; a link to one is not followed.
+pub(crate) fn paths_below(folder: &Path, report: &mut ResealReport) -> Vec<PathBuf> {
+    let entries = match std::fs::symlink_metadata(folder).and_then(|facts| {
+        if facts.is_dir() {
+            std::fs::read_dir(folder)
+        } else {
+            Err(io::Error::other("it is not a folder"))
+        }
+    }) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            report.add_fault(folder.display(), error);
+            return Vec::new();
+        }
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        match entry {
+            Ok(entry) => found.push(entry.path()),
+            Err(error) => report.add_fault(folder.display(), error),
+        }
     }
+    found.sort();
+    found
 }
 
-fn seal_file(path: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
-    let bytes = std::fs::read(path)?;
-    let sealed = is_sealed(&bytes);
-    if sealed && (!anew || vault.is_current(&bytes)) {
+/// Whether a file is one that a pass seals. What is no plain file holds nothing of a channel.
+pub(crate) fn is_plain_file(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::symlink_metadata(path)?.is_file())
+}
+
+/// A value that begins like a sealed one and opens with no key. Somebody may have sent it like this before the encryption, so it may lie
+/// in plain.
+pub(crate) fn unopened(error: &SealError) -> io::Error {
+    io::Error::other(format!(
+        "it begins like an encrypted file and can't be opened: {error}. It is as it was, and may be in plain. Remove it, or put it back \
+         from a backup, and do this again"
+    ))
+}
+
+fn seal_file(path: &Path, vault: &SealKeyring, scope: ResealScope) -> io::Result<()> {
+    if !is_plain_file(path)? {
         return Ok(());
     }
-    let seal = FileSeal(Some(vault.clone()));
-    let plain = seal.open(path, bytes)?;
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".sealing");
-    std::fs::write(&fresh, seal.close(path, plain)?)?;
-    std::fs::rename(&fresh, path)
+    let bytes = std::fs::read(path)?;
+    let place = place_of(path);
+    let plain = match vault.open(&place, &bytes) {
+        Ok(Some(_)) if scope == ResealScope::Plain || vault.is_current(&bytes) => return Ok(()),
+        Ok(Some(opened)) => opened,
+        Ok(None) => bytes,
+        // The copy of a write that was cut off is sealed for the name that it never got. The writer may be at work, unless the agent does
+        // not run.
+        Err(_) if is_partial_copy(path) => {
+            return match scope {
+                ResealScope::Plain => Ok(()),
+                ResealScope::PlainAndOlder => std::fs::remove_file(path),
+            };
+        }
+        Err(error) => return Err(unopened(&error)),
+    };
+    let sealed = vault.seal(&place, &plain).map_err(io::Error::other)?;
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".new");
+    replace_file(path, Path::new(&partial), &sealed)
+}
+
+/// Whether this is the copy of a file until it takes the file's place, as channels name them. The names are the channels' own, never a
+/// sender's.
+fn is_partial_copy(path: &Path) -> bool {
+    let end = path.extension().and_then(|end| end.to_str());
+    end.is_some_and(|end| PARTIAL.contains(&end))
+}
+
+/// Puts these bytes in the place of a file, durably: after a crash the file holds what it held, or these bytes whole.
+pub(crate) fn replace_file(path: &Path, partial: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut open = std::fs::OpenOptions::new();
+    let mut file = open
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(partial, path)?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use clawk_recall::seal::{SealKey, SealKeyring};
 
-    use super::{FileSeal, seal_channel_files};
+    use super::{FileSeal, ResealScope, seal_channel_files};
 
     fn vault(byte: &str) -> SealKeyring {
         SealKeyring::new(SealKey::from_hex(&byte.repeat(32)).unwrap())
@@ -112,7 +191,7 @@ mod tests {
         let (one, other) = (shelf.join("one"), shelf.join("other"));
         std::fs::write(&one, "canary one").unwrap();
         std::fs::write(&other, "canary two").unwrap();
-        seal_channel_files(folder.path(), &vault("ab"), false).unwrap();
+        assert!(seal_channel_files(folder.path(), &vault("ab"), ResealScope::Plain).is_complete());
         let sealed = std::fs::read(&one).unwrap();
         assert!(!sealed.windows(6).any(|part| part == b"canary"));
         let seal = FileSeal::new(Some(vault("ab")));
@@ -121,9 +200,68 @@ mod tests {
         assert!(FileSeal::new(Some(vault("cd"))).open(&one, sealed).is_err());
         // Another key: the older one still opens while everything is sealed anew.
         let both = vault("cd").with_older(SealKey::from_hex(&"ab".repeat(32)).unwrap());
-        seal_channel_files(folder.path(), &both, true).unwrap();
+        assert!(seal_channel_files(folder.path(), &both, ResealScope::PlainAndOlder).is_complete());
         let sealed = std::fs::read(&other).unwrap();
         let seal = FileSeal::new(Some(vault("cd")));
         assert_eq!(seal.open(&other, sealed).unwrap(), b"canary two");
+    }
+
+    /// A damaged file, one of another place, and a plain one that imitates a sealed one are named; the files around them are sealed.
+    #[test]
+    fn a_file_that_cannot_be_opened_is_reported_and_stops_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = folder.path().join("page.files");
+        std::fs::create_dir(&shelf).unwrap();
+        let seal = FileSeal::new(Some(vault("ab")));
+        let path = |name: &str| shelf.join(name);
+        let sealed = |name: &str| seal.close(&path(name), b"canary sealed".to_vec()).unwrap();
+        let mut damaged = sealed("b-damaged");
+        *damaged.last_mut().unwrap() ^= 1;
+        let mut imitated = sealed("d-imitated")[..12].to_vec();
+        imitated.extend(b"canary in plain");
+        let unknown = b"clawk\0s1????canary in plain".to_vec();
+        for (name, bytes) in [
+            ("a-plain", b"canary plain".to_vec()),
+            ("b-damaged", damaged),
+            ("c-sealed", sealed("c-sealed")),
+            ("d-imitated", imitated),
+            ("e-unknown", unknown),
+            ("f-moved", sealed("c-sealed")),
+            ("z-plain", b"canary plain".to_vec()),
+        ] {
+            std::fs::write(path(name), bytes).unwrap();
+        }
+        std::os::unix::fs::symlink(path("a-plain"), path("g-link")).unwrap();
+        std::fs::write(path("z-plain.sealing"), sealed("z-plain")).unwrap();
+        std::fs::write(folder.path().join("y.sound"), "not a folder").unwrap();
+        let both = vault("cd").with_older(SealKey::from_hex(&"ab".repeat(32)).unwrap());
+        for (vault, scope, opens) in [
+            (vault("ab"), ResealScope::Plain, "ab"),
+            (both, ResealScope::PlainAndOlder, "cd"),
+        ] {
+            let report = seal_channel_files(folder.path(), &vault, scope);
+            let named: Vec<&str> = report
+                .faults()
+                .iter()
+                .map(|fault| fault.value.rsplit('/').next().unwrap())
+                .collect();
+            assert_eq!(
+                named,
+                ["b-damaged", "d-imitated", "e-unknown", "f-moved", "y.sound"],
+                "{report:?}"
+            );
+            assert!(report.faults().iter().all(|fault| !fault.why.contains("canary")));
+            let seal = FileSeal::new(Some(self::vault(opens)));
+            for (name, text) in [
+                ("a-plain", "canary plain"),
+                ("c-sealed", "canary sealed"),
+                ("z-plain", "canary plain"),
+            ] {
+                let bytes = std::fs::read(path(name)).unwrap();
+                assert!(!bytes.windows(6).any(|part| part == b"canary"), "{name}");
+                assert_eq!(seal.open(&path(name), bytes).unwrap(), text.as_bytes(), "{name}");
+            }
+        }
+        assert!(!path("z-plain.sealing").exists());
     }
 }

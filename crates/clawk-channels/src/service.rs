@@ -34,7 +34,7 @@ use crate::outlet::OutboundPipeline;
 use crate::pairing::{GuessLimiter, PendingPairing};
 use crate::questions::{QuestionRegistry, SharedChannelHandles};
 use crate::schedules::{ScheduleRegistry, ScheduleRequest};
-use crate::sealed_file::{FileSeal, seal_channel_files};
+use crate::sealed_file::{FileSeal, ResealScope, seal_channel_files};
 use crate::state::{ChannelReport, State};
 use crate::types;
 
@@ -570,10 +570,13 @@ fn proofs(channels: &[Channel], secrets: &SecretResolver) -> HashMap<String, Sec
 
 /// Files of channels from before the encryption are sealed now.
 fn seal_old_files(parts: &ChannelDependencies) {
-    if let Some(vault) = &parts.vault
-        && let Err(error) = seal_channel_files(&parts.folder, vault, false)
-    {
-        tracing::error!(%error, "files of channels from before the encryption can't be sealed");
+    let Some(vault) = &parts.vault else { return };
+    for fault in seal_channel_files(&parts.folder, vault, ResealScope::Plain).faults() {
+        tracing::error!(
+            file = fault.value,
+            why = fault.why,
+            "a file of a channel from before the encryption can't be sealed"
+        );
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::canonical::{canonical, digest};
 use crate::error::CallError;
+use crate::ports::EventContent;
 
 /// The member of a payload that says which content holds its words.
 const WORDS_HASH: &str = "words_hash";
@@ -69,6 +70,31 @@ impl EventWords {
     /// The digest and the bytes of the content.
     pub fn into_content(self) -> (Digest, Vec<u8>) {
         (self.digest, self.bytes)
+    }
+}
+
+/// A person's reason, as an event that another crate records holds it: the payload has `stand_in` in its `reason` and the content's digest in
+/// its `words_hash`.
+#[derive(Debug, Clone)]
+pub struct RecordedReason {
+    /// For the payload's `reason`.
+    pub stand_in: &'static str,
+    /// The event's content.
+    pub content: EventContent,
+}
+
+impl RecordedReason {
+    /// These words.
+    #[must_use]
+    pub fn new(reason: &str) -> Self {
+        let words = EventWords::new(WordField::Reason, reason);
+        Self {
+            stand_in: ChainText::IN_CONTENT.as_str(),
+            content: EventContent {
+                digest: words.digest,
+                bytes: words.bytes,
+            },
+        }
     }
 }
 

@@ -121,3 +121,6 @@ fn result<'a>(
         order,
     }
 }
+
+#[cfg(test)]
+mod tests;

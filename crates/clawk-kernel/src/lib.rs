@@ -88,7 +88,7 @@ pub use clawk_swarm::coord::RunResult;
 pub use cra::CraHandle;
 pub use door::{EntryPoint, REMEMBERED_DAYS};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
-pub use event::words::{payload_with_words, put_words, words_hash};
+pub use event::words::{RecordedReason, payload_with_words, put_words, words_hash};
 pub use event::{ForkPoint, kind};
 pub use ingress::{AcceptedMessage, ChannelMessage};
 pub use kernel::{

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::glob::NamePattern;
 use crate::value::{MAX_VALUES, gather, texts};
-use crate::value_text::{address_forms, halves, holds_whole, is_plain_words};
+use crate::value_text::{address_forms, halves, holds_whole, is_plain_words, unspelled};
 
 /// Bytes of text in which values are looked up. What does not fit is left out: values are then taken for copies of foreign text.
 const MAX_BYTES: usize = 4 << 20;
@@ -225,13 +225,7 @@ impl ValueSources {
         };
         let kind = if *closed { "tool" } else { OPEN };
         // What the tool was asked with came from elsewhere, also where its answer repeats it.
-        let is_its_own = || {
-            let folded = value.to_lowercase();
-            !from
-                .asked
-                .iter()
-                .any(|asked| asked.to_lowercase().contains(&folded))
-        };
+        let is_its_own = || !from.was_asked_with(value);
         let is_looked_up = || {
             let lookup = from
                 .lookup
@@ -265,13 +259,16 @@ impl SourceText {
 
     /// The value stands in it whole. What a tool only repeats does not count.
     pub(crate) fn holds_own(&self, value: &str) -> bool {
-        let folded = value.to_lowercase();
-        let repeats = || {
-            self.asked
-                .iter()
-                .any(|asked| asked.to_lowercase().contains(&folded))
-        };
-        self.holds(value) && !repeats()
+        self.holds(value) && !self.was_asked_with(value)
+    }
+
+    /// The tool was asked with the value, in whichever spelling: other capitals, blanks, escapes of addresses.
+    fn was_asked_with(&self, value: &str) -> bool {
+        let plain = value.to_lowercase();
+        let spelled = unspelled(value);
+        self.asked
+            .iter()
+            .any(|asked| asked.to_lowercase().contains(&plain) || unspelled(asked).contains(&spelled))
     }
 
     fn holds(&self, value: &str) -> bool {

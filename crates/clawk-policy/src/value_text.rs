@@ -5,6 +5,52 @@ const ACCOUNT_DIGITS: usize = 9;
 /// Longest value that may be put together from two, bytes.
 const MAX_JOINED_BYTES: usize = 200;
 
+/// Escapes of escapes that are read.
+const MAX_ESCAPE_ROUNDS: usize = 3;
+
+/// The value without its spelling: small letters, no blanks and no characters that can't be seen, escapes of addresses (`%40`) read. Two
+/// texts that mean the same to a tool are the same here; some that differ are, too.
+pub(crate) fn unspelled(value: &str) -> String {
+    let mut text = value.to_owned();
+    for _ in 0..MAX_ESCAPE_ROUNDS {
+        let read = unescaped(&text);
+        if read == text {
+            break;
+        }
+        text = read;
+    }
+    let is_spacing = |c: &char| {
+        c.is_whitespace()
+            || c.is_control()
+            || *c == '+'
+            || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars()
+        .filter(|c| !is_spacing(c))
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+/// Percent escapes as the bytes that they stand for. What is no escape stays.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind
+            .split_at_checked(2)
+            .filter(|(digits, _)| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let read = digits.and_then(|(digits, behind)| {
+            let digits = std::str::from_utf8(digits).ok()?; // silent-ok: then it is no escape
+            let byte = u8::from_str_radix(digits, 16).ok()?; // silent-ok: as above
+            Some((byte, behind))
+        });
+        let (byte, behind) = read.unwrap_or((*first, behind));
+        bytes.push(byte);
+        rest = behind;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Words and blanks only: such a value means the same in capitals.
 pub(crate) fn is_plain_words(value: &str) -> bool {
     value.chars().all(|c| c.is_alphabetic() || c == ' ')
@@ -156,6 +202,24 @@ mod tests {
             ("the 1-th most active user!", vec![]),
         ] {
             assert_eq!(found(text), leads, "{text}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_one_value_are_the_same() {
+        for other in [
+            "Boss@Evil.Test",
+            "boss%40evil.test",
+            "boss%2540evil%2Etest",
+            " boss @evil. test",
+            "boss\u{200b}@evil.test",
+            "boss+%40evil.test",
+        ] {
+            assert_eq!(unspelled(other), "boss@evil.test", "{other}");
+        }
+        // What is no escape is what it is.
+        for same in ["100%", "%zz", "%+4", "50%4", "%é", "ä%c3"] {
+            assert!(unspelled(same).starts_with(&same[..1]), "{same}");
         }
     }
 

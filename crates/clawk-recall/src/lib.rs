@@ -13,6 +13,7 @@ pub mod index;
 pub mod keys;
 pub mod packed;
 mod pieces;
+pub mod reseal;
 pub mod seal;
 pub mod table;
 pub mod way;

@@ -139,6 +139,12 @@ impl SealKeyring {
         self
     }
 
+    /// Whether it opens what an older key sealed, because everything is being sealed anew.
+    #[must_use]
+    pub const fn has_older(&self) -> bool {
+        self.older.is_some()
+    }
+
     /// The bytes, sealed for this place and for no other.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use clawk_recall::keys::Keys;
+use clawk_recall::reseal::ResealReport;
 
 use crate::answers::AnswerIndex;
 use crate::append::SqliteChainTips;
@@ -88,6 +89,7 @@ pub(crate) struct StateDirInner {
     pub(crate) readers: StateReaderPool,
     pub(crate) blobs: BlobStore,
     pub(crate) answers: Arc<AnswerIndex>,
+    pub(crate) reseal_report: ResealReport,
     thread: Mutex<Option<JoinHandle<()>>>,
     lock: Mutex<Option<File>>,
 }
@@ -136,8 +138,8 @@ impl StateDir {
             group_bytes: 2 * 1024 * 1024,
         }));
         let blobs = BlobStore::new(&path);
-        let seals = seal::settle(&connection, &database, &blobs, keys)?;
-        let blobs = blobs.sealed_by(seals);
+        let settled = seal::settle(&connection, &database, &blobs, keys)?;
+        let blobs = blobs.sealed_by(settled.seals);
         crate::erase::finish(&connection, &blobs).map_err(StateError::database(&database))?;
         let answers = Arc::new(AnswerIndex::load(&connection).map_err(StateError::database(&database))?);
         let writer = Writer {
@@ -164,6 +166,7 @@ impl StateDir {
                 readers,
                 blobs,
                 answers,
+                reseal_report: settled.report,
                 thread,
                 lock,
             }),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clawk_kernel::RecordedReason;
 use clawk_kernel::ports::{Batch, JournalEntry, JournalError};
 use clawk_kernel::time::{Clock, Timestamp};
 use clawk_proto::{Digest, SessionId};
@@ -37,7 +38,7 @@ const LOG_PAUSE: Duration = Duration::from_millis(50);
 /// The contents to erase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErasureSelection {
-    /// Everything that a session refers to, but what other sessions refer to as well.
+    /// Everything that a session refers to, but what other sessions refer to as well, and the reasons of earlier erasures.
     Session(SessionId),
     /// What this event of the session refers to, wherever in the session; but what other sessions refer to as well.
     Event(SessionId, u64),
@@ -229,13 +230,24 @@ pub fn redacted(
         ErasureSelection::Digest(..) => "digest",
         ErasureSelection::Before(_) => "expired",
     };
+    // Why something expired is this program's word. A person's reason is a content, which can be erased in its turn.
+    let words = match what {
+        ErasureSelection::Session(_) | ErasureSelection::Event(..) | ErasureSelection::Digest(..) => {
+            Some(RecordedReason::new(reason))
+        }
+        ErasureSelection::Before(_) => None,
+    };
     let mut entries = Vec::new();
     for (session, digests) in gone {
         for portion in digests.chunks(DIGESTS_PER_EVENT) {
             let contents: Vec<String> = portion.iter().map(Digest::to_hex).collect();
-            let payload = json!({
+            let mut payload = json!({
                 "by": by, "contents": contents, "count": contents.len(), "reason": reason, "scope": scope,
             });
+            if let (Some(words), Some(members)) = (&words, payload.as_object_mut()) {
+                members.insert("reason".to_owned(), json!(words.stand_in));
+                members.insert("words_hash".to_owned(), json!(words.content.digest));
+            }
             entries.push(JournalEntry {
                 session: *session,
                 event_id: clock.uuid(),
@@ -244,7 +256,7 @@ pub fn redacted(
                 at: clock.now(),
                 kind: REDACTED,
                 payload: bounded(payload_of(&payload).map_err(|e| JournalError::Unwritable(e.to_string()))?),
-                content: None,
+                content: words.as_ref().map(|words| words.content.clone()),
                 answers: None,
             });
         }
@@ -371,12 +383,13 @@ impl StateDirReader {
             let mut select = connection.prepare_cached(
                 "SELECT row, content_digest FROM events WHERE session = (SELECT id FROM sessions WHERE session = ?1) \
                  AND content_digest IS NOT NULL AND (?2 IS NULL OR sequence = ?2) AND (?3 IS NULL OR content_digest = ?3) \
-                 ORDER BY row",
+                 AND (?2 IS NOT NULL OR ?3 IS NOT NULL OR kind <> ?4) ORDER BY row",
             )?;
             let values = params![
                 session.0.as_bytes(),
                 sequence.map(integer),
-                digest.map(|digest| digest.0)
+                digest.map(|digest| digest.0),
+                REDACTED
             ];
             let rows = select.query_map(values, |row| Ok((unsigned_at(row, 0)?, session, digest_at(row, 1)?)))?;
             rows.collect()

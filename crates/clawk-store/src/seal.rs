@@ -1,21 +1,18 @@
-//! Encryption of a state directory: which stores are encrypted and under which key, the functions by which SQL opens and seals, and
-//! the pass that seals everything anew.
+//! Encryption of a state directory: which stores are encrypted and under which key, and the pass that seals everything anew.
 //!
 //! As soon as one store of an agent is encrypted, every content of its journal is, because turns hold what is remembered.
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use clawk_kernel::ports::JournalError;
 use clawk_recall::keys::{
     self, BEGUN, EncryptedStore, Keys, PROOF, SealKeyLookup, SealKeyReferences, StateKeyError, StateSealer,
     named,
 };
-use clawk_recall::seal::{SealKeyring, is_sealed, is_sealed_text};
-use clawk_trace::chain::digest_of;
-use rusqlite::functions::{Context, FunctionFlags};
-use rusqlite::types::{Value, ValueRef};
+use clawk_recall::reseal::ResealReport;
+use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed, is_sealed_text};
 use rusqlite::{Connection, params};
 
 use crate::blobs::BlobStore;
@@ -23,6 +20,11 @@ use crate::dir::StateDir;
 use crate::error::StateError;
 use crate::queue::SqliteWriterWork;
 use crate::reader::StateDirReader;
+
+mod functions;
+
+pub(crate) use functions::{ResealError, teach};
+use functions::{ResealFaults, shown, teach_resealing};
 
 /// Rows that one commit of the pass seals anew.
 const AT_ONCE: i64 = 500;
@@ -82,7 +84,7 @@ pub(crate) fn settle(
     path: &Path,
     blobs: &BlobStore,
     keys: Option<Keys>,
-) -> Result<Arc<StateSealer>, StateError> {
+) -> Result<SettledSeals, StateError> {
     let database = || StateError::database(path);
     let known = known(connection).map_err(database())?;
     let names = || known.iter().map(|known| known.store.clone());
@@ -94,9 +96,12 @@ pub(crate) fn settle(
             stores: BTreeSet::new(),
         },
         (None, None) => {
-            let none = Arc::new(StateSealer::default());
-            teach(connection, &none).map_err(database())?;
-            return Ok(none);
+            let seals = Arc::new(StateSealer::default());
+            teach(connection, &seals).map_err(database())?;
+            return Ok(SettledSeals {
+                seals,
+                report: ResealReport::default(),
+            });
         }
     };
     for known in &known {
@@ -117,21 +122,41 @@ pub(crate) fn settle(
         .map(|known| known.store.clone())
         .collect();
     let stale = whole.len() < all.len() || known.iter().any(|known| !keys.vault.is_current(&known.proof));
-    if unfinished || stale {
+    let mut report = ResealReport::default();
+    // Whoever brings an older key changes the key, or goes on where values could not be sealed.
+    if unfinished || stale || keys.vault.has_older() {
+        let faults = Arc::default();
+        teach_resealing(connection, &seals, &faults).map_err(database())?;
         let pass = SqliteResealPass {
             connection,
             blobs: &blobs.clone().sealed_by(Arc::clone(&seals)),
             seals: &seals,
             whole: &whole,
             proved: &names().collect(),
+            faults: &faults,
         };
         pass.run(&keys, &all).map_err(|error| match error {
             PassError::Database(error) => StateError::database(path)(error),
             PassError::Blob(error) => StateError::io("can't encrypt a content of", path)(error),
             PassError::Seal(why) => refused(path, all.iter().cloned(), &why),
         })?;
+        report = std::mem::take(&mut *faults.lock().unwrap_or_else(PoisonError::into_inner));
+        for fault in report.faults() {
+            tracing::error!(
+                value = fault.value,
+                why = fault.why,
+                "a value of the state can't be sealed"
+            );
+        }
     }
-    Ok(seals)
+    Ok(SettledSeals { seals, report })
+}
+
+/// What opens and seals in an open state, and what its last pass could not seal.
+#[derive(Debug)]
+pub(crate) struct SettledSeals {
+    pub(crate) seals: Arc<StateSealer>,
+    pub(crate) report: ResealReport,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +217,13 @@ impl StateDir {
             .await
     }
 
+    /// What this opening of the directory could not seal with the current key, because it opens with none. Where it did not seal anything,
+    /// there is nothing.
+    #[must_use]
+    pub fn reseal_report(&self) -> ResealReport {
+        self.inner.reseal_report.clone()
+    }
+
     /// What opens and seals; `None`: nothing is encrypted.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
@@ -209,6 +241,8 @@ struct SqliteResealPass<'a> {
     whole: &'a BTreeSet<String>,
     /// Stores that are being sealed, or were.
     proved: &'a BTreeSet<String>,
+    /// Values that stay as they were: one that can't be opened stops no other.
+    faults: &'a ResealFaults,
 }
 
 impl SqliteResealPass<'_> {
@@ -231,18 +265,17 @@ impl SqliteResealPass<'_> {
             Ok(())
         })?;
         self.pages("events", |from, to| {
-            let sql = "UPDATE events SET content = clawk_anew(content, 'content', content_digest) \
+            let sql = "UPDATE events SET content = clawk_reseal(content, 'content', content_digest) \
                        WHERE row > ?1 AND row <= ?2 AND content IS NOT NULL";
             self.connection.prepare_cached(sql)?.execute([from, to]).map(drop)
         })?;
         self.commit(|| {
-            let sql = "UPDATE embeddings SET vector = clawk_anew(vector, 'embedding', digest)";
+            let sql = "UPDATE embeddings SET vector = clawk_reseal(vector, 'embedding', digest)";
             self.connection.execute(sql, []).map(drop)
         })?;
         self.commit(|| {
             self.connection.execute("UPDATE inbox SET reason = NULL", [])?;
-            let sql = "UPDATE outbox SET reason = clawk_seal(CASE WHEN substr(reason, 1, 11) = '~Y2xhd2sAcz' \
-                THEN substr(clawk_open(reason, 'outbox', message), 2) ELSE reason END, 'outbox', message)";
+            let sql = "UPDATE outbox SET reason = clawk_reseal(reason, 'outbox', message)";
             self.connection.execute(sql, []).map(drop)
         })?;
         for table in ["memory", "memory_aside"] {
@@ -251,7 +284,10 @@ impl SqliteResealPass<'_> {
         self.pages("memory_vectors", |from, to| self.vectors(stores, (from, to)))?;
         self.commit(|| crate::memory::drop_dead_words(self.connection))?;
         for digest in self.blobs.all()? {
-            self.blobs.seal_anew(digest)?;
+            if let Err(error) = self.blobs.seal_anew(digest) {
+                self.check(&error)?;
+                self.add_fault(&format!("the file of the content {}", digest.to_hex()), &error);
+            }
         }
         self.commit(|| {
             for store in stores {
@@ -276,6 +312,21 @@ impl SqliteResealPass<'_> {
             let sql = "DELETE FROM marks WHERE name = ?1";
             self.connection.execute(sql, [UNFINISHED]).map(drop)
         })
+    }
+
+    /// # Errors
+    /// The value is of another key, and no other key was given: the change of the key was interrupted, and this key alone must not go on.
+    fn check(&self, error: &ResealError) -> Result<(), PassError> {
+        let has_older = self.seals.vault().is_some_and(SealKeyring::has_older);
+        if error.is_of_another_key() && !has_older {
+            return Err(PassError::Seal(error.to_string()));
+        }
+        Ok(())
+    }
+
+    fn add_fault(&self, value: &str, why: &dyn std::fmt::Display) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.add_fault(value, why);
     }
 
     /// What somebody without the key put into an encrypted store is not sealed for them.
@@ -332,8 +383,7 @@ impl SqliteResealPass<'_> {
     }
 
     fn entries(&self, table: &str, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
-        let select = "SELECT m.n, m.part, m.id, p.store, m.content, m.key, m.metadata, m.mark, \
-                      clawk_open(m.content, m.part, m.id) FROM ";
+        let select = "SELECT m.n, m.part, m.id, p.store, m.content, m.key, m.metadata, m.mark FROM ";
         let sql =
             format!("{select}{table} m JOIN memory_parts p ON p.id = m.part WHERE m.n > ?1 AND m.n <= ?2");
         let mut select = self.connection.prepare_cached(&sql)?;
@@ -357,7 +407,15 @@ impl SqliteResealPass<'_> {
                 continue;
             }
             let bundle = if is_sealed_text(&content) {
-                crate::memory::bundle_of(&row.get::<_, String>(8)?)?
+                let place = format!("{}/{}", row.get::<_, i64>(1)?, row.get::<_, String>(2)?);
+                match self.opened_entry(&place, &content) {
+                    Ok(bundle) => bundle,
+                    Err(error) => {
+                        self.check(&error).map_err(|error| fault(error.to_string()))?;
+                        self.add_fault(&format!("the entry {} of `state.db`", shown(&place)), &error);
+                        continue;
+                    }
+                }
             } else {
                 crate::memory::bundle_of_plain(&content, row.get(5)?, row.get(6)?, row.get(7)?)?
             };
@@ -367,6 +425,13 @@ impl SqliteResealPass<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a sealed entry of this place says.
+    fn opened_entry(&self, place: &str, content: &str) -> Result<SealedEntryFields, ResealError> {
+        let opened = self.seals.known()?.open_text(place, content)?;
+        let bundle = crate::memory::bundle_of(&opened.unwrap_or_default());
+        Ok(bundle.map_err(|error| StateKeyError(error.to_string()))?)
     }
 
     fn vectors(&self, stores: &BTreeSet<String>, page: (i64, i64)) -> rusqlite::Result<()> {
@@ -379,7 +444,7 @@ impl SqliteResealPass<'_> {
                 let vector: Vec<u8> = row.get(0)?;
                 self.expected(store, is_sealed(&vector), "a vector")?;
             }
-            let sql = "UPDATE memory_vectors SET vector = clawk_anew(vector, 'vector', n) \
+            let sql = "UPDATE memory_vectors SET vector = clawk_reseal(vector, 'vector', n) \
                        WHERE v > ?1 AND v <= ?2 AND part IN (SELECT id FROM memory_parts WHERE store = ?3)";
             self.connection
                 .prepare_cached(sql)?
@@ -392,148 +457,4 @@ impl SqliteResealPass<'_> {
 /// An error of a statement that says what is wrong with what is sealed.
 fn fault(why: String) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(Box::new(StateKeyError(why)))
-}
-
-/// Gives a connection the functions by which statements open and seal:
-///
-/// * `clawk_open(value, a, b)`: as it was; what is not sealed stays as it is.
-/// * `clawk_sealed(value, a, b)`: as it was; what is not sealed is an error.
-/// * `clawk_kept(value, a, b)`: as it was; what is not sealed is an error where there is a key.
-/// * `clawk_holds(store)`: whether this store is encrypted.
-/// * `clawk_seal(value, a, b)`: sealed for the place `a/b`; an error without a key.
-/// * `clawk_keep(value, a, b)`: sealed where there is a key.
-/// * `clawk_anew(value, a, b)`: sealed with the current key, whatever it was before.
-/// * `clawk_name(text)`: what stands for a key in an index; NULL without a key.
-pub(crate) fn teach(connection: &Connection, seals: &Arc<StateSealer>) -> rusqlite::Result<()> {
-    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DIRECTONLY;
-    for (name, act) in [
-        (
-            "clawk_open",
-            open as fn(&StateSealer, &Context<'_>) -> Result<Value, StateKeyError>,
-        ),
-        ("clawk_sealed", sealed),
-        ("clawk_kept", kept),
-        ("clawk_seal", close),
-        ("clawk_keep", keep),
-        ("clawk_anew", anew),
-    ] {
-        let seals = Arc::clone(seals);
-        connection.create_scalar_function(name, 3, flags, move |context| {
-            act(&seals, context).map_err(|fault| rusqlite::Error::UserFunctionError(Box::new(fault)))
-        })?;
-    }
-    let flags = flags | FunctionFlags::SQLITE_DETERMINISTIC;
-    let held = Arc::clone(seals);
-    connection.create_scalar_function("clawk_holds", 1, flags, move |context| {
-        let store: String = context.get(0)?;
-        Ok(held.holds(&store))
-    })?;
-    let seals = Arc::clone(seals);
-    connection.create_scalar_function("clawk_name", 1, flags, move |context| {
-        let key: Option<String> = context.get(0)?;
-        Ok(key.and_then(|key| Some(seals.vault()?.name(&key))))
-    })
-}
-
-/// `a/b`; bytes in hex.
-fn place_of(context: &Context<'_>) -> String {
-    let part = |index| match context.get_raw(index) {
-        ValueRef::Null => String::new(),
-        ValueRef::Integer(n) => n.to_string(),
-        ValueRef::Real(x) => x.to_string(),
-        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
-        ValueRef::Blob(bytes) => hex::encode(bytes),
-    };
-    format!("{}/{}", part(1), part(2))
-}
-
-fn open(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    let value = context.get_raw(0);
-    match value {
-        ValueRef::Text(text) => {
-            let text = String::from_utf8_lossy(text);
-            if !is_sealed_text(&text) {
-                return Ok(Value::Text(text.into_owned()));
-            }
-            let opened = seals.known()?.open_text(&place_of(context), &text)?;
-            // The mark stays in front: what follows is a bundle.
-            Ok(Value::Text(format!("~{}", opened.unwrap_or_default())))
-        }
-        ValueRef::Blob(bytes) if is_sealed(bytes) => {
-            let opened = seals.known()?.open(&place_of(context), bytes)?;
-            Ok(opened.map_or(Value::Null, Value::Blob))
-        }
-        _ => same(context),
-    }
-}
-
-fn sealed(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    let is_sealed = match context.get_raw(0) {
-        ValueRef::Text(text) => text.starts_with(b"~"),
-        ValueRef::Blob(bytes) => is_sealed(bytes),
-        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => false,
-    };
-    if !is_sealed {
-        return Err(StateKeyError(format!(
-            "a value of an encrypted store in `state.db` is not encrypted (`{}`), so it was not put there by clawk",
-            shown(&place_of(context))
-        )));
-    }
-    open(seals, context)
-}
-
-fn kept(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    match seals.vault() {
-        Some(_) => sealed(seals, context),
-        None => open(seals, context),
-    }
-}
-
-/// A place for people: whoever wrote the database chose its id.
-fn shown(place: &str) -> String {
-    let plain = |c: &char| c.is_ascii_alphanumeric() || "/-_.:".contains(*c);
-    place.chars().filter(plain).take(80).collect()
-}
-
-fn same(context: &Context<'_>) -> Result<Value, StateKeyError> {
-    context.get(0).map_err(|error| StateKeyError(error.to_string()))
-}
-
-fn close(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    let vault = seals.known()?;
-    match context.get_raw(0) {
-        ValueRef::Text(text) => {
-            let text = String::from_utf8_lossy(text);
-            Ok(Value::Text(vault.seal_text(&place_of(context), &text)?))
-        }
-        ValueRef::Blob(bytes) => Ok(Value::Blob(vault.seal(&place_of(context), bytes)?)),
-        ValueRef::Null => Ok(Value::Null),
-        ValueRef::Integer(_) | ValueRef::Real(_) => Err(StateKeyError("numbers are not sealed".to_owned())),
-    }
-}
-
-fn keep(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    match seals.vault() {
-        Some(_) => close(seals, context),
-        None => same(context),
-    }
-}
-
-fn anew(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyError> {
-    let (vault, place) = (seals.known()?, place_of(context));
-    let ValueRef::Blob(bytes) = context.get_raw(0) else {
-        return Err(StateKeyError("only bytes are sealed anew".to_owned()));
-    };
-    let digest = match context.get_raw(2) {
-        ValueRef::Blob(digest) => <[u8; 32]>::try_from(digest).ok(), // silent-ok: then it is not a content
-        _ => None,
-    };
-    // What somebody said may look sealed.
-    let plain = digest.is_some_and(|digest| digest_of(bytes).0 == digest);
-    if !plain && vault.is_current(bytes) {
-        return Ok(Value::Blob(bytes.to_vec()));
-    }
-    let opened = if plain { None } else { vault.open(&place, bytes)? };
-    let opened = opened.as_deref().unwrap_or(bytes);
-    Ok(Value::Blob(vault.seal(&place, opened)?))
 }

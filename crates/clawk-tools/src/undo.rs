@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_proto::SessionId;
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::SealKeyring;
 
 pub use back::{UndoConflict, UndoPlan, UndoStep, apply, plan};
@@ -100,16 +101,20 @@ impl UndoStore {
         })
     }
 
-    /// What is kept is sealed, now and from now on.
-    ///
-    /// # Errors
-    /// What is kept already can't be sealed.
-    pub fn sealed_by(mut self, vault: Option<SealKeyring>) -> io::Result<Self> {
+    /// What is kept is sealed, now and from now on. A content that can't be sealed is logged, and stays as it was.
+    #[must_use]
+    pub fn sealed_by(mut self, vault: Option<SealKeyring>) -> Self {
         if let Some(vault) = &vault {
-            record::seal_anew(&self.root, vault)?;
+            for fault in record::seal_anew(&self.root, vault).faults() {
+                tracing::error!(
+                    file = fault.value,
+                    why = fault.why,
+                    "what a call overwrote can't be sealed"
+                );
+            }
         }
         self.vault = vault;
-        Ok(self)
+        self
     }
 
     /// Why a program in this sandbox could not be undone; for people. Looks at sizes alone.
@@ -241,11 +246,9 @@ impl UndoStore {
     }
 }
 
-/// Seals what is kept in `root` with the vault's current key.
-///
-/// # Errors
-/// It can't be read, opened or written.
-pub fn seal_anew(root: &Path, vault: &SealKeyring) -> io::Result<()> {
+/// Seals what is kept in `root` with the vault's current key. A content that can't be sealed stops no other; the report names it.
+#[must_use]
+pub fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
     record::seal_anew(root, vault)
 }
 

@@ -457,9 +457,8 @@ impl ResolvedConfig {
         };
         let vault = self.keys().map_err(|error| vec![format!("{error:#}")])?;
         let undo = UndoStore::new(state.join(UNDO), settings.limits())
-            .and_then(|undo| undo.sealed_by(vault.map(|keys| keys.vault)))
             .map_err(|error| vec![format!("what earlier calls overwrote can't be read: {error}")])?;
-        Ok(runner.keeping(Arc::new(undo)))
+        Ok(runner.keeping(Arc::new(undo.sealed_by(vault.map(|keys| keys.vault)))))
     }
 
     /// What the machine gives to tools, and to programs that live beside the agent.

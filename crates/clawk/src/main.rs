@@ -144,7 +144,7 @@ fn log(verbose: u8, served: bool) {
 /// What went wrong, what caused it, and so on down.
 fn report(error: &anyhow::Error) {
     let paint = out::TerminalStyle::stderr();
-    out::note(&format!(
+    out::notes(&format!(
         "{} {}",
         paint.red("error:"),
         out::block(&error.to_string())
@@ -154,7 +154,7 @@ fn report(error: &anyhow::Error) {
         let text = cause.to_string();
         // An error that already quotes its cause needs no second line for it.
         if !said.contains(&text) {
-            out::note(&format!("  because: {}", out::block(&text)));
+            out::notes(&format!("  because: {}", out::block(&text)));
         }
         said = text;
     }

@@ -91,7 +91,7 @@ pub(crate) fn options(config: &Config) -> LoadOptions {
 
 /// Shows every finding, and is the error.
 fn shown(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
-    out::note(
+    out::notes(
         render(
             &loaded.diagnostics,
             &loaded.sources,

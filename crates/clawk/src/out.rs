@@ -18,8 +18,15 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A line on standard output.
-pub(crate) fn line(text: &str) -> io::Result<()> {
+/// A line on standard output. It is one line, whatever its text holds.
+pub(crate) fn line(line: impl Into<OutputLine>) -> io::Result<()> {
+    let OutputLine(text) = line.into();
+    lines(&text)
+}
+
+/// Several lines on standard output, which this program put together. Text from outside is in them as a [`OneLine`] within a line, or as a
+/// [`SanitizedBlock`] of its own.
+pub(crate) fn lines(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.is_terminal() {
         true => out.write_all(own_colours(text).as_bytes())?,
@@ -37,11 +44,17 @@ pub(crate) fn piece(text: &str) -> io::Result<()> {
 
 /// One JSON document on standard output, with line breaks.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    Ok(line(&serde_json::to_string_pretty(value)?)?)
+    Ok(lines(&serde_json::to_string_pretty(value)?)?)
 }
 
-/// A line on standard error.
-pub(crate) fn note(text: &str) {
+/// A line on standard error. It is one line, whatever its text holds.
+pub(crate) fn note(line: impl Into<OutputLine>) {
+    let OutputLine(text) = line.into();
+    notes(&text);
+}
+
+/// Several lines on standard error, as [`lines`].
+pub(crate) fn notes(text: &str) {
     // silent-ok: with standard error closed there is nobody to tell.
     let _ = writeln!(io::stderr().lock(), "{}", own_colours(text));
 }
@@ -166,6 +179,51 @@ pub(crate) struct OneLine(String);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SanitizedBlock(String);
 
+/// One line of output. Each line end in its text is shown as a mark, so a name, a path or a message of somebody else's in it can't begin a
+/// line that looks like this program's. Colours stay: what steers a terminal otherwise goes when the line is written.
+///
+/// INVARIANT: the text is private, and every conversion into it takes line ends away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OutputLine(String);
+
+impl From<&str> for OutputLine {
+    fn from(text: &str) -> Self {
+        Self(text.replace("\r\n", "\n").replace(is_line_end, LINE_END_TEXT))
+    }
+}
+
+impl From<&String> for OutputLine {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<String> for OutputLine {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<&OneLine> for OutputLine {
+    fn from(line: &OneLine) -> Self {
+        Self(line.0.clone())
+    }
+}
+
+impl From<OneLine> for OutputLine {
+    fn from(line: OneLine) -> Self {
+        Self(line.0)
+    }
+}
+
+fn is_line_end(c: char) -> bool {
+    matches!(
+        c,
+        '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
+}
+
+const LINE_END_TEXT: &str = "⏎";
 /// Stands for a line end in one line.
 const LINE_END: char = '⏎';
 
@@ -255,7 +313,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{TerminalStyle, block, clipped, one_line, own_colours};
+    use super::{OutputLine, TerminalStyle, block, clipped, one_line, own_colours};
 
     #[test]
     fn text_from_outside_cannot_steer_the_terminal() {
@@ -287,6 +345,31 @@ mod tests {
             };
             assert!(!line.contains(ends), "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_line_is_one_line_whatever_is_formatted_into_it() {
+        for end in [
+            "\n", "\r\n", "\r", "\u{b}", "\u{c}", "\u{85}", "\u{2028}", "\u{2029}",
+        ] {
+            let forged = format!(
+                "{} is forgotten",
+                format_args!("x{end}Record: done: `file-write`")
+            );
+            for line in [
+                OutputLine::from(&forged),
+                OutputLine::from(forged.as_str()),
+                OutputLine::from(forged.clone()),
+                OutputLine::from(one_line(&forged)),
+                OutputLine::from(&one_line(&forged)),
+            ] {
+                assert_eq!(line.0.lines().count(), 1, "{line:?}");
+                assert!(!line.0.contains(end), "{line:?}");
+            }
+        }
+        let painted = TerminalStyle { on: true }.dim("x");
+        assert_eq!(OutputLine::from(&painted).0, painted, "our own colours stay");
+        assert_eq!(OutputLine::from("a\nb").0, "a⏎b");
     }
 
     #[test]

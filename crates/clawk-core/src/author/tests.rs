@@ -168,3 +168,30 @@ fn what_a_platform_says_is_repeated_has_the_author_of_the_repeated_words() {
     ];
     assert_eq!(of(both), ["peer bob on chat"]);
 }
+
+/// A name is no door: what a channel or a client called `cli` brings is not typed at the terminal, also after it was written down and read
+/// again.
+#[test]
+fn a_channel_called_cli_has_no_terminals_trust() {
+    let agent = manifest(json!({"channels": [
+        {"name": "cli", "type": "telegram", "transport": "polling", "auth": {"secret_ref": "T"}}]}));
+    for role in [Role::Viewer, Role::User, Role::Admin] {
+        for door in [person("cli", "owner", role), rpc("cli", role), rpc("owner", role)] {
+            let author = TextAuthor::of_door(&door, &agent);
+            assert!(!author.is_at_terminal(), "{door:?}");
+            assert_ne!(author.words(), "owner at the terminal", "{door:?}");
+            let foreign = author.own_origin().is_some();
+            assert_eq!(foreign, role < Role::Admin, "{door:?}");
+            let key = door.key();
+            let recorded = json!({
+                "door": door.name(), "sender": door.sender(), "role": role.as_str(),
+                "channel": key.as_ref().map(|key| &key.channel), "conversation": key.as_ref().map(|key| &key.conversation),
+            });
+            let recorded = serde_json::from_value(recorded).unwrap();
+            let read = TextAuthor::of(&Origin::recorded(recorded), &agent);
+            assert!(!read.is_at_terminal(), "{door:?}");
+            assert_eq!(read.own_origin(), author.own_origin(), "{door:?}");
+        }
+    }
+    assert!(TextAuthor::of_door(&EntryPoint::Cli, &agent).is_at_terminal());
+}

@@ -128,9 +128,12 @@ payloads! {
         contents: Vec<Digest>,
         /// How many.
         count: u64,
-        /// Why.
+        /// Why. Of an earlier version: the words themselves.
         reason: String,
         /// What was to be erased.
         scope: String,
+        /// Digest of the reason's words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 }

@@ -82,8 +82,11 @@ payloads! {
         count: u64,
         /// The entries.
         entries: Vec<ForgottenEntry>,
-        /// Why.
+        /// Why. Of an earlier version: the words themselves.
         reason: String,
+        /// Digest of the reason's words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        words_hash: Option<Digest>,
     }
 
     /// `ckp.memory.restored`. Entries that compaction had set aside came back.

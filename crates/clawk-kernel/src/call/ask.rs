@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clawk_manifest::model::AutonomyLevel;
+use clawk_manifest::model::{AutonomyLevel, Role};
 use clawk_policy::{Approval, Effect, TimeoutDefault, Verdict};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,10 @@ use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
 use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
 use crate::ports::InspectedCall;
+use crate::roles::KnownPerson;
 use crate::sheet::{CallPreview, PreviewLine};
 use crate::skill;
+use crate::taint;
 use crate::time;
 use crate::witness::ExactGrant;
 
@@ -202,9 +204,17 @@ impl ApprovalRequest<'_> {
             ApprovalAnswer::Deny => Err(CallError::ApprovalDenied {
                 tool: self.request.tool.clone(),
                 by,
-                reason: reply.reason.clone(),
+                reason: reply.reason.clone().filter(|_| self.may_tell(&reply.person)),
             }),
         }
+    }
+
+    /// Whether the model may read what this person said with the answer: an admin's words, and the words of whoever's turn it is. Others'
+    /// words would stand in the turn without an author; they are in the record.
+    fn may_tell(&self, person: &KnownPerson) -> bool {
+        let origin = || taint::of_sender(&person.name, &person.channel);
+        let requester = self.caller.context.requester.as_ref();
+        person.role >= Role::Admin || requester.is_some_and(|requester| requester.wrote(&origin()))
     }
 
     /// What the answer lets stand: exactly what was shown, or the folder that was offered.

@@ -44,6 +44,8 @@ struct Inner {
     folded: Vec<SessionId>,
     /// Events that scans have returned.
     scanned: usize,
+    /// Rows whose content can't be read.
+    damaged: Vec<u64>,
     /// Entries that may still be taken; `None`: any number.
     room: Option<usize>,
     /// Batches that are not durable yet, oldest first; `None`: every batch is at once.
@@ -83,6 +85,11 @@ impl MemJournal {
             .iter()
             .map(|(key, at)| (*key, row(*at)))
             .collect()
+    }
+
+    /// The content of the event in this row can't be read from now on.
+    pub fn damage_content(&self, row: u64) {
+        self.lock().damaged.push(row);
     }
 
     /// Takes so many entries more, then refuses as a full disk does.
@@ -417,6 +424,12 @@ impl Journal for MemJournal {
                 && scan.says.as_ref().is_none_or(|says| event.payload.contains(says))
         });
         let found: Vec<RecordedEvent> = found.take(limit).cloned().collect();
+        if let Some(event) = found.iter().find(|event| inner.damaged.contains(&event.row))
+            && scan.with_content
+        {
+            let why = format!("the content of event {} was changed", event.sequence);
+            return ready(Err(JournalError::Unreadable(why)));
+        }
         inner.scanned += found.len();
         ready(Ok(found))
     }

@@ -5,6 +5,7 @@
 mod approvals;
 mod at_most_once;
 mod atlas;
+mod author_ways;
 mod authors;
 mod bounds;
 mod boxes;

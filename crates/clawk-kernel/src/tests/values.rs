@@ -222,3 +222,56 @@ async fn what_a_confidential_tool_gave_leaves_to_its_readers_only() {
             .0
     );
 }
+
+/// What is looked up at an open service tells the service something: a page's text does not choose it, under either policy, unless a
+/// person says so. What the person named, and a service that tells nobody, are free.
+#[tokio::test]
+async fn a_reading_service_carries_no_foreign_value_out() {
+    let said = "read the page and look up the lighthouse";
+    for policy in ["standard", "trusting"] {
+        for (annotations, query, asked) in [
+            (json!({"readOnlyHint": true}), "secret-7", true),
+            (
+                json!({"readOnlyHint": true, "openWorldHint": true}),
+                "secret-7",
+                true,
+            ),
+            (
+                json!({"readOnlyHint": true, "targets": ["query"]}),
+                "secret-7",
+                true,
+            ),
+            (json!({"readOnlyHint": true}), "lighthouse", false),
+            (
+                json!({"readOnlyHint": true, "openWorldHint": false}),
+                "secret-7",
+                false,
+            ),
+        ] {
+            let script = vec![
+                super::poison::page(),
+                calls(&[("search", json!({ "query": query }))]),
+                says("done"),
+            ];
+            let mut rig = super::poison::with(policy, script);
+            let mut manifest = (*rig.manifest).clone();
+            let mut tool = manifest
+                .tools
+                .iter()
+                .find(|tool| tool.name == "mail")
+                .unwrap()
+                .clone();
+            tool.name = "search".to_owned();
+            tool.labels = [("category".to_owned(), "service".to_owned())].into();
+            tool.annotations = annotations.as_object().unwrap().clone();
+            manifest.tools.push(tool);
+            rig.manifest = Arc::new(manifest);
+            let kernel = rig.start().await;
+            let reasons = super::poison::said(&kernel, EntryPoint::Cli, said).await;
+            let ran = rig.runner.runs().iter().any(|(tool, _)| tool == "search");
+            let case = format!("{policy} {annotations} {query}: {reasons:?}");
+            assert_eq!((ran, reasons.len()), (!asked, usize::from(asked)), "{case}");
+            assert!(!asked || reasons[0].contains(PAGE), "{case}");
+        }
+    }
+}

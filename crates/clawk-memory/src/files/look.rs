@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clawk_core::ports::{MemoryError, StoreQuery};
 use clawk_manifest::model::Store;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::SealKeyring;
 
 use super::part::FolderScopeStore;
@@ -30,24 +31,42 @@ impl FolderScopeView {
     /// # Errors
     /// A folder can't be read, or is encrypted and has no key here.
     pub fn all(root: &Path, vault: Option<&Arc<SealKeyring>>) -> io::Result<Vec<Self>> {
-        let open = |FolderScopeLocation { store, scope, folder }| {
-            let spec = Store::named(&store);
-            Ok(Self {
-                part: FolderScopeStore::open(&folder, (&spec, &scope), vault)?,
-                store,
-                scope,
-                spec,
-            })
-        };
+        let open = |place| Self::open(place, vault);
         places::known(root)?.into_iter().map(open).collect()
     }
 
-    /// Seals an encrypted store with the current key of its vault.
-    ///
-    /// # Errors
-    /// The folder can't be written; what is there can still be read with both keys.
-    pub fn seal_anew(&mut self) -> Result<(), MemoryError> {
-        self.part.seal_anew()
+    fn open(place: FolderScopeLocation, vault: Option<&Arc<SealKeyring>>) -> io::Result<Self> {
+        let FolderScopeLocation { store, scope, folder } = place;
+        let spec = Store::named(&store);
+        Ok(Self {
+            part: FolderScopeStore::open(&folder, (&spec, &scope), vault)?,
+            store,
+            scope,
+            spec,
+        })
+    }
+
+    /// Seals the encrypted stores in folders with the current key of this vault; returns how many folders there are. A folder that can't
+    /// be sealed stops no other and can still be read with both keys; the report names it.
+    #[must_use]
+    pub fn seal_all_anew(root: &Path, vault: &Arc<SealKeyring>) -> (usize, ResealReport) {
+        let mut report = ResealReport::default();
+        let places = match places::known(root) {
+            Ok(places) => places,
+            Err(error) => {
+                report.add_fault(root.display(), error);
+                return (0, report);
+            }
+        };
+        let count = places.len();
+        for place in places {
+            let folder = place.folder.clone();
+            match Self::open(place, Some(vault)) {
+                Ok(mut held) => report.add_outcome(folder.display(), held.part.seal_anew()),
+                Err(error) => report.add_fault(folder.display(), error),
+            }
+        }
+        (count, report)
     }
 
     /// How many entries.

@@ -250,3 +250,65 @@ fn a_place_is_confidential_by_the_policy() {
         assert_eq!(verdict.effect == Effect::Allow, runs, "{condition}");
     }
 }
+
+/// A tool that only repeats what it was asked with gives nothing of its own, in whichever spelling it repeats it.
+#[test]
+fn a_value_that_a_tool_was_asked_with_is_not_its_own_in_another_spelling() {
+    for (asked, answered) in [
+        ("boss@evil.test", "boss@evil.test"),
+        ("BOSS@Evil.Test", "boss@evil.test"),
+        ("boss@evil.test", "BOSS@EVIL.TEST"),
+        ("boss%40evil.test", "boss@evil.test"),
+        ("https://x.test/?to=boss%2540evil.test", "boss@evil.test"),
+        ("boss @ evil . test", "boss@evil.test"),
+        ("name=boss+mallory", "boss mallory"),
+        ("boss%20mallory", "boss mallory"),
+        ("DE 89 3704 0044", "DE8937040044"),
+    ] {
+        let arguments = object(json!({"name": asked}));
+        let mut sources = ValueSources::default();
+        let text = format!("There is {answered}. Ann is ann@corp.example.");
+        sources.add_result(&ToolResult {
+            is_lookup: true,
+            ..result("contacts", &arguments, &text, true)
+        });
+        let runs = |to: &str| {
+            decide(
+                &of_targets(),
+                &sources,
+                &json!({"targets": ["to"]}),
+                &json!({ "to": to }),
+            )
+            .effect
+                == Effect::Allow
+        };
+        assert!(!runs(answered), "{asked}: {answered}");
+        assert!(runs("ann@corp.example"), "{asked}");
+    }
+}
+
+/// More values than are looked up may hold anything: nothing confidential leaves with them, and none counts as the person's.
+#[test]
+fn a_call_with_more_values_than_are_looked_up_is_refused() {
+    let secret = object(json!({"confidential": ["*@corp.example"]}));
+    let none = Map::new();
+    let mut sources = ValueSources::default();
+    sources.add_person("Send 5 to me@home.test");
+    sources.add_result(&ToolResult {
+        annotations: Some(&secret),
+        order: 2,
+        ..result("passport", &none, "number C01X", true)
+    });
+    for (values, runs) in [(998, true), (999, true), (1_000, false), (5_000, false)] {
+        let lists = [
+            json!({"to": "me@home.test", "body": vec![5; values]}),
+            json!({"to": "me@home.test", "body": {"5": vec![vec!["5"; values.saturating_sub(1)]]}}),
+        ];
+        for arguments in lists {
+            for engine in [of_secrets(json!(true)), of_targets()] {
+                let effect = decide(&engine, &sources, &json!({}), &arguments).effect;
+                assert_eq!(effect == Effect::Allow, runs, "{values}");
+            }
+        }
+    }
+}

@@ -50,7 +50,8 @@ impl PgState {
 }
 
 impl PgReader {
-    /// Events with content: of a session, of one of its events, with one digest. Absent conditions hold for all.
+    /// Events with content: of a session, of one of its events, with one digest. Absent conditions hold for all. The reasons of erasures
+    /// are found by their event or digest alone.
     ///
     /// # Errors
     /// The database can't be read.
@@ -64,7 +65,8 @@ impl PgReader {
         let (sequence, digest) = (sequence.map(integer), digest.map(|digest| digest.0.to_vec()));
         let sql = "SELECT row, session, content_digest FROM events WHERE content_digest IS NOT NULL \
             AND ($1::bytea IS NULL OR session = $1) AND ($2::bigint IS NULL OR sequence = $2) \
-            AND ($3::bytea IS NULL OR content_digest = $3) ORDER BY row";
+            AND ($3::bytea IS NULL OR content_digest = $3) \
+            AND ($2::bigint IS NOT NULL OR $3::bytea IS NOT NULL OR kind <> 'ckp.content.redacted') ORDER BY row";
         self.with(async |session| {
             let rows = session.rows(sql, &[&of, &sequence, &digest]).await?;
             rows.iter().map(gone).collect()

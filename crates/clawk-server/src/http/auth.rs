@@ -94,6 +94,12 @@ impl HttpPrincipal {
         }
     }
 
+    /// The holder of a token of the table.
+    #[cfg(test)]
+    pub(crate) fn of_token(token: &Token) -> Self {
+        Self::new(token.rights(), 0)
+    }
+
     /// What it may do.
     pub(crate) fn rights(&self) -> ClientRights {
         self.rights.clone()
@@ -158,7 +164,9 @@ pub(crate) async fn holder(
     let token = std::str::from_utf8(presented).map_err(|_| ApiError::unauthorized())?; // silent-ok: it is none
     match oauth.bearer(token, app.clock.now()).await {
         Ok(bearer) => {
-            let index = access.limiter.shared(bearer.rights.name());
+            let index = access
+                .limiter
+                .shared(bearer.rights.name(), bearer.rights.is_admin());
             let until_s = Some(bearer.until_s);
             Ok(HttpPrincipal {
                 until_s,

@@ -1,5 +1,6 @@
 //! The checks of every request: origin, client, rate and time limit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
@@ -11,7 +12,9 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OP
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::auth::HttpPrincipal;
+use super::connections::ConnectionSeat;
 use super::error::{ApiError, ChallengedRequest, ErrorDialect, finish};
+use super::limit::RequestSource;
 use super::{HttpApp, HttpAppInner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -74,6 +77,8 @@ async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
     let host = check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers(), &host)?;
     let access = app.access();
+    let seat = request.extensions().get::<Arc<ConnectionSeat>>().cloned();
+    let stranger = RequestSource::Stranger(seat.as_ref().map(|seat| seat.address()));
     let path = request.uri().path();
     let mut doors = app.options.doors.iter();
     let open = path.starts_with(hooks::PREFIX)
@@ -83,14 +88,17 @@ async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
         Ok(principal) => Some(principal),
         Err(_) if open => None,
         Err(refusal) => {
-            access.limiter.take(None).map_err(limited)?;
+            access.limiter.take(stranger).map_err(limited)?;
             return Err(refusal);
         }
     };
-    access
-        .limiter
-        .take(principal.as_ref().map(|principal| principal.index))
-        .map_err(limited)?;
+    let source = principal
+        .as_ref()
+        .map_or(stranger, |principal| RequestSource::Known(principal.index));
+    access.limiter.take(source).map_err(limited)?;
+    if let Some(seat) = seat {
+        seat.keep_for(principal.as_ref());
+    }
     if let Some(principal) = principal {
         request.extensions_mut().insert(principal);
     }

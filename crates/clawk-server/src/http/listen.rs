@@ -6,17 +6,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use clawk_kernel::time::Clock;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::auth::ActiveTokens;
+use super::connections::{ConnectionSeat, ConnectionTable};
 use super::{HttpApp, HttpAppInner, HttpOptions, ListenerTls, Token, TraceReader, router};
 use crate::host::AgentHost;
 use crate::transport::stalling::StallTimeout;
@@ -150,7 +151,7 @@ impl HttpListener {
     /// Serves until `cancel`; then takes nothing new, lets what is under way end for at most `drain_ms`, and cuts the rest.
     pub async fn serve(self, cancel: CancellationToken) {
         let options = &self.app.options;
-        let places = Arc::new(Semaphore::new(options.max_connections));
+        let table = ConnectionTable::new(options.max_connections);
         let (stall, drain) = (
             Duration::from_millis(options.stall_ms),
             Duration::from_millis(options.drain_ms),
@@ -170,31 +171,39 @@ impl HttpListener {
                 () = cancel.cancelled() => break,
                 accepted = self.listener.accept() => accepted,
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok((stream, from)) = accepted else {
                 tokio::time::sleep(Duration::from_millis(BREATH_MS)).await;
                 continue;
             };
-            // Beyond the bound a connection is closed at once: those that are open go on.
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            // Where all are held by somebody known, a connection is closed at once: those that are open go on.
+            let Some(seat) = table.take(from.ip()).map(Arc::new) else {
                 continue;
             };
-            let (service, ending, cut) = (service.clone(), cancel.clone(), cut.clone());
-            let tls = options.tls.clone();
+            let (ending, cut, tls) = (cancel.clone(), cut.clone(), options.tls.clone());
+            let service = SeatedService {
+                inner: service.clone(),
+                seat: Arc::clone(&seat),
+            };
             tracker.spawn(async move {
                 // silent-ok: only a matter of speed
                 let _fast = stream.set_nodelay(true);
-                match tls {
-                    None => connection(stream, stall, service, ending, cut).await,
-                    Some(ListenerTls(config)) => {
-                        let handshake = TlsAcceptor::from(config).accept(stream);
-                        match tokio::time::timeout(Duration::from_millis(HEAD_MS), handshake).await {
-                            Ok(Ok(stream)) => connection(stream, stall, service, ending, cut).await,
-                            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                            Err(_) => tracing::debug!("a TLS handshake took too long"), // silent-ok: the cause
+                let served = async {
+                    match tls {
+                        None => connection(stream, stall, service, ending, cut).await,
+                        Some(ListenerTls(config)) => {
+                            let handshake = TlsAcceptor::from(config).accept(stream);
+                            match tokio::time::timeout(Duration::from_millis(HEAD_MS), handshake).await {
+                                Ok(Ok(stream)) => connection(stream, stall, service, ending, cut).await,
+                                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                                Err(_) => tracing::debug!("a TLS handshake took too long"), // silent-ok: the cause
+                            }
                         }
                     }
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = seat.evicted() => tracing::debug!("a connection was closed for another one: the listener is full"),
                 }
-                drop(place);
             });
         }
         drop(self.listener);
@@ -206,6 +215,27 @@ impl HttpListener {
             cut.cancel();
             tracker.wait().await;
         }
+    }
+}
+
+/// The handlers, told on which connection a request came.
+#[derive(Debug, Clone)]
+struct SeatedService {
+    inner: TowerToHyperService<axum::Router>,
+    seat: Arc<ConnectionSeat>,
+}
+
+impl hyper::service::Service<http::Request<Incoming>> for SeatedService {
+    type Response =
+        <TowerToHyperService<axum::Router> as hyper::service::Service<http::Request<Incoming>>>::Response;
+    type Error =
+        <TowerToHyperService<axum::Router> as hyper::service::Service<http::Request<Incoming>>>::Error;
+    type Future =
+        <TowerToHyperService<axum::Router> as hyper::service::Service<http::Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: http::Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(Arc::clone(&self.seat));
+        self.inner.call(request)
     }
 }
 
@@ -232,7 +262,7 @@ impl Keys {
 async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     stall: Duration,
-    service: TowerToHyperService<axum::Router>,
+    service: SeatedService,
     ending: CancellationToken,
     cut: CancellationToken,
 ) {

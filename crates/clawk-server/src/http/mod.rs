@@ -10,6 +10,7 @@ pub(crate) mod auth;
 pub(crate) mod body;
 mod carp;
 mod claw;
+mod connections;
 mod doors;
 mod error;
 mod guard;
@@ -109,7 +110,7 @@ pub struct HttpOptions {
     pub max_streams: usize,
     /// CKP sessions and sockets that are open at the same time.
     pub max_sessions: usize,
-    /// Connections that are open at the same time; beyond, new ones are closed at once.
+    /// Connections that are open at the same time; beyond, one that nobody known holds is closed for each new one.
     pub max_connections: usize,
     /// How long a request may take, milliseconds.
     pub deadline_ms: u64,

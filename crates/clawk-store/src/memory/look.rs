@@ -1,5 +1,6 @@
 //! Looking at what is remembered, and forgetting it, from outside of the agent: by store, by scope, by words, by id.
 
+use clawk_kernel::RecordedReason;
 use clawk_kernel::ports::{Batch, JournalEntry, JournalError, StoreQuery};
 use clawk_kernel::time::Clock;
 use clawk_manifest::model::Store;
@@ -264,8 +265,7 @@ pub fn forgotten(
         .iter()
         .map(|(store, scope, id)| json!({ "id": id, "scope": scope, "store": store }))
         .collect();
-    let told = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
-    recorded("forget", FORGOTTEN, &told, by, clock)
+    recorded_forgetting(&entries, reason, by, clock)
 }
 
 /// The session that says what came back of stores that lie elsewhere: store and scope of each, and the entry; `None`: everything.
@@ -486,8 +486,24 @@ fn said(
         .iter()
         .map(|one| json!({ "id": one.entry.id, "scope": one.scope, "store": one.store }))
         .collect();
-    let forgotten = json!({ "by": by, "count": entries.len(), "entries": entries, "reason": reason });
-    recorded("forget", FORGOTTEN, &forgotten, by, clock)
+    recorded_forgetting(&entries, reason, by, clock)
+}
+
+fn recorded_forgetting(
+    entries: &[serde_json::Value],
+    reason: &str,
+    by: &str,
+    clock: &dyn Clock,
+) -> Result<Vec<JournalEntry>, JournalError> {
+    let words = RecordedReason::new(reason);
+    let payload = json!({
+        "by": by, "count": entries.len(), "entries": entries, "reason": words.stand_in, "words_hash": words.content.digest,
+    });
+    let mut session = recorded("forget", FORGOTTEN, &payload, by, clock)?;
+    if let Some(forgotten) = session.last_mut() {
+        forgotten.content = Some(words.content);
+    }
+    Ok(session)
 }
 
 fn recorded(

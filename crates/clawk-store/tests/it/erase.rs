@@ -73,15 +73,21 @@ async fn erased_bytes_are_in_no_file_and_the_record_says_so() {
     let found = reader.contents(None).unwrap();
     assert_eq!(
         (found.present, found.erased, found.missing, found.corrupt),
-        (2, 3, 0, 0)
+        (3, 3, 0, 0),
+        "the reason is a content, too"
     );
     let scan = JournalScan {
         kinds: &[REDACTED],
+        with_content: true,
         ..JournalScan::default()
     };
-    let said = state.journal().scan(scan).await.unwrap();
+    let said = state.journal().scan(scan.clone()).await.unwrap();
     assert_eq!((said.len(), said[0].session), (1, session(1)));
-    assert!(said[0].payload.contains("\"reason\":\"asked to\"") && said[0].payload.contains("\"count\":3"));
+    assert!(said[0].payload.contains("\"count\":3") && !said[0].payload.contains("asked to"));
+    assert!(
+        said[0].payload_with_words().contains("\"reason\":\"asked to\""),
+        "{said:?}"
+    );
     // Again: nothing is left to erase, and no event says otherwise.
     let again = state
         .erase(
@@ -145,8 +151,51 @@ async fn by_event_by_digest_and_by_age() {
         "the mark stays behind it"
     );
     let found = StateDirReader::open(dir.path()).unwrap().contents(None).unwrap();
-    assert_eq!((found.present, found.erased, found.missing), (1, 3, 0));
+    assert_eq!(
+        (found.present, found.erased, found.missing),
+        (2, 3, 0),
+        "with the reason"
+    );
     state.close();
+}
+
+/// A person's reason is a content: it is in no payload, and it is erased by its event. Retention erases it, too, and comes to an end.
+#[tokio::test]
+async fn the_reason_of_an_erasure_is_a_content_that_can_be_erased() {
+    const REASON: &str = "Ann Example asked us";
+    for by_age in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path(), Options::default()).unwrap();
+        filled(&state, &[(1, b"first"), (1, b"second")]).await;
+        let clock = SystemClock::default();
+        let erase = async |what, reason| state.erase(what, reason, "test", &clock).await.unwrap().contents;
+        assert_eq!(erase(ErasureSelection::Session(session(1)), REASON).await, 2);
+        let scan = || JournalScan {
+            kinds: &[REDACTED],
+            with_content: true,
+            ..JournalScan::default()
+        };
+        let said = state.journal().scan(scan()).await.unwrap();
+        assert!(!said[0].payload.contains("Ann") && said[0].payload_with_words().contains(REASON));
+        assert_eq!(
+            erase(ErasureSelection::Session(session(1)), "again").await,
+            0,
+            "nothing but the reason is left"
+        );
+        let what = match by_age {
+            true => ErasureSelection::Before(Timestamp(i64::MAX)),
+            false => ErasureSelection::Event(session(1), said[0].sequence),
+        };
+        assert_eq!(erase(what, "kept for 1 days").await, 1);
+        assert!(!stands_in(dir.path(), REASON.as_bytes()));
+        let said = state.journal().scan(scan()).await.unwrap();
+        assert!(!said[0].payload_with_words().contains("Ann"));
+        if by_age {
+            assert!(said[1].payload.contains("kept for 1 days"), "{said:?}");
+            assert_eq!(erase(what, "kept for 1 days").await, 0, "it comes to an end");
+        }
+        state.close();
+    }
 }
 
 #[tokio::test]

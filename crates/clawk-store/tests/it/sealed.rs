@@ -256,7 +256,7 @@ async fn texts(memory: &dyn Memory, store: &Store, query: StoreQuery) -> Vec<Str
 /// Entries, a summary with what it replaced, a key, a cached embedding and two contents of the journal, small and large: each
 /// holds the planted text.
 /// Why a message failed, whose answer is owed: what a server or a tool said.
-async fn owe_a_reason(state: &StateDir) {
+async fn owe_a_reason(state: &StateDir, reason: &str) {
     let (message, of) = (MessageId(uuid::Uuid::from_u128(7)), session(0));
     let owed = OwedAnswer {
         message,
@@ -276,7 +276,7 @@ async fn owe_a_reason(state: &StateDir) {
         InboxChange::Closed {
             message,
             how: "dead",
-            reason: Some(format!("the server said: {PLANTED}")),
+            reason: Some(reason.to_owned()),
             owed: Some((owed, T0)),
         },
     ];
@@ -307,7 +307,7 @@ async fn plant(state: &StateDir, encrypted: bool) {
     let embedding: Vec<f32> = PLANTED.bytes().map(f32::from).collect();
     let digest = clawk_trace::chain::digest_of(PLANTED.as_bytes());
     memory.pay_once("m", vec![(digest, embedding)]).await.unwrap();
-    owe_a_reason(state).await;
+    owe_a_reason(state, &format!("the server said: {PLANTED}")).await;
     for (n, repeat) in [(0, 1), (1, 2000)] {
         let content = with_content(entry(session(0), n), PLANTED.repeat(repeat).into_bytes());
         state
@@ -589,6 +589,114 @@ async fn a_change_of_the_key_survives_kill_9() {
     }
 }
 
+/// Damage of one value: everything else is sealed with the new key, each damaged value is named, and a second run says the same.
+#[tokio::test]
+async fn a_damaged_value_stops_no_change_of_the_key_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(dir.path(), Some(keys("a", &["notes", "facts"]))).unwrap();
+    plant(&state, true).await;
+    state.close();
+    drop(state);
+    let database = rusqlite::Connection::open(dir.path().join("state.db")).unwrap();
+    let damaged = [
+        "UPDATE events SET content = substr(content, 1, 60) WHERE content IS NOT NULL AND length(content) < 9000",
+        "UPDATE embeddings SET vector = substr(vector, 1, 60)",
+        "UPDATE outbox SET reason = substr(reason, 1, 60)",
+        "UPDATE memory SET content = substr(content, 1, 60) WHERE n = (SELECT min(n) FROM memory WHERE substr(content, 1, 1) = '~')",
+    ];
+    for sql in damaged {
+        assert_eq!(database.execute(sql, []).unwrap(), 1, "{sql}");
+    }
+    drop(database);
+    let blobs = walk(&dir.path().join("blobs"));
+    assert_eq!(blobs.len(), 1);
+    let bytes = std::fs::read(&blobs[0]).unwrap();
+    std::fs::write(&blobs[0], &bytes[..bytes.len() - 1]).unwrap();
+    for _ in 0..2 {
+        let state = open(dir.path(), Some(both())).unwrap();
+        let report = state.reseal_report();
+        let named: Vec<&str> = report.faults().iter().map(|fault| fault.value.as_str()).collect();
+        assert_eq!(named.len(), 5, "{named:?}");
+        for value in [
+            "content/",
+            "embedding/",
+            "outbox/",
+            "the entry ",
+            "the file of the content ",
+        ] {
+            assert!(
+                named.iter().any(|name| name.contains(value)),
+                "{value}: {named:?}"
+            );
+        }
+        state.close();
+    }
+    // The rest is sealed with the new key alone, and a start with it works.
+    let state = open(dir.path(), Some(keys("b", &["notes", "facts"]))).unwrap();
+    let kept = texts(
+        &*state.memory(),
+        &facts(true),
+        StoreQuery::Key(PLANTED.to_owned()),
+    )
+    .await;
+    assert_eq!(kept, ["far away"]);
+    assert!(state.reseal_report().is_complete());
+    // A reason that can't be opened keeps no other answer from being delivered.
+    assert_eq!(state.journal().outbox(9).await.unwrap().len(), 1);
+}
+
+/// Files below a folder.
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(walk(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// What a server says may begin like a sealed value, also to the letter: it is told as it was said, and a change of the key keeps it.
+#[tokio::test]
+async fn a_reason_that_begins_like_a_sealed_value_is_kept() {
+    for (encrypted, said) in [
+        (true, "~"),
+        (true, "~Y2xhd2sAczE said the server"),
+        (false, "~"),
+        (false, "~Y2xhd2sAczE said the server"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let first = encrypted.then(|| keys("a", &["notes"]));
+        let state = open(dir.path(), first).unwrap();
+        owe_a_reason(&state, said).await;
+        assert_eq!(reasons(&state).await, [said], "{encrypted}");
+        state.close();
+        let state = open(dir.path(), Some(keys("a", &["notes"]))).unwrap();
+        assert_eq!(reasons(&state).await, [said], "{encrypted}");
+        state.close();
+        let state = open(
+            dir.path(),
+            Some(Keys {
+                stores: ["notes".to_owned()].into(),
+                ..both()
+            }),
+        )
+        .unwrap();
+        assert!(state.reseal_report().is_complete());
+        assert_eq!(reasons(&state).await, [said], "{encrypted}");
+    }
+}
+
+async fn reasons(state: &StateDir) -> Vec<String> {
+    let rows = state.journal().outbox(9).await.unwrap();
+    rows.into_iter()
+        .filter_map(|row| row.reason)
+        .map(|reason| reason.trim_start().to_owned())
+        .collect()
+}
+
 #[tokio::test]
 async fn sealed_rows_that_change_places_do_not_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -705,9 +813,23 @@ async fn stores_in_folders_are_sealed_line_by_line() {
 
     // Another key: the line says with which it was sealed.
     let both = Arc::new(SealKeyring::new(key("b")).with_older(key("a")));
-    for mut held in FolderScopeView::all(dir.path(), Some(&both)).unwrap() {
-        held.seal_anew().unwrap();
-    }
+    let places = dir.path().join(".places.jsonl");
+    let known = std::fs::read_to_string(&places).unwrap();
+    // A folder that no key opens comes first, and stops nothing.
+    std::fs::create_dir_all(dir.path().join("aaa")).unwrap();
+    std::fs::write(dir.path().join("aaa/entries.jsonl"), "~imitated\n").unwrap();
+    let first = r#"{"store":"aaa","scope":"","folder":"aaa"}"#;
+    std::fs::write(&places, format!("{first}\n{known}")).unwrap();
+    let (folders, report) = FolderScopeView::seal_all_anew(dir.path(), &both);
+    assert_eq!(folders, 2);
+    let [fault] = report.faults() else {
+        panic!("{report:?}")
+    };
+    assert!(
+        fault.value.ends_with("aaa") && fault.why.contains("line 1"),
+        "{fault:?}"
+    );
+    std::fs::write(&places, known).unwrap();
     let files = in_folder(dir.path(), Some(vault("b")));
     files.check(&sealed).unwrap();
     assert_eq!(

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clawk_proto::{RequestId, SessionId};
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::{SealKeyring, is_sealed};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -234,19 +235,38 @@ pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Seals every kept content with the vault's current key.
-pub(super) fn seal_anew(root: &Path, vault: &SealKeyring) -> io::Result<()> {
-    for digest in contents(root)? {
-        if !vault.is_current(&fs::read(blob(root, &digest))?) {
-            let bytes = content(root, &digest, Some(vault))?;
-            put(
-                root,
-                &digest,
-                &vault.seal(&place(&digest), &bytes).map_err(io::Error::other)?,
-            )?;
+/// Seals every kept content with the vault's current key. One that can't be sealed stops no other; the report names it.
+pub(super) fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
+    let mut report = ResealReport::default();
+    match contents(root) {
+        Ok(digests) => {
+            for digest in digests {
+                let outcome = seal_content(root, &digest, vault);
+                report.add_outcome(blob(root, &digest).display(), outcome);
+            }
         }
+        Err(error) => report.add_fault(root.display(), error),
     }
-    Ok(())
+    report
+}
+
+fn seal_content(root: &Path, digest: &str, vault: &SealKeyring) -> io::Result<()> {
+    let stored = fs::read(blob(root, digest))?;
+    let plain = content(root, digest, Some(vault))?;
+    // What somebody wrote may look sealed.
+    if vault.is_current(&stored) && stored != plain {
+        return Ok(());
+    }
+    let sealed = vault.seal(&place(digest), &plain).map_err(io::Error::other)?;
+    let (path, mut copy) = part(root)?;
+    copy.write_all(&sealed)?;
+    copy.sync_all()?;
+    let target = blob(root, digest);
+    fs::rename(&path, &target)?;
+    match target.parent() {
+        Some(shelf) => File::open(shelf)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// Erases kept contents; how many. Their calls can't be undone in these places any more, and an undo says so.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::state::kept::AuditDb;
 use anyhow::{Context, Result, bail};
-use clawk_kernel::ports::{Journal, JournalScan};
+use clawk_kernel::ports::{Journal, JournalError, JournalScan};
 use clawk_manifest::model::{Audit as Wanted, AuditDestination, Policy};
 use clawk_secrets::EnvironmentSource;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::written;
-use record::AuditContents;
+use record::{AuditContents, AuditedEvent};
 use sink::AuditSink;
 
 /// The first and the longest wait after a failure.
@@ -199,13 +199,13 @@ impl Audit {
 
     /// The next batch; how many events it looked at.
     async fn deliver(&mut self, row: &mut u64) -> Result<usize> {
-        let events = self.journal.scan(self.scan(*row)).await?;
-        let Some(last) = events.last().map(|event| event.row) else {
+        let events = self.read_page(*row).await?;
+        let Some(last) = events.last().map(|audited| audited.event.row) else {
             return Ok(0);
         };
         let records: Vec<_> = events
             .iter()
-            .filter_map(|event| record::of(event, &self.wanted, &self.policy, self.contents))
+            .filter_map(|audited| record::of(audited, &self.wanted, &self.policy, self.contents))
             .collect();
         if !records.is_empty() {
             self.sink.put(&records).await?;
@@ -213,6 +213,45 @@ impl Audit {
         *row = last;
         self.keep(last)?;
         Ok(events.len())
+    }
+
+    /// The next events. A content that can't be read stops no record: its event says so.
+    async fn read_page(&self, row: u64) -> Result<Vec<AuditedEvent>> {
+        match (self.journal.scan(self.scan(row)).await, self.contents) {
+            (Ok(events), _) => Ok(events.into_iter().map(AuditedEvent::whole).collect()),
+            (Err(JournalError::Unreadable(_)), AuditContents::AsWanted) => self.read_page_by_event(row).await,
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+
+    /// The same, each content by itself.
+    async fn read_page_by_event(&self, row: u64) -> Result<Vec<AuditedEvent>> {
+        let bare = JournalScan {
+            with_content: false,
+            ..self.scan(row)
+        };
+        let mut events = Vec::new();
+        for event in self.journal.scan(bare).await? {
+            let alone = JournalScan {
+                limit: 1,
+                ..self.scan(event.row.saturating_sub(1))
+            };
+            match self.journal.scan(alone).await {
+                Ok(found) => {
+                    let whole = found.into_iter().find(|found| found.row == event.row);
+                    events.push(AuditedEvent::whole(whole.unwrap_or(event)));
+                }
+                Err(JournalError::Unreadable(why)) => {
+                    tracing::error!(policy = %self.policy, session = %event.session, sequence = event.sequence, why, "a content can't be read; its audit record says so");
+                    events.push(AuditedEvent {
+                        event,
+                        unreadable_content: Some(why),
+                    });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(events)
     }
 
     fn scan(&self, after_row: u64) -> JournalScan {

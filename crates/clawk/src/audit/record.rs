@@ -37,6 +37,24 @@ pub(super) enum AuditContents {
     ByDigest,
 }
 
+/// An event on its way to a record.
+#[derive(Debug, Clone)]
+pub(super) struct AuditedEvent {
+    pub(super) event: RecordedEvent,
+    /// Why its content could not be read: the record lacks what was in it. `None`: nothing is missing.
+    pub(super) unreadable_content: Option<String>,
+}
+
+impl AuditedEvent {
+    /// With its content, or without one that it never had.
+    pub(super) const fn whole(event: RecordedEvent) -> Self {
+        Self {
+            event,
+            unreadable_content: None,
+        }
+    }
+}
+
 /// A record.
 #[derive(Debug, Clone)]
 pub(super) struct AuditRecord {
@@ -55,11 +73,12 @@ pub(super) struct AuditRecord {
 
 /// `None`: the policy does not want it.
 pub(super) fn of(
-    event: &RecordedEvent,
+    audited: &AuditedEvent,
     wanted: &Audit,
     policy: &str,
     contents: AuditContents,
 ) -> Option<AuditRecord> {
+    let event = &audited.event;
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
@@ -86,6 +105,9 @@ pub(super) fn of(
     ]);
     if let Some(error) = unreadable {
         record.insert("unreadable".to_owned(), json!(error.to_string()));
+    }
+    if let Some(why) = &audited.unreadable_content {
+        record.insert("unreadable_content".to_owned(), json!(why));
     }
     let member = match event.kind.as_str() {
         _ if contents == AuditContents::ByDigest => None,

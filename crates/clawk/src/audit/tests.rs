@@ -15,7 +15,7 @@ use clawk_secrets::EnvironmentSource;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::record::AuditContents;
+use super::record::{AuditContents, AuditedEvent};
 use super::{Audit, AuditedState, Settings, of};
 
 const KEY: &str = "AKIAQ3EGRJ7XZ4T2MWPL";
@@ -352,7 +352,8 @@ async fn approvals_inputs_and_outputs_are_there_as_the_policy_wants() {
             ..first_event().await
         };
         let audit = policy(asked(log)).remove(0).audit.unwrap();
-        let record = super::record::of(&event, &audit, "p", AuditContents::AsWanted);
+        let audited = AuditedEvent::whole(event);
+        let record = super::record::of(&audited, &audit, "p", AuditContents::AsWanted);
         assert_eq!(record.is_some(), log);
         let says = record.is_some_and(|record| {
             record
@@ -426,4 +427,61 @@ async fn a_file_that_never_fills_is_put_aside_when_its_first_record_is_old() {
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect();
     assert!(names.iter().any(|name| name.starts_with("p.jsonl.")), "{names:?}");
+}
+
+/// One content that can't be read is a gap in one record: the others have theirs, later ones follow, and the destination takes records.
+#[tokio::test]
+async fn a_damaged_content_is_a_gap_in_its_record_and_stops_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig();
+    let writable = Arc::new(AtomicBool::new(true));
+    let wanted = json!({"destination": "sqlite", "log_inputs": true, "log_outputs": true});
+    let kernel = rig.start().await;
+    for n in 1..=3 {
+        call(&kernel, n, json!({"n": n})).await;
+    }
+    let requested: Vec<u64> = rig
+        .journal
+        .events()
+        .iter()
+        .filter(|event| event.kind == "action.requested")
+        .map(|event| event.row)
+        .collect();
+    rig.journal.damage_content(requested[1]);
+    let run = async || {
+        let made = audits(
+            wanted.clone(),
+            &Settings::default(),
+            dir.path(),
+            &rig.journal,
+            &writable,
+        );
+        end(start(made.unwrap())).await;
+    };
+    run().await;
+    assert!(writable.load(Ordering::SeqCst), "the destination takes records");
+    // What comes later is delivered, too.
+    call(&kernel, 4, json!({"n": 4})).await;
+    run().await;
+    let inputs: Vec<(Value, bool)> = kept(dir.path())
+        .iter()
+        .filter(|row| row.kind == "action.requested")
+        .map(|row| {
+            let record: Value = serde_json::from_str(&row.record).unwrap();
+            let gap = record["unreadable_content"].is_string();
+            assert!(record["facts"]["parameters_hash"].is_string(), "{record}");
+            (record["input"]["n"].clone(), gap)
+        })
+        .collect();
+    let mut inputs = inputs;
+    inputs.sort_by_key(|(n, _)| n.as_u64());
+    assert_eq!(
+        inputs,
+        [
+            (Value::Null, true),
+            (json!(1), false),
+            (json!(3), false),
+            (json!(4), false)
+        ]
+    );
 }

@@ -187,7 +187,10 @@ fn whole(args: &ShowArgs) -> Result<ExitCode> {
         };
         match waiting {
             [] => out::note(&nothing(&args.id)),
-            _ => out::line(&format!("\nto approve it: clawk approve {}{seen}", args.id))?,
+            _ => out::lines(&format!(
+                "\nto approve it: clawk approve {}{seen}",
+                out::one_line(&args.id)
+            ))?,
         }
     }
     Ok(if waiting.is_empty() {

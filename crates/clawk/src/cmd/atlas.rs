@@ -413,7 +413,7 @@ fn described(atlas: &Atlas, paint: TerminalStyle) -> Result<()> {
 
 fn section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
     let none = if entries == 0 { " none" } else { "" };
-    Ok(out::line(&format!(
+    Ok(out::lines(&format!(
         "\n{}{none}",
         paint.bold(&format!("{title}:"))
     ))?)

@@ -112,7 +112,7 @@ fn run_cra(args: &CraArgs) -> Result<ExitCode> {
         |outcome| {
             if human {
                 // silent-ok: a closed pipe shows when the summary is printed
-                let _ = out::line(&shown_cra(outcome, paint));
+                let _ = out::lines(&shown_cra(outcome, paint));
             }
         },
     )?;
@@ -164,7 +164,7 @@ fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let report = conformance::run(&target, args.level, |outcome| {
         if human {
             // silent-ok: a closed pipe shows when the summary is printed
-            let _ = out::line(&shown(outcome, paint));
+            let _ = out::lines(&shown(outcome, paint));
         }
     })?;
     if human {

@@ -253,7 +253,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
                 servers.resolver.env(),
             )?;
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-            let tell = |text: &str| out::note(&out::block(text));
+            let tell = |text: &str| out::notes(&out::block(text));
             let entry = compose::runtime()?.block_on(login(&web, &asked, &clock, &tell))?;
             servers.store.write(&entry)?;
             out::line(&format!(

@@ -104,7 +104,7 @@ enum MemoryCommand {
         #[command(flatten)]
         part: PartArgs,
 
-        /// The reason; it is recorded for good, so do not put a secret here
+        /// The reason; it is recorded as a content, which `clawk trace redact` erases in its turn
         #[arg(long, value_name = "TEXT")]
         reason: String,
 
@@ -358,7 +358,7 @@ fn show(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode> {
         if let Some(metadata) = &about.metadata {
             out::line(&paint.dim(&format!("  {}", one_line(&metadata.to_string()))))?;
         }
-        out::line(&block(&text(&about.content)))?;
+        out::lines(&block(&text(&about.content)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -138,7 +138,8 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
     out::line(&paint.dim(&format!("{agent} asks for: {}", clipped(goal, 120))))?;
     out::line(&decision(resolution, paint))?;
     if !resolution.allowed_actions.is_empty() {
-        out::line(&format!("\n{}", paint.bold("Allowed:")))?;
+        out::line("")?;
+        out::line(&paint.bold("Allowed:"))?;
     }
     for action in &resolution.allowed_actions {
         let asks = if action.requires_confirmation {
@@ -151,7 +152,8 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
         out::line(&format!("{tier}  {}  {name}{asks}", action.action_id))?;
     }
     if !resolution.denied_actions.is_empty() {
-        out::line(&format!("\n{}", paint.bold("Not allowed:")))?;
+        out::line("")?;
+        out::line(&paint.bold("Not allowed:"))?;
     }
     for action in &resolution.denied_actions {
         let by = match &action.policy_id {
@@ -164,7 +166,8 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
         ))?;
     }
     if !resolution.context_blocks.is_empty() {
-        out::line(&format!("\n{}", paint.bold("Context:")))?;
+        out::line("")?;
+        out::line(&paint.bold("Context:"))?;
     }
     for block in &resolution.context_blocks {
         let (tokens, priority) = (block.token_estimate, block.priority);
@@ -175,7 +178,8 @@ fn people(request: &Request, resolved: &ExplainedResolution) -> Result<()> {
         out::line(&clipped(&text, 200))?;
     }
     if !resolution.constraints.is_empty() {
-        out::line(&format!("\n{}", paint.bold("Execution is held to:")))?;
+        out::line("")?;
+        out::line(&paint.bold("Execution is held to:"))?;
     }
     for constraint in &resolution.constraints {
         let parameters = Value::Object(constraint.parameters.clone());

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(folder) = &args.out {
             return write(&folder.join("openapi.json"), &text);
         }
-        out::line(&text)?;
+        out::lines(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(folder) = &args.out else {

@@ -305,7 +305,7 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
 fn print(told: &SendResult, shown: bool) -> Result<()> {
     for part in told.parts.iter().filter(|_| !shown) {
         if let MessagePart::Text { text } = part {
-            out::line(&block(text))?;
+            out::lines(&block(text))?;
         }
     }
     let line = told.record.as_ref().and_then(|record| record.get("text"));

@@ -355,7 +355,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         paint.bold(&out::one_line(name)),
         skill.name
     ))?;
-    out::line(&out::block(skill.description.trim()))?;
+    out::lines(&out::block(skill.description.trim()))?;
     out::line(&format!("tools: {}", needed(skill).join(", ")))?;
     let lacks = lacks(manifest, skill);
     if !lacks.is_empty() {
@@ -383,7 +383,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
         }
     }
     out::line(&paint.dim("instructions, which the model reads when it calls it:"))?;
-    out::line(&out::block(skill.instruction.trim()))?;
+    out::lines(&out::block(skill.instruction.trim()))?;
     Ok(ExitCode::SUCCESS)
 }
 

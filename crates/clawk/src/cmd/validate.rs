@@ -160,7 +160,7 @@ fn failures(report: &PolicyTestReport) -> impl Iterator<Item = Diagnostic> {
 fn people(loaded: &LoadedDocument, file: &Path) -> Result<()> {
     let paint = TerminalStyle::stdout();
     if !loaded.diagnostics.is_empty() {
-        out::line(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
+        out::lines(&render(&loaded.diagnostics, &loaded.sources, paint.is_on()))?;
     }
     let name = out::one_line(&file.display().to_string());
     if !loaded.is_valid() {
@@ -182,7 +182,7 @@ fn people(loaded: &LoadedDocument, file: &Path) -> Result<()> {
         .iter()
         .chain((!able.is_empty()).then_some(&able))
     {
-        out::line(&paint.dim(&out::block(text)))?;
+        out::lines(&paint.dim(&out::block(text)))?;
     }
     if let Some(missing) = report.missing_for_next {
         let text = format!("for {} it needs {}", missing.level, missing.primitives.join(", "));

@@ -13,6 +13,7 @@ use clawk_memory::{
     is_on_qdrant,
 };
 use clawk_proto::Digest;
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::{NO_KEY, SealKey, SealKeyring};
 use clawk_secrets::Secret;
 use clawk_tools::{MemoryServer, ToolConfig};
@@ -266,7 +267,11 @@ impl ResolvedConfig {
         clippy::unused_async,
         reason = "the build with PostgreSQL waits for its server"
     )]
-    pub(crate) async fn seal_anew(&self, _vault: Arc<SealKeyring>) -> Result<Vec<String>> {
+    pub(crate) async fn seal_anew(
+        &self,
+        _vault: Arc<SealKeyring>,
+        _report: &mut ResealReport,
+    ) -> Result<Vec<String>> {
         if self
             .declared_stores()
             .any(|store| store.encryption && is_on_postgres(store))
@@ -304,7 +309,10 @@ mod connected {
     use clawk_postgres::{Options, PgDatabase, PgMemory, TlsMode};
     use clawk_secrets::Secret;
 
-    use super::{Arc, Memory, MemoryInspector, ResolvedConfig, Result, SealKeyring, Store, is_on_postgres};
+    use super::{
+        Arc, Memory, MemoryInspector, ResealReport, ResolvedConfig, Result, SealKeyring, Store,
+        is_on_postgres,
+    };
     use crate::config::PostgresTls;
 
     /// Where the configuration says where the server is.
@@ -351,11 +359,16 @@ mod connected {
             }
         }
 
-        /// Seals the encrypted stores on the server with the current key of this vault; returns their names.
+        /// Seals the encrypted stores on the server with the current key of this vault; returns the names of those that are sealed. One
+        /// that can't be sealed stops no other; the report names it.
         ///
         /// # Errors
-        /// The server is away, or a value opens with no key of the vault.
-        pub(crate) async fn seal_anew(&self, vault: Arc<SealKeyring>) -> Result<Vec<String>> {
+        /// The manifest names no server.
+        pub(crate) async fn seal_anew(
+            &self,
+            vault: Arc<SealKeyring>,
+            report: &mut ResealReport,
+        ) -> Result<Vec<String>> {
             let stores = self
                 .declared_stores()
                 .filter(|store| store.encryption && is_on_postgres(store));
@@ -364,10 +377,16 @@ mod connected {
                 return Ok(Vec::new());
             }
             let memory = self.on_server(Some(vault)).map_err(anyhow::Error::msg)?;
-            for store in &stores {
-                memory.seal_anew(store).await?;
+            let mut sealed = Vec::new();
+            for store in stores {
+                match memory.seal_anew(store).await {
+                    Ok(()) => sealed.push(store.name.clone()),
+                    Err(error) => {
+                        report.add_fault(format!("the store `{}` on the server", store.name), error)
+                    }
+                }
             }
-            Ok(stores.into_iter().map(|store| store.name.clone()).collect())
+            Ok(sealed)
         }
 
         fn server_url(&self) -> Result<Option<Secret>, String> {

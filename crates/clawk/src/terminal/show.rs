@@ -344,7 +344,7 @@ impl NoticePrinter {
         self.stop_waiting();
     }
 
-    /// A line beside the conversation.
+    /// A line beside the conversation. It is one line, whatever its text holds.
     pub(crate) fn line(&self, text: &str) {
         out::note(text);
     }
@@ -365,7 +365,7 @@ impl NoticePrinter {
     fn said(&mut self, text: &str) -> io::Result<()> {
         self.stop_waiting();
         let Some(streaming) = &mut self.streaming else {
-            return out::line(&block(text));
+            return out::lines(&block(text));
         };
         // Pieces may have been dropped; the whole text has them all.
         let missing = text.strip_prefix(streaming.seen.as_str());

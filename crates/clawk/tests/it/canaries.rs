@@ -133,6 +133,52 @@ fn no_file_of_an_encrypted_state_and_no_export_holds_a_word_in_plain() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(with_key(&["trace", "verify", "--agent", "tested"]).contains("valid"));
+    // Reasons that a person gives to verbs are contents, too.
+    let listed = with_key(&[
+        "memory", "list", "--agent", "tested", "--store", "notes", "--format", "json",
+    ]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let id = listed["entries"][0]["id"].as_str().unwrap();
+    with_key(&[
+        "memory",
+        "forget",
+        id,
+        "--agent",
+        "tested",
+        "--reason",
+        "quetzal-forgotten",
+    ]);
+    let shown = with_key(&["trace", "show", "--agent", "tested", "--session", "last"]);
+    assert!(shown.contains("quetzal-forgotten"), "{shown}");
+    with_key(&[
+        "trace",
+        "redact",
+        "--agent",
+        "tested",
+        "--session",
+        "last",
+        "--reason",
+        "quetzal-redacted",
+    ]);
+    let shown = with_key(&["trace", "show", "--agent", "tested", "--session", "last"]);
+    assert!(
+        shown.contains("quetzal-redacted") && !shown.contains("quetzal-forgotten"),
+        "{shown}"
+    );
+    assert_eq!(anywhere(&agent.state(), CANARY), [] as [PathBuf; 0]);
+    with_key(&[
+        "trace",
+        "export",
+        "--agent",
+        "tested",
+        "--session",
+        "last",
+        "--as",
+        "jsonl",
+        "--output",
+        "exports/last",
+    ]);
+    assert_eq!(anywhere(&agent.path("exports"), CANARY), [] as [PathBuf; 0]);
     // Without the key the codes stand there.
     let bare = agent
         .clawk(["trace", "show", "--agent", "tested"])

@@ -209,8 +209,14 @@ fn what_is_forgotten_is_gone_from_the_files_and_on_the_record() {
     let payload = &event["payload"];
     assert_eq!(
         (&payload["reason"], &payload["count"]),
-        (&json!("asked for"), &json!(1))
+        (&json!("in_content"), &json!(1)),
+        "the reason's words are a content"
     );
+    let shown = agent
+        .clawk(["trace", "show", "--state", &state])
+        .assert()
+        .success();
+    assert!(text(&shown.get_output().stdout).contains("asked for"));
     assert_eq!(payload["entries"][0]["store"], "facts");
 
     // What the trace keeps of how it came is another matter, and has its own verb; then it is nowhere.

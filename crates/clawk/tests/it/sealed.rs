@@ -215,6 +215,44 @@ fn an_agents_key_is_changed_by_a_verb() {
     assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
 }
 
+/// A file that begins like a sealed one and opens with no key: everything around it is sealed, it is named, and the verb fails until it is
+/// gone.
+#[test]
+fn a_file_that_cannot_be_opened_stops_no_change_of_the_key_and_fails_the_verb() {
+    let agent = agent();
+    said(&agent, ("MEMORY_KEY", OLD), "keep");
+    let shelf = agent.state().join("channels/page.files");
+    std::fs::create_dir_all(&shelf).unwrap();
+    std::fs::write(shelf.join("b"), b"clawk\0s1????the imitation").unwrap();
+    for name in ["a", "c"] {
+        std::fs::write(shelf.join(name), "zanzibar in a file").unwrap();
+    }
+    let rekey = || {
+        let mut command = agent.clawk(["memory", "rekey", "--to", "NEXT_KEY"]);
+        command.env("MEMORY_KEY", OLD).env("NEXT_KEY", NEW);
+        command
+    };
+    for _ in 0..2 {
+        let failed = rekey().assert().failure();
+        let why = text(&failed.get_output().stderr);
+        assert!(why.contains("page.files/b") && why.contains("1 values"), "{why}");
+        assert!(!why.contains("the imitation"), "{why}");
+        assert_eq!(anywhere(&agent.state(), "zanzibar"), [] as [PathBuf; 0]);
+    }
+    let failed = rekey().args(["--format", "json"]).assert().failure();
+    let report: Value = serde_json::from_slice(&failed.get_output().stdout).unwrap();
+    assert_eq!(report["unsealed_count"], 1, "{report}");
+    std::fs::remove_file(shelf.join("b")).unwrap();
+    rekey().assert().success();
+    // The old key is not needed any more.
+    std::fs::write(
+        agent.path("clawk.toml"),
+        "[memory]\nencryption_key = \"NEXT_KEY\"\n",
+    )
+    .unwrap();
+    said(&agent, ("NEXT_KEY", NEW), &format!("what of the {PLANTED}?"));
+}
+
 #[test]
 fn a_verb_finds_the_key_by_the_configuration_that_it_is_given() {
     let agent = agent();

@@ -279,8 +279,8 @@ fn redacted_content_is_nowhere_in_the_state_and_the_chain_says_so() {
     assert!(report["contents"]["erased"].as_u64().unwrap() >= 4, "{report}");
     assert_eq!(
         (&report["contents"]["missing"], &report["contents"]["present"]),
-        (&0.into(), &0.into()),
-        "{report}"
+        (&0.into(), &1.into()),
+        "the reason is a content: {report}"
     );
     let human = text(&agent.clawk(["trace", "verify"]).output().unwrap().stdout);
     assert!(human.contains("content erased (on the record)"), "{human}");

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sealed_file::FileSeal;
+use crate::sealed_file::{FileSeal, replace_file};
 
 /// Threads that are kept; the ones longest without mail go first.
 const MAX_THREADS: usize = 2_000;
@@ -87,8 +87,11 @@ impl MailThreadStore {
             std::fs::create_dir_all(folder)?;
         }
         let fresh = self.path.with_extension("threads.new");
-        std::fs::write(&fresh, self.seal.close(&self.path, text.into_bytes())?)?;
-        std::fs::rename(&fresh, &self.path)
+        replace_file(
+            &self.path,
+            &fresh,
+            &self.seal.close(&self.path, text.into_bytes())?,
+        )
     }
 }
 

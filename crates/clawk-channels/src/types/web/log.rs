@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawk_proto::MessageId;
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::{SealKeyring, is_sealed_text};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use crate::genuine::hex;
+use crate::sealed_file::{ResealScope, is_plain_file, paths_below, replace_file, unopened};
 
 /// Entries of one conversation; the oldest go first.
 const MAX_ENTRIES: usize = 300;
@@ -155,10 +157,14 @@ impl Log {
             changed: watch::channel(0).0,
             called: Mutex::default(),
         };
-        if let Some(vault) = &log.vault
-            && let Err(error) = seal_files(&log.folder, vault, false)
-        {
-            tracing::warn!(%error, folder = %log.folder.display(), "a page's conversations from before the encryption can't be sealed");
+        if let Some(vault) = &log.vault {
+            for fault in seal_files(&log.folder, vault, ResealScope::Plain).faults() {
+                tracing::error!(
+                    file = fault.value,
+                    why = fault.why,
+                    "a page's conversation from before the encryption can't be sealed"
+                );
+            }
         }
         log
     }
@@ -368,44 +374,38 @@ fn digest(text: &str) -> String {
     digest.get(..32).unwrap_or(&digest).to_owned()
 }
 
-/// Seals every conversation of a channel that lies in plain; with `anew` those that are sealed as well, with the vault's current key.
-pub(super) fn seal_files(folder: &Path, vault: &SealKeyring, anew: bool) -> io::Result<()> {
-    let people = match std::fs::read_dir(folder) {
-        Ok(people) => people,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for person in people {
-        for file in std::fs::read_dir(person?.path())? {
-            let path = file?.path();
-            if path.extension().is_some_and(|extension| extension == "new") {
-                // Of a save that was cut off.
-                std::fs::remove_file(&path)?;
-                continue;
-            }
-            let mut text = std::fs::read_to_string(&path)?;
-            let place = place_of(&path);
-            if is_sealed_text(&text) {
-                if !anew {
-                    continue;
-                }
-                text = vault
-                    .open_text(&place, &text)
-                    .map_err(io::Error::other)?
-                    .unwrap_or_default();
-            }
-            write_whole(&path, &vault.seal_text(&place, &text).map_err(io::Error::other)?)?;
+/// Seals the conversations of a channel. One that can't be sealed stops no other; the report names it.
+pub(super) fn seal_files(folder: &Path, vault: &SealKeyring, scope: ResealScope) -> ResealReport {
+    let mut report = ResealReport::default();
+    for person in paths_below(folder, &mut report) {
+        for path in paths_below(&person, &mut report) {
+            report.add_outcome(path.display(), seal_conversation(&path, vault, scope));
         }
     }
-    Ok(())
+    report
+}
+
+fn seal_conversation(path: &Path, vault: &SealKeyring, scope: ResealScope) -> io::Result<()> {
+    if !is_plain_file(path)? {
+        return Ok(());
+    }
+    if path.extension().is_some_and(|extension| extension == "new") {
+        // Of a save that was cut off.
+        return std::fs::remove_file(path);
+    }
+    let place = place_of(path);
+    let mut text = std::fs::read_to_string(path)?;
+    match vault.open_text(&place, &text).map_err(|error| unopened(&error))? {
+        Some(_) if scope == ResealScope::Plain || vault.is_current_text(&text) => return Ok(()),
+        Some(opened) => text = opened,
+        None => {}
+    }
+    write_whole(path, &vault.seal_text(&place, &text).map_err(io::Error::other)?)
 }
 
 /// Writes a file in one step.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, text)?;
-    std::fs::File::open(&fresh)?.sync_all()?;
-    std::fs::rename(&fresh, path)
+    replace_file(path, &path.with_extension("new"), text.as_bytes())
 }
 
 fn read(path: &Path, vault: Option<&SealKeyring>) -> io::Result<Option<StoredPageConversation>> {
@@ -490,7 +490,20 @@ mod tests {
         // Another key, as `clawk memory rekey` gives it.
         let key = |byte: &str| SealKey::from_hex(&byte.repeat(32)).unwrap();
         let both = SealKeyring::new(key("ef")).with_older(key("ab"));
-        crate::types::web::seal_conversations_anew(folder.path(), &both).unwrap();
+        let person = std::fs::read_dir(&at).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(person.join("0imitated.json"), "~canary in plain").unwrap();
+        std::fs::write(person.join("1bytes.json"), b"\xff\xfe").unwrap();
+        std::fs::write(at.join("2file"), "not a person's folder").unwrap();
+        let report = crate::types::web::seal_conversations_anew(folder.path(), &both);
+        let named: Vec<&str> = report
+            .faults()
+            .iter()
+            .map(|fault| fault.value.rsplit('/').next().unwrap())
+            .collect();
+        assert_eq!(named.len(), 3, "{report:?}");
+        for name in ["0imitated.json", "1bytes.json", "2file"] {
+            assert!(named.contains(&name), "{report:?}");
+        }
         assert!(Log::new(at.clone(), vault("ab")).after("ann/main", 0).is_err());
         assert_eq!(
             Log::new(at.clone(), vault("ef"))

@@ -41,7 +41,7 @@ use crate::adapter::{
 };
 use crate::config::ChannelConfig;
 use crate::inlet::{InboundPipeline, IngestOutcome};
-use crate::sealed_file::{FileSeal, seal_channel_files};
+use crate::sealed_file::{FileSeal, ResealScope, paths_below, seal_channel_files};
 use crate::service::ChannelDependencies;
 
 /// Characters of one message.
@@ -86,26 +86,21 @@ pub(crate) struct WebAdapter {
     spoken: Mutex<std::collections::BTreeSet<String>>,
 }
 
-/// Seals what pages show of their conversations, and files of channels, with the vault's current key, for all channels below `folder`.
-///
-/// # Errors
-/// A file can't be read or written, or no key of the vault opens it.
+/// Seals what pages show of their conversations, and files of channels, with the vault's current key, for all channels below `folder`. A
+/// file that can't be sealed stops no other; the report names it.
+#[must_use]
 pub fn seal_conversations_anew(
     folder: &std::path::Path,
     vault: &clawk_recall::seal::SealKeyring,
-) -> std::io::Result<()> {
-    let channels = match std::fs::read_dir(folder) {
-        Ok(channels) => channels,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for channel in channels {
-        let path = channel?.path();
+) -> clawk_recall::reseal::ResealReport {
+    let scope = ResealScope::PlainAndOlder;
+    let mut report = seal_channel_files(folder, vault, scope);
+    for path in paths_below(folder, &mut clawk_recall::reseal::ResealReport::default()) {
         if path.extension().is_some_and(|extension| extension == "web") {
-            log::seal_files(&path, vault, true)?;
+            report.add_report(log::seal_files(&path, vault, scope));
         }
     }
-    seal_channel_files(folder, vault, true)
+    report
 }
 
 impl std::fmt::Debug for WebAdapter {

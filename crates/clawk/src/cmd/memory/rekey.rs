@@ -53,34 +53,59 @@ pub(super) fn run(
         }
         other => other?,
     };
-    undo::seal_anew(&dir.join(UNDO), &vault).context("what calls overwrote can't be sealed anew")?;
-    clawk_channels::seal_conversations_anew(&dir.join("channels"), &vault)
-        .context("the conversations of web pages can't be sealed anew")?;
-    let mut folders = FolderScopeView::all(&dir.join("memory"), Some(&Arc::new(vault.clone())))
-        .context("the stores in folders can't be read")?;
-    for held in &mut folders {
-        held.seal_anew()?;
-    }
+    let mut report = state.reseal_report();
+    report.add_report(undo::seal_anew(&dir.join(UNDO), &vault));
+    report.add_report(clawk_channels::seal_conversations_anew(
+        &dir.join("channels"),
+        &vault,
+    ));
+    let (folders, of_folders) = FolderScopeView::seal_all_anew(&dir.join("memory"), &Arc::new(vault.clone()));
+    report.add_report(of_folders);
     let servers = compose::runtime()?.block_on(async {
         let servers = match claw {
             Some(claw) => {
                 let blueprint = ResolvedConfig::with_config(claw, Config::load(config, Some(claw))?).await?;
-                blueprint.seal_anew(Arc::new(vault.clone())).await?
+                blueprint.seal_anew(Arc::new(vault.clone()), &mut report).await?
             }
             None => Vec::new(),
         };
-        state.forget_previous_key().await?;
+        // What could not be sealed may open with the old key yet: the same command tries it again.
+        if report.is_complete() {
+            state.forget_previous_key().await?;
+        }
         Ok::<_, anyhow::Error>(servers)
     })?;
     state.close();
+    let faults = || report.faults().iter();
     if format == Format::Json {
-        out::json(&json!({ "from": from, "to": to, "folders": folders.len(), "on_servers": servers }))?;
-    } else {
+        let unsealed: Vec<_> = faults()
+            .map(|fault| json!({ "value": fault.value, "why": fault.why }))
+            .collect();
+        out::json(&json!({
+            "from": from, "to": to, "folders": folders, "on_servers": servers,
+            "unsealed": unsealed, "unsealed_count": report.fault_count(),
+        }))?;
+    } else if report.is_complete() {
         out::line(&format!(
             "everything that is encrypted is sealed with `{0}` now; write `[memory] encryption_key = \"{0}\"`, and keep the old key as \
              long as you keep backups",
             one_line(to)
         ))?;
     }
-    Ok(ExitCode::SUCCESS)
+    if report.is_complete() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for fault in faults() {
+        out::note(&format!(
+            "not sealed: {}: {}",
+            one_line(&fault.value),
+            one_line(&fault.why)
+        ));
+    }
+    bail!(
+        "{} values are as they were, sealed with the old key, damaged or in plain; everything else is sealed with `{1}`. Write `[memory] \
+         encryption_key = \"{1}\"`, keep the old key, remove each value that is named or put it back from a backup, and run this again",
+        report.fault_count(),
+        one_line(to)
+    )
 }

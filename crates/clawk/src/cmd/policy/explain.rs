@@ -229,7 +229,7 @@ fn undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) 
         Format::Json => out::json(&json!({
             "tool": tool, "verdict": shown(&verdict), "decided_by": "rules", "layers": [], "changes": [],
         }))?,
-        Format::Human => out::line(&format!(
+        Format::Human => out::lines(&format!(
             "{tool}  {}\nthe manifest has no such tool, and {}",
             painted(TerminalStyle::stdout(), verdict.effect.name()),
             origin(&verdict)
@@ -354,7 +354,8 @@ fn suggestions(changes: &[VerdictChange], paint: TerminalStyle) -> Result<()> {
         if outcome == Some(change.outcome) {
             out::line("  or")?;
         } else {
-            out::line(&format!("\nto get {}:", painted(paint, change.outcome.name())))?;
+            out::line("")?;
+            out::line(&format!("to get {}:", painted(paint, change.outcome.name())))?;
         }
         outcome = Some(change.outcome);
         for edit in &change.edits {

@@ -75,7 +75,8 @@ fn people(report: &PolicyTestReport) -> Result<()> {
         cases - failed
     ))?;
     for failure in &report.failures {
-        out::line(&format!("\n{}", paint.bold(&out::one_line(&failure.case))))?;
+        out::line("")?;
+        out::line(&paint.bold(&out::one_line(&failure.case)))?;
         out::line(&format!("  expected  {}", out::one_line(&failure.expected)))?;
         out::line(&format!("  got       {}", out::one_line(&failure.got)))?;
         for why in &failure.why {

@@ -12,7 +12,7 @@ const LINES_OF_TRACE: usize = 20;
 /// `/help`
 pub(super) fn help() {
     // A line continued with a backslash would lose its indentation.
-    out::note(
+    out::notes(
         "  /tools     the agent's tools, what may be done with them
   /policy    the rules, in the order they are asked
   /trace     the last events of this session, as recorded

@@ -341,7 +341,8 @@ impl<'a> Conversation<'a> {
                 Some(notice) = self.session.next_notice(), if self.held.len() < HELD => {
                     if settles(&notice, question) && !told {
                         told = true;
-                        self.show.line(&TerminalStyle::stderr().yellow("\n  settled without you: it lapsed or was answered elsewhere; press Enter"));
+                        self.show.line("");
+                        self.show.line(&TerminalStyle::stderr().yellow("  settled without you: it lapsed or was answered elsewhere; press Enter"));
                     }
                     self.held.push_back(notice);
                 }

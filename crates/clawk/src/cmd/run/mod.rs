@@ -327,7 +327,7 @@ async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
                 format!("{} {}", paint.red(&head), out::one_line(why))
             }
         };
-        out::note(&text);
+        out::notes(&text);
         agent.kernel.delivered(session, answer.message).await?;
     }
     Ok(())

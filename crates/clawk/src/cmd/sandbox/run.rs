@@ -161,7 +161,7 @@ fn refused(error: &LaunchError, json: bool) -> ExitCode {
         out::note(&json!({"error": error.to_string(), "data": data}).to_string());
     } else {
         let paint = TerminalStyle::stderr();
-        out::note(&format!(
+        out::notes(&format!(
             "{} {}",
             paint.red("refused:"),
             out::block(&error.to_string())

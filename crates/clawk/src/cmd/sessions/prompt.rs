@@ -296,7 +296,7 @@ fn people(parts: &[PromptPart], hash: &Digest) -> Result<()> {
             part.kind,
             one_line(&part.source)
         )))?;
-        out::line(&block(&part.text))?;
+        out::lines(&block(&part.text))?;
     }
     Ok(())
 }

@@ -305,7 +305,7 @@ fn show(report: &Value, format: Format) -> Result<()> {
     }
     match (report.get("fault"), report.get("result")) {
         (Some(Value::String(fault)), _) => out::line(&format!("      {}", out::one_line(fault)))?,
-        (_, Some(Value::Null) | None) => out::line(&text("answer"))?,
+        (_, Some(Value::Null) | None) => out::lines(&out::block(&text("answer")))?,
         (_, Some(result)) => out::line(&out::one_line(&result.to_string()))?,
     }
     out::line(&paint.dim(&format!("      clawk trace show --session {}", text("session"))))?;

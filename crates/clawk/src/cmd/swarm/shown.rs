@@ -94,7 +94,7 @@ pub(super) fn show(result: &RunResult, format: Format) -> Result<()> {
         )));
     }
     if !result.text.is_empty() {
-        out::line(&out::block(&result.text))?;
+        out::lines(&out::block(&result.text))?;
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIGEST")]
     digest: Option<String>,
 
-    /// The reason; it is recorded for good, so do not put a secret here
+    /// The reason; it is recorded as a content, which `clawk trace redact` erases in its turn
     #[arg(long, value_name = "TEXT")]
     reason: String,
 

@@ -14,6 +14,7 @@ use clawk_postgres::{
 };
 use clawk_proto::trace::SealedEvent;
 use clawk_proto::{Digest, SessionId};
+use clawk_recall::reseal::ResealReport;
 use clawk_recall::seal::SealKeyring;
 use clawk_store::{
     Delivery, ErasureResult, ErasureSelection, Keys, MemoryPart, Options, RememberedEntry, RestoreSelection,
@@ -113,6 +114,14 @@ impl StateDir {
                 let agent = agent_of(&server)?;
                 serve(path, &server, (&agent, keys), SharingPolicy::Refused)
             }
+        }
+    }
+
+    /// What this opening could not seal with the current key. A server seals everything or nothing.
+    pub(crate) fn reseal_report(&self) -> ResealReport {
+        match self {
+            Self::Sqlite(state) => state.reseal_report(),
+            Self::Postgres(_) => ResealReport::default(),
         }
     }
 
