@@ -1,4 +1,4 @@
-//! Requests per second, per token: a bucket each.
+//! Limits requests per second, with one token bucket per client.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,17 +6,17 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
 struct RequestBucket {
-    /// Millionths of a request.
+    /// Millionths of a request that are left.
     left: u64,
     at: Instant,
 }
 
 const WHOLE: u64 = 1_000_000;
 
-/// Buckets that subjects of an authorization server share, each subject always the same one.
+/// The number of buckets that subjects of an authorization server share. A subject always uses the same one.
 const SHARED: usize = 64;
 
-/// All buckets: one for each token, then the shared ones; the last one is for those whose token is not known.
+/// All buckets: one for each token, then the shared ones, then one for unknown tokens.
 #[derive(Debug)]
 pub(crate) struct RequestLimiter {
     per_second: u64,
@@ -24,7 +24,7 @@ pub(crate) struct RequestLimiter {
 }
 
 impl RequestLimiter {
-    /// For so many tokens. 0 per second: no limit.
+    /// A limiter for this many tokens. `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, tokens: usize) -> Self {
         let per_second = u64::from(per_second);
         let full = RequestBucket {
@@ -37,7 +37,7 @@ impl RequestLimiter {
         }
     }
 
-    /// The bucket of somebody who has no token of the table.
+    /// The bucket of a client whose token is not in the table.
     pub(crate) fn shared(&self, name: &str) -> usize {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner).len();
         let sum = name.bytes().fold(0_usize, |sum, byte| {
@@ -46,7 +46,7 @@ impl RequestLimiter {
         buckets.saturating_sub(1 + SHARED) + sum % SHARED
     }
 
-    /// Takes one request; else milliseconds to wait. `None`: an unknown token, whose guesses share one bucket.
+    /// Counts one request. The error is the wait in milliseconds. `index` `None`: an unknown token; all of those share one bucket.
     pub(crate) fn take(&self, index: Option<usize>) -> Result<(), u64> {
         if self.per_second == 0 {
             return Ok(());
