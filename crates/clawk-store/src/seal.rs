@@ -1,7 +1,7 @@
-//! Encryption of a state directory: which stores are encrypted and under which key, the functions by which SQL opens and seals, and
-//! the pass that seals everything anew.
+//! Encryption of a state directory: the encrypted stores and their key, the SQL functions that open and seal, and the pass that
+//! seals everything with a new key.
 //!
-//! As soon as one store of an agent is encrypted, every content of its journal is, because turns hold what is remembered.
+//! If one store of an agent is encrypted, all journal contents are encrypted, because turns contain memories.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,15 +24,15 @@ use crate::error::StateError;
 use crate::queue::SqliteWriterWork;
 use crate::reader::StateDirReader;
 
-/// Rows that one commit of the pass seals anew.
+/// The number of rows that one commit of the pass seals.
 const AT_ONCE: i64 = 500;
 
-/// A name of `marks`: not everything is sealed with the key that `seals` names.
+/// A row of `marks`: not everything is sealed with the key named in `seals` yet.
 const UNFINISHED: &str = "sealing";
 
 static FIND: OnceLock<SealKeyLookup> = OnceLock::new();
 
-/// Says how a key is found by its reference, once for the whole program.
+/// Sets how a key is found by its reference, once for the whole program.
 pub fn find_keys_by(find: SealKeyLookup) {
     let _ = FIND.set(find); // silent-ok: the first word counts
 }
@@ -67,7 +67,7 @@ fn found(reference: &str) -> Result<SealKeyring, String> {
     keys::found(FIND.get().copied(), reference)
 }
 
-/// For a reader: without the key, everything that is not sealed can be read.
+/// For a reader: without the key, only unsealed values can be read.
 pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSealer>, StateError> {
     let known = known(connection).map_err(StateError::database(path))?;
     let seals = StateSealer::of_reader(&known, FIND.get().copied());
@@ -76,7 +76,7 @@ pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSeal
     Ok(seals)
 }
 
-/// For the owner of a state directory: the key is there and is the right one, and everything that should be sealed with it is.
+/// For the owner of a state directory: checks that the key is present and right, and seals what is not sealed with it yet.
 pub(crate) fn settle(
     connection: &Connection,
     path: &Path,
@@ -154,7 +154,7 @@ impl From<rusqlite::Error> for PassError {
 }
 
 impl StateDirReader {
-    /// The references of its keys; `None`: nothing is encrypted.
+    /// The references of the directory's keys; `None`: nothing is encrypted.
     ///
     /// # Errors
     /// The database can't be read.
@@ -176,7 +176,7 @@ impl StateDirReader {
 }
 
 impl StateDir {
-    /// Says that the key before is no longer needed for anything.
+    /// Records that the previous key is no longer needed.
     ///
     /// # Errors
     /// The database can't be written.
@@ -192,28 +192,28 @@ impl StateDir {
             .await
     }
 
-    /// What opens and seals; `None`: nothing is encrypted.
+    /// The keyring; `None`: nothing is encrypted.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
         self.inner.blobs.seals().vault()
     }
 }
 
-/// Seals everything with the current key: what is not sealed yet, and what an older key sealed. It can be interrupted at every moment:
-/// each value says with which key it was sealed, and the next start goes on.
+/// Seals everything with the current key: unsealed values, and values under an older key. It can be interrupted at any time: each
+/// value names the key that sealed it, and the next start continues.
 struct SqliteResealPass<'a> {
     connection: &'a Connection,
     blobs: &'a BlobStore,
     seals: &'a Arc<StateSealer>,
-    /// Stores in which every entry is sealed already.
+    /// Stores in which every entry is already sealed.
     whole: &'a BTreeSet<String>,
-    /// Stores that are being sealed, or were.
+    /// Stores with a proof: they are or were being sealed.
     proved: &'a BTreeSet<String>,
 }
 
 impl SqliteResealPass<'_> {
     fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
-        // The proofs first: from the first sealed byte on, nothing starts without a key.
+        // The proofs come first: from the first sealed byte on, a start needs the key.
         self.commit(|| {
             for store in stores.difference(self.proved) {
                 self.is_new(store)?;
@@ -268,7 +268,7 @@ impl SqliteResealPass<'_> {
             }
             Ok(())
         })?;
-        // Free pages and the log may still hold what was there before.
+        // Free pages and the write-ahead log may still contain old values.
         self.connection.execute_batch("VACUUM")?;
         self.connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -278,7 +278,7 @@ impl SqliteResealPass<'_> {
         })
     }
 
-    /// What somebody without the key put into an encrypted store is not sealed for them.
+    /// Refuses unsealed values in a store that was already encrypted: somebody without the key wrote them.
     fn expected(&self, store: &str, is_sealed: bool, what: &str) -> rusqlite::Result<()> {
         if is_sealed || !self.whole.contains(store) {
             return Ok(());
@@ -288,7 +288,7 @@ impl SqliteResealPass<'_> {
         )))
     }
 
-    /// A store without a proof is encrypted for the first time: nothing of it is sealed yet.
+    /// Checks that a store without a proof has no sealed values, as it is encrypted for the first time.
     fn is_new(&self, store: &str) -> rusqlite::Result<()> {
         for table in ["memory", "memory_aside"] {
             let sql = format!(
@@ -314,7 +314,7 @@ impl SqliteResealPass<'_> {
         }
     }
 
-    /// Each page of a table's rows in a commit of its own.
+    /// Runs a job for each page of a table's rows, each in its own commit.
     fn pages(&self, table: &str, job: impl Fn(i64, i64) -> rusqlite::Result<()>) -> Result<(), PassError> {
         let sql = format!(
             "SELECT max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ?1 ORDER BY rowid LIMIT ?2)"
@@ -389,21 +389,21 @@ impl SqliteResealPass<'_> {
     }
 }
 
-/// An error of a statement that says what is wrong with what is sealed.
+/// An SQL error that says what is wrong with a sealed value.
 fn fault(why: String) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(Box::new(StateKeyError(why)))
 }
 
-/// Gives a connection the functions by which statements open and seal:
+/// Registers the SQL functions that open and seal values:
 ///
-/// * `clawk_open(value, a, b)`: as it was; what is not sealed stays as it is.
-/// * `clawk_sealed(value, a, b)`: as it was; what is not sealed is an error.
-/// * `clawk_kept(value, a, b)`: as it was; what is not sealed is an error where there is a key.
+/// * `clawk_open(value, a, b)`: decrypts; returns an unsealed value unchanged.
+/// * `clawk_sealed(value, a, b)`: decrypts; fails for an unsealed value.
+/// * `clawk_kept(value, a, b)`: decrypts; fails for an unsealed value if there is a key.
 /// * `clawk_holds(store)`: whether this store is encrypted.
-/// * `clawk_seal(value, a, b)`: sealed for the place `a/b`; an error without a key.
-/// * `clawk_keep(value, a, b)`: sealed where there is a key.
-/// * `clawk_anew(value, a, b)`: sealed with the current key, whatever it was before.
-/// * `clawk_name(text)`: what stands for a key in an index; NULL without a key.
+/// * `clawk_seal(value, a, b)`: seals for the context `a/b`; fails without a key.
+/// * `clawk_keep(value, a, b)`: seals if there is a key.
+/// * `clawk_anew(value, a, b)`: seals with the current key; the value may be unsealed or sealed with another key.
+/// * `clawk_name(text)`: the keyed digest that replaces a key in an index; NULL without a key.
 pub(crate) fn teach(connection: &Connection, seals: &Arc<StateSealer>) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DIRECTONLY;
     for (name, act) in [
@@ -435,7 +435,7 @@ pub(crate) fn teach(connection: &Connection, seals: &Arc<StateSealer>) -> rusqli
     })
 }
 
-/// `a/b`; bytes in hex.
+/// The context string `a/b`; bytes are written in hex.
 fn place_of(context: &Context<'_>) -> String {
     let part = |index| match context.get_raw(index) {
         ValueRef::Null => String::new(),
@@ -456,7 +456,7 @@ fn open(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyErr
                 return Ok(Value::Text(text.into_owned()));
             }
             let opened = seals.known()?.open_text(&place_of(context), &text)?;
-            // The mark stays in front: what follows is a bundle.
+            // The mark stays at the beginning: a bundle follows.
             Ok(Value::Text(format!("~{}", opened.unwrap_or_default())))
         }
         ValueRef::Blob(bytes) if is_sealed(bytes) => {
@@ -489,7 +489,7 @@ fn kept(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyErr
     }
 }
 
-/// A place for people: whoever wrote the database chose its id.
+/// The context string in a form that is safe to show: the author of the database chose its ids.
 fn shown(place: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || "/-_.:".contains(*c);
     place.chars().filter(plain).take(80).collect()
@@ -528,7 +528,7 @@ fn anew(seals: &StateSealer, context: &Context<'_>) -> Result<Value, StateKeyErr
         ValueRef::Blob(digest) => <[u8; 32]>::try_from(digest).ok(), // silent-ok: then it is not a content
         _ => None,
     };
-    // What somebody said may look sealed.
+    // A person's text may look sealed, so the digest decides.
     let plain = digest.is_some_and(|digest| digest_of(bytes).0 == digest);
     if !plain && vault.is_current(bytes) {
         return Ok(Value::Blob(bytes.to_vec()));
