@@ -39,10 +39,10 @@ pub struct Identity {
     /// BCP 47 locale; `en-US` by default.
     #[serde(default = "default_locale")]
     pub locale: String,
-    /// Abilities that the agent announces; nothing depends on them.
+    /// Capabilities that the agent announces; they have no effect.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// `supervised` by default.
+    /// The autonomy; `supervised` by default.
     #[serde(default = "default_autonomy")]
     pub autonomy: AutonomyLevel,
 }
