@@ -30,7 +30,7 @@ pub use error::ClientError;
 pub use target::{AgentAddress, QueueAddress};
 pub use wire::OpenTransport;
 
-/// A fresh request id: a random UUID.
+/// A new request id: a random UUID.
 #[must_use]
 pub fn request_id() -> String {
     #[expect(
