@@ -30,7 +30,7 @@ const DEADLINES: ClientDeadlines = ClientDeadlines {
 const MOST: u64 = 1 << 30;
 /// The largest part of an error's body that is read, bytes.
 const ERROR_BYTES: usize = 1 << 20;
-/// The number of attempts to continue a broken stream. The next constants are the first and the longest wait.
+/// The number of attempts to continue a broken stream. `FIRST_WAIT` and `LONGEST_WAIT` bound the wait before each attempt.
 const TRIES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

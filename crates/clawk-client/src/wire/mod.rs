@@ -29,8 +29,8 @@ const MAX_MESSAGE: usize = 64 << 20;
 const CONNECT: Duration = Duration::from_secs(15);
 /// The time limit of closing.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the other side may be silent before the connection counts as broken. The server sends a sign of life more than twice as
-/// often.
+/// How long the other side may be silent before the connection counts as broken. The server sends at least two signs of life in
+/// this time.
 const SILENT: Duration = Duration::from_secs(75);
 
 /// The id of the last message; no other id is as large.
