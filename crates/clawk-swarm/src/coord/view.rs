@@ -144,11 +144,11 @@ pub struct Node {
 pub enum EdgeKind {
     /// The first may delegate tasks to the second.
     Delegates,
-    /// The first's answer goes to the second.
+    /// The second gets its input from the first.
     Feeds,
     /// The first may ask the second.
     Asks,
-    /// The first sees and judges the second's answer.
+    /// The second judges answers for the first.
     Judges,
 }
 
