@@ -1,9 +1,9 @@
 //! The checks of `execute`, without side effects. The caller runs the action and charges the ledger.
 //!
 //! ```text
-//! check(…)? alive, same session and agent, in allowed_actions, parameters fit, policy again
-//! ledger.spend(…)? takes what the grant says, all or nothing
-//! run the kernel's path, with the stricter of both verdicts
+//! check(…)?          alive, same session and agent, in allowed_actions, parameters fit, policy again
+//! ledger.spend(…)?   takes what the grant says, all or nothing
+//! run                the kernel's path, with the stricter of both verdicts
 //! ```
 
 use std::collections::{HashMap, HashSet};

@@ -8,10 +8,10 @@
 //!
 //! Decisions where the protocol is silent:
 //! * The policies of the whole loaded set apply, whichever Atlases a request selects: an agent can't avoid a deny by
-//! not naming its Atlas. `atlas_ids` narrows only actions and context.
+//!   not naming its Atlas. `atlas_ids` narrows only actions and context.
 //! * A `scope` policy denies everything outside its `actions`, with the strength and position of a `deny`.
 //! * A rate limit or budget decides only when it is used up. Every limit that covers the action is checked, and an execution
-//! is charged to all of them.
+//!   is charged to all of them.
 //! * With `required_capabilities`, a context pack that belongs to capabilities is included only if one of them is required.
 
 pub mod atlas;

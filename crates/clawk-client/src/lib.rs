@@ -1,7 +1,9 @@
 //! A client of any CKP agent: one interface over standard streams, a Unix socket, Streamable HTTP, WebSocket, a folder, NATS
-//! and Redis. It reconnects, and asks again only what is answered once per request id.
+//! and Redis. It reconnects, and repeats only calls that a request id protects from a second
+//! execution.
 //!
-//! *Owns:* targets, wires (a transport as a pair of message queues), the client with its calls and reconnections, the folder's format, the queues' names.
+//! *Owns:* addresses, transports (each a pair of message queues), the client with its calls and reconnections, the folder's format,
+//! the queues' names.
 //! *Depends on:* proto, secrets (tokens), egress (HTTP, TLS).
 //! *Must not know:* the kernel, the server, manifests.
 //! *Start reading at:* [`AgentClient`], then [`OpenTransport`], then [`AgentAddress`].

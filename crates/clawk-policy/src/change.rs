@@ -375,8 +375,8 @@ impl EditableInputs {
         edits
     }
 
-    /// Single steps towards an outcome. For a milder outcome: at every layer that is too strict, since one edit may fix several
-    /// layers. For a stricter one: at the rules, where one change is enough.
+    /// Possible single edits towards an outcome. For a milder outcome: at every layer that is too strict, since one edit may fix
+    /// several layers. For a stricter one: at the rules, where one change is enough.
     fn candidates(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<Vec<VerdictEdit>> {
         let found = self.account(subject, |account| {
             let milder = wanted < account.verdict.effect.into();

@@ -1,4 +1,4 @@
-//! `conditions.path_within`: which arguments of a call are paths, and whether they lie inside a root.
+//! `conditions.path_within`: which arguments of a call are paths, and whether they are inside a root.
 //!
 //! **What is a path.** In the arguments, at any depth (at most [`MAX_DEPTH`]):
 //! 1. a string, or an array of strings, under a key that names a path. Keys are compared without case, `_` and `-`:
@@ -7,20 +7,22 @@
 //!    `path`, `paths`, `file`, `files`, `filename`, `dir`, `dirs`, `directory` or `directories` (`output_path`);
 //! 2. a top-level string, or array of strings, whose property in the tool's `input_schema` has (itself or in `items`) a
 //!    `format` of `path`, `file`, `file-path`, `filepath`, `directory`, `directory-path`, `dir` or `folder`;
-//! 3. any other string without white space that reads as one: it begins with `/`, `~`, `./`, `../` or `file:`, or has a
-//!    `..` component. A tool that hides its path under an unusual key doesn't escape that way.
+//! 3. any other string without white space that looks like a path: it begins with `/`, `~`, `./`, `../` or `file:`, or has
+//!    a `..` component. So a tool can't avoid the check by an unusual key.
 //!
-//! A call without any path acts in its working directory, which then is its path. For rules that deny or ask, every other
-//! string counts as well that lies in a root and has a separator or names something that is there.
+//! A call without any path acts in its working directory, which then is its path. For rules that deny or ask, other strings
+//! count too, if they are inside a root and either have a separator or name something that exists.
 //!
-//! **Where it lies.** Twice: by its words, and by the place that would be opened. By words, `.` components vanish; NUL, `..`,
-//! an empty component (`//`), a component that begins with `~`, and `file:` are *refused*, never resolved. Relative paths start
-//! at the call's own `workdir`/`cwd` argument, where it has one, else at [`Subject::workdir`](crate::PolicySubject). The places are
-//! facts ([`RealLocations`]): the kernel follows the links and hands in what it found. Without facts only words are judged.
+//! **Where a path is.** Each path is checked twice: by its text, and by the real location that would be opened. In the text,
+//! `.` components are removed. NUL, `..`, an empty component (`//`), a component that begins with `~`, and `file:` are
+//! *refused*, never resolved. Relative paths start at the call's own `workdir`/`cwd` argument, or else at
+//! [`Subject::workdir`](crate::PolicySubject). The caller passes in the real locations ([`RealLocations`]): the kernel has
+//! followed the links. Without them only the text is checked.
 //!
-//! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside, by words and by place, and none be
-//! refused. For `deny` and `require-approval` rules one path inside, by words or by place, or one refused, is enough. Command
-//! lines are not paths: a rule that allows `shell` with `path_within` bounds its working directory only.
+//! **How the check fails.** For `allow` and `audit-only` rules, every path must be inside, by text and by real location, and
+//! none may be refused. For `deny` and `require-approval` rules, one path that is inside, by text or by real location, or one
+//! refused path, is enough. Command lines are not paths: a rule that allows `shell` with `path_within` limits only its
+//! working directory.
 
 mod collect;
 mod places;

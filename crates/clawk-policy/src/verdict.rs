@@ -134,7 +134,7 @@ impl Verdict {
 
     /// The stricter of two layers' verdicts (R12): deny, then ask, then audit-only, then allow. If they are equal, a verdict of a
     /// rule wins, so that the trace names the rule; otherwise `self`, the outer layer. An audit that either one requires stays
-    /// required, and of two questions the prohibition to skip stays.
+    /// required. If both ask and one of them accepts no standing grant, the result accepts none.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let audit = self.audit || other.audit;

@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(taken(role, &[&old, &new]), (Some((4, false)), None));
             assert_eq!(taken(role, &[&new, &old]), (Some((4, false)), None));
         }
-        // A standby is better than each primary, and is waited for by no one who does not want one.
+        // A standby is better than any primary. A caller that does not want a standby does not wait for one.
         let prefers = Role::PreferStandby;
         assert_eq!(
             taken(prefers, &[&new, &standby, &old]),

@@ -97,7 +97,7 @@ pub struct SendParams {
     /// The conversation to continue; `None`: a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
-    /// The message. Required if there is no `text`.
+    /// The message's parts. Required if there is no `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<MessagePart>>,
     /// The message, if it is only text.
@@ -114,7 +114,7 @@ pub struct SendParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TurnStopCode {
-    /// With an answer.
+    /// The agent answered.
     Answered,
     /// The model declined to answer.
     Refused,

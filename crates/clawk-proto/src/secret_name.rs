@@ -52,8 +52,8 @@ const SHORTEST: usize = 20;
 const MIXED: usize = 20;
 const HEXADECIMAL: usize = 32;
 
-/// Whether a text that stands in the place of a secret's name is most likely the secret itself. Names that people choose, such as
-/// `LLM_API_KEY` or `prod.openai-2`, are not.
+/// Whether a text in the place of a secret's name is most likely the secret itself. Usual names, such as `LLM_API_KEY` or
+/// `prod.openai-2`, give `false`.
 ///
 /// ```
 /// assert!(!clawk_proto::secret_name::looks_like_key("OPENAI_API_KEY"));

@@ -26,7 +26,7 @@ pub struct HookSocket {
     pub protocol: &'static str,
     /// The longest accepted frame, bytes.
     pub max_frame_bytes: usize,
-    /// Frames from the client. The receiver is closed when the client disconnects.
+    /// Frames from the client. This sender is dropped when the client disconnects.
     pub heard: mpsc::Sender<SocketFrame>,
     /// Frames for the client. The socket closes when the channel drops its sender.
     pub said: mpsc::Receiver<SocketFrame>,

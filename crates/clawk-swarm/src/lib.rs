@@ -8,7 +8,7 @@
 //!
 //! Decisions where the contract is silent:
 //! * If several members were asked and only one answers, that is not a majority: the vote needs its quorum. If only one
-//! member was asked, its answer is enough.
+//!   member was asked, its answer is enough.
 //! * With only one counting answer, no head is asked: there is nothing to choose or to combine.
 //! * A failed stage ends a pipeline, because there is no answer to pass on.
 //! * Two members with the same name are distinguished by their role: `NAME.ROLE`.

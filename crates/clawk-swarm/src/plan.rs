@@ -14,7 +14,7 @@ use crate::vote;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SwarmWorkerId {
-    /// The Claw under its own name: the head if no entry is one.
+    /// The Claw itself, under its own name. It is the head if no entry of the swarm is.
     Claw,
     /// A seat, by its number.
     Seat(usize),

@@ -1,4 +1,4 @@
-//! Identity (CKP §5.1): who the agent is.
+//! Identity (CKP §5.1): the agent's name, system prompt and autonomy.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ closed_set! {
     }
 }
 
-/// Who the agent is.
+/// The agent's name, system prompt and autonomy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {

@@ -268,7 +268,7 @@ pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
     (!plain && chosen).then_some((end + colon + 1, end + at))
 }
 
-/// 88 characters of base64. The public key of the emulator is excluded.
+/// Base64 of 88 characters, or of 44 with a final `=`. The emulator's public key is excluded.
 pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Span {
     let to = run(text, end, 90, CharacterSet::Base64);
     let body = text.get(end..to)?;

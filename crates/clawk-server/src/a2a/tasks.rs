@@ -158,7 +158,7 @@ pub(crate) struct AgentTask {
     cancelled: std::sync::atomic::AtomicBool,
 }
 
-/// What a client gets to read about a task.
+/// A task as its client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentTaskView {
     pub(crate) id: String,

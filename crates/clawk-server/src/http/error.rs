@@ -219,7 +219,7 @@ pub(crate) struct ChallengedRequest<'a> {
     pub(crate) presented: bool,
 }
 
-/// Writes the body of an error response. Keeps the headers that the router set.
+/// Writes the body of an error response. Keeps the `Allow` header of the router.
 pub(crate) fn finish(
     mut response: Response,
     request_id: Uuid,

@@ -95,7 +95,7 @@ impl McpDoor {
                 let response = self.service.handle(request).await;
                 if let Some(headers) = ends.filter(|_| response.status().is_success()) {
                     self.owners.forget(&headers);
-                    // Some clients treat 202 as a failure here; all of them accept 204.
+                    // Clients accept 204 as the end of a session; some of them treat 202 as a failure.
                     return StatusCode::NO_CONTENT.into_response();
                 }
                 self.owners.learn(claim, response.headers());

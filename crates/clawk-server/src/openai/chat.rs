@@ -293,7 +293,7 @@ impl ChatCompletionHead {
 #[derive(Debug)]
 struct ChatCompletionChunks {
     head: ChatCompletionHead,
-    /// The usage is sent in a chunk of its own.
+    /// The usage is sent in a separate chunk.
     usage: bool,
 }
 

@@ -373,7 +373,7 @@ mod tests {
         CkpSqliteBroker::open(&clock, path, lane).unwrap()
     }
 
-    /// Whether another connection puts it there or the reader's own.
+    /// The queue finds a message, whether another connection or the reader's own one put it there.
     #[tokio::test]
     async fn a_message_is_found_whoever_put_it_there() {
         let folder = tempfile::tempdir().unwrap();
@@ -396,8 +396,8 @@ mod tests {
         }
     }
 
-    /// A reader took a message and died; the wall clock goes back an hour. The message comes again when its lease is over, not
-    /// an hour later; one whose lease holds does not.
+    /// A reader takes a message and crashes; the wall clock is set back an hour. The message is delivered again when its lease
+    /// expires, and not an hour later. A message with a valid lease is not.
     #[tokio::test]
     async fn a_wall_clock_that_goes_back_holds_no_message_back() {
         for shared in [false, true] {
@@ -412,7 +412,8 @@ mod tests {
             assert_eq!(again.tries, 2);
             assert!(file.take().await.unwrap().is_none(), "it is held again");
             file.done(&again.receipt).await.unwrap();
-            // A day forward and back: what was done does not come again, and what is put twice is there once.
+            // The clock goes a day forward and back: handled messages are not delivered again, and a repeated message is stored
+            // once.
             clock.set_off_ms(86_400_000);
             file.publish("in", "", b"one", "id-1").await.unwrap();
             clock.set_off_ms(0);

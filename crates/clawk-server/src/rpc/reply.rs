@@ -1,4 +1,4 @@
-//! Sends exactly one answer per request, as a message of its own or in the array of its batch.
+//! Sends exactly one answer per request, as a separate message or in the array of its batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -40,7 +40,7 @@ pub fn line(event: &TraceEvent, style: LineStyle) -> String {
     }
 }
 
-/// The payload's members, short ones first; nested values as JSON.
+/// Writes the payload's members as `key=value`: nested values as JSON, long values cut.
 fn members(payload: &Map<String, Value>, out: &mut String) {
     for (key, value) in payload {
         if !out.is_empty() {
