@@ -1,4 +1,4 @@
-//! Dependencies between the Atlases of a set: all there, versions fit, no cycle.
+//! Checks the dependencies between the Atlases of a set: all exist, their versions match, and there is no cycle.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,45 +7,45 @@ use semver::{Version, VersionReq};
 
 use crate::atlas::Atlas;
 
-/// Why Atlases do not make a set.
+/// Why Atlases can't form a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DependError {
-    /// Two Atlases have one id.
+    /// Two Atlases have the same id.
     #[error("the Atlas `{id}` is loaded twice (versions {first} and {second})")]
     Twice {
         /// The id.
         id: Arc<str>,
-        /// One version.
+        /// The version of one Atlas.
         first: Version,
-        /// The other.
+        /// The version of the other one.
         second: Version,
     },
     /// A dependency is not in the set.
     #[error("`{atlas}` needs `{needs}` {range}, which is not loaded")]
     Missing {
-        /// Who needs it.
+        /// The Atlas with the dependency.
         atlas: Arc<str>,
-        /// What is needed.
+        /// The missing Atlas.
         needs: String,
-        /// In which versions.
+        /// The required versions.
         range: VersionReq,
     },
-    /// A dependency is there in a version that does not fit.
+    /// A dependency is in the set, but its version does not match.
     #[error("`{atlas}` needs `{needs}` {range}; version {found} is loaded")]
     Version {
-        /// Who needs it.
+        /// The Atlas with the dependency.
         atlas: Arc<str>,
-        /// What is needed.
+        /// The required Atlas.
         needs: String,
-        /// In which versions.
+        /// The required versions.
         range: VersionReq,
-        /// What is there.
+        /// The version in the set.
         found: Version,
     },
-    /// Atlases need each other.
+    /// Atlases depend on each other in a cycle.
     #[error("Atlases depend on each other: {}", .0.join(" → "))]
     Cycle(
-        /// The ids; the last is the first again.
+        /// The ids in the cycle; the first one is repeated at the end.
         Vec<String>,
     ),
 }
@@ -59,7 +59,7 @@ enum VisitState {
 /// Checks the dependencies of all Atlases.
 ///
 /// # Errors
-/// Everything that is wrong; of cycles, one for each that a walk in order of ids closes.
+/// All faults. For cycles: one per cycle that a walk in id order finds.
 pub fn check(atlases: &[Arc<Atlas>]) -> Result<(), Vec<DependError>> {
     let mut errors = Vec::new();
     let mut known: HashMap<&str, &Arc<Atlas>> = HashMap::new();
@@ -94,7 +94,7 @@ pub fn check(atlases: &[Arc<Atlas>]) -> Result<(), Vec<DependError>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Depth first with a stack of our own: a long chain of Atlases must not exhaust the thread's.
+/// Searches depth-first with an explicit stack, so that a long chain of Atlases can't overflow the thread's stack.
 fn cycles<'a>(
     atlases: &'a [Arc<Atlas>],
     known: &HashMap<&str, &'a Arc<Atlas>>,

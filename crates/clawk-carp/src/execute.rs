@@ -1,4 +1,4 @@
-//! The checks of `execute`: pure; who calls them runs the action and keeps the books.
+//! The checks of `execute`, without side effects. The caller runs the action and charges the ledger.
 //!
 //! ```text
 //! check(…)?          alive, same session and agent, in allowed_actions, parameters fit, policy again
@@ -24,22 +24,22 @@ use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, PolicyOutcome, Violation}
 use crate::set::{ActionEntry, AtlasSet};
 use crate::verdict::{ActionVerdict, DecisionSource, PolicyEvaluator};
 
-/// A resolution that was handed out, as the runtime keeps it.
+/// An issued resolution, as the runtime stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IssuedResolution {
     /// Its id.
     pub resolution_id: Uuid,
-    /// Whose session.
+    /// The session that it was issued to.
     pub session_id: SessionId,
-    /// Whose agent.
+    /// The agent that it was issued to.
     pub agent_id: String,
-    /// The first moment at which it is dead.
+    /// The moment from which it is expired.
     pub expires: Timestamp,
     allowed: HashSet<Arc<str>>,
-    /// Actions that wait for a person, and the policy that asks.
+    /// Actions that wait for a person, with the policy that requires it.
     waiting: HashMap<Arc<str>, Arc<str>>,
     approved: HashMap<Arc<str>, Arc<str>>,
-    /// Actions that a policy denied, and that policy.
+    /// Denied actions, with the denying policy.
     denied: HashMap<Arc<str>, Arc<str>>,
     risk_tier: RiskTier,
     capabilities: Vec<String>,
@@ -47,7 +47,7 @@ pub struct IssuedResolution {
 }
 
 impl IssuedResolution {
-    /// Keeps what execution will ask about. `at`: the moment of the resolution.
+    /// Keeps the facts that executions need. `at`: the time of the resolution.
     #[must_use]
     pub fn new(request: &Request, resolution: &CarpResolution, at: Timestamp) -> Self {
         let ttl = SignedDuration::from_secs(i64::from(resolution.ttl_seconds));
@@ -90,7 +90,7 @@ impl IssuedResolution {
         }
     }
 
-    /// A person agrees to an action that waited for it, once. `false`: nothing waited, and nothing changed.
+    /// Records a person's approval of a waiting action, for one use. Returns `false` if nothing waited; then nothing changes.
     pub fn approve(&mut self, action_id: &str) -> bool {
         match self.waiting.remove_entry(action_id) {
             Some((id, policy)) => self.approved.insert(id, policy).is_none(),
@@ -98,39 +98,39 @@ impl IssuedResolution {
         }
     }
 
-    /// The approval of an action has been used by a grant; the next execution waits again.
+    /// Marks the approval of an action as used by a grant. The next execution waits for a person again.
     pub fn use_approval(&mut self, action_id: &str) {
         if let Some((id, policy)) = self.approved.remove_entry(action_id) {
             self.waiting.insert(id, policy);
         }
     }
 
-    /// Actions that wait for a person.
+    /// The actions that wait for a person.
     pub fn waiting(&self) -> impl Iterator<Item = &str> {
         self.waiting.keys().map(|id| &**id)
     }
 }
 
-/// The action may run, once the ledger has been charged.
+/// The permission to run an action after the ledger has been charged.
 #[derive(Debug)]
 pub struct ExecutionGrant<'s> {
-    /// What to run, and with which timeout.
+    /// The action to run, with its time limit.
     pub action: &'s AtlasAction,
     /// The cost to charge to the agent.
     pub spends: Vec<BucketSpend>,
-    /// For the `policy.evaluated` event.
+    /// The content of the `policy.evaluated` event.
     pub evaluation: ActionEvaluation,
-    /// A person agreed to the run: call [`IssuedResolution::use_approval`].
+    /// A person approved the run: call [`IssuedResolution::use_approval`].
     pub by_approval: bool,
 }
 
-/// The action does not run.
+/// Why an action does not run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ExecutionRefusal {
-    /// No such resolution, or its time is over (404).
+    /// The resolution does not exist or has expired (404).
     #[error("the resolution is not known or no longer valid")]
     Expired,
-    /// The resolution is another session's or another agent's (403). Says no more than that it is not the caller's.
+    /// The resolution belongs to another session or agent (403). The error reveals nothing else.
     #[error("the resolution does not belong to this session")]
     Unauthorized,
     /// The resolution does not allow the action (403).
@@ -138,33 +138,33 @@ pub enum ExecutionRefusal {
     NotAllowed {
         /// The action.
         action_id: String,
-        /// The policy that denied it in the resolution, if one did.
+        /// The policy that denied it in the resolution, if any.
         policy_id: Option<Arc<str>>,
     },
-    /// A person has not agreed yet.
+    /// The action waits for a person's approval.
     #[error("`{action_id}` waits for approval ({policy_id})")]
     PendingApproval {
         /// The action.
         action_id: String,
-        /// The policy that asks.
+        /// The policy that requires the approval.
         policy_id: Arc<str>,
-        /// For the `policy.evaluated` event.
+        /// The content of the `policy.evaluated` event.
         evaluation: ActionEvaluation,
     },
-    /// The parameters do not fit the action's schema (400).
+    /// The parameters do not match the action's schema (400).
     #[error("the parameters do not fit: {0}")]
     InvalidParameters(
         /// Pointers begin with `/execution/parameters`.
         InputFaults,
     ),
-    /// Policy says no, now (403).
+    /// Policy denies the action now (403).
     #[error("denied: {}", .evaluation.reason.as_deref().unwrap_or("by policy"))]
     Denied {
         /// The deciding policy and its reason.
         evaluation: ActionEvaluation,
-        /// For the `policy.violated` event.
+        /// The content of the `policy.violated` event.
         violation: Violation,
-        /// If a limit refused the call: when to try again.
+        /// If a limit refused the call: the wait before another attempt.
         retry_after_ms: Option<u64>,
     },
 }
@@ -182,9 +182,9 @@ impl ExecutionRefusal {
     }
 }
 
-/// Checks one execution (CRA PROTOCOL §3.6, the points that need no bookkeeping). `issued`: the resolution that the
-/// execution names, if the runtime knows it. The context and the capabilities of the resolution hold; the tier is the
-/// higher of the resolution's, the request's and the action's.
+/// Checks one execution (CRA PROTOCOL §3.6, all points except the accounting). `issued`: the resolution that the execution names,
+/// if the runtime knows it. The context and capabilities of the resolution apply. The tier is the highest of the resolution's, the
+/// request's and the action's.
 ///
 /// # Errors
 /// Why the action does not run.
@@ -207,7 +207,7 @@ pub fn check<'s>(
     judge(set, issued, task, execution, now, ledger)
 }
 
-/// The action, if the resolution knows it.
+/// The action, if the resolution contains it.
 fn offered<'s>(
     set: &'s AtlasSet,
     issued: &IssuedResolution,
@@ -216,7 +216,7 @@ fn offered<'s>(
     let known = issued.approved.contains_key(action_id)
         || issued.waiting.contains_key(action_id)
         || issued.allowed.contains(action_id);
-    // The set may have been loaded anew since.
+    // The set may have been reloaded since.
     let entry = set.entry(action_id).filter(|_| known);
     entry.ok_or_else(|| ExecutionRefusal::NotAllowed {
         action_id: action_id.to_owned(),
@@ -224,7 +224,7 @@ fn offered<'s>(
     })
 }
 
-/// The policies' verdict on an execution whose resolution is alive and whose parameters fit.
+/// The policies' verdict on an execution with a live resolution and valid parameters.
 pub(crate) fn judge<'s>(
     set: &'s AtlasSet,
     issued: &IssuedResolution,
@@ -248,7 +248,7 @@ pub(crate) fn judge<'s>(
     let mut evaluator = PolicyEvaluator::new(set, facts, ledger.of(&issued.agent_id));
     let deciding = evaluator.decide(entry, tier, approved, None);
     let (verdict, policy_id, reason) = evaluator.meaning(deciding);
-    // What waited when it was resolved, waits: an hour that has struck since is no consent.
+    // An action that waited at the resolution still waits: the passing of time is not an approval.
     let (verdict, policy_id) = match (verdict, waits) {
         (ActionVerdict::Allow, Some(policy)) => (ActionVerdict::Approval, Some(Arc::clone(policy))),
         unchanged => (unchanged.0, policy_id),
@@ -294,7 +294,7 @@ pub(crate) fn judge<'s>(
     })
 }
 
-/// The resolution, if it is the one named, alive, and the caller's own.
+/// The resolution, if it is the named one, not expired, and the caller's own.
 fn live<'i>(
     issued: Option<&'i IssuedResolution>,
     requester: &CarpRequester,

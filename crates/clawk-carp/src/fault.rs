@@ -1,24 +1,24 @@
-//! Faults of a document, all at once: pointers, unknown members, suggestions.
+//! Collects all faults of a document: pointers, unknown members, suggestions.
 
 use std::fmt;
 
 pub use clawk_proto::carp::CarpFault;
 use serde_json::{Map, Value};
 
-/// More are counted, not kept.
+/// The largest number of stored faults; more are only counted.
 const MAX_KEPT: usize = 200;
 
-/// Everything that is wrong with one input; never empty as an error.
+/// All faults of one input. As an error it is never empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
 pub struct InputFaults {
     /// In the order of the input; at most 200.
     pub errors: Vec<CarpFault>,
-    /// Faults beyond those kept.
+    /// The number of faults that were not stored.
     pub left_out: usize,
 }
 
 impl InputFaults {
-    /// One fault.
+    /// A list with one fault.
     pub(crate) fn one(path: &str, code: &'static str, message: String) -> Self {
         let mut faults = Self::default();
         faults.push(path.to_owned(), code, message);
@@ -34,7 +34,7 @@ impl InputFaults {
         }
     }
 
-    /// `value` unless something is wrong.
+    /// Returns `value` if there is no fault.
     pub(crate) fn or<T>(self, value: Option<T>) -> Result<T, Self> {
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),
@@ -65,7 +65,7 @@ impl fmt::Display for InputFaults {
     }
 }
 
-/// Where in the input; becomes a JSON Pointer only when something is wrong there.
+/// A position in the input. It becomes a JSON Pointer only for a fault.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InputPath<'p> {
     Root,
@@ -98,11 +98,11 @@ impl<'p> InputPath<'p> {
     }
 }
 
-/// Bounds of a text, in characters.
+/// The shortest and longest text, in characters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LengthBounds(pub(crate) usize, pub(crate) usize);
 
-/// Reads values and keeps what is wrong with them.
+/// Reads values and collects their faults.
 #[derive(Debug, Default)]
 pub(crate) struct FaultCollector {
     pub(crate) faults: InputFaults,
@@ -128,7 +128,7 @@ impl FaultCollector {
         self.fault(at, "type", format!("expected {what}, found {}", kind(found)));
     }
 
-    /// An object with no members but `known`.
+    /// Reads an object that may have only the members `known`.
     pub(crate) fn object<'v>(
         &mut self,
         value: &'v Value,
@@ -151,7 +151,7 @@ impl FaultCollector {
         Some(map)
     }
 
-    /// An object with any members.
+    /// Reads an object with any members.
     pub(crate) fn map<'v>(&mut self, value: &'v Value, at: &InputPath<'_>) -> Option<&'v Map<String, Value>> {
         let map = value.as_object();
         if map.is_none() {
@@ -160,7 +160,7 @@ impl FaultCollector {
         map
     }
 
-    /// A member that must be there.
+    /// Reads a required member.
     pub(crate) fn required<'v>(
         &mut self,
         map: &'v Map<String, Value>,
@@ -185,7 +185,7 @@ impl FaultCollector {
             return None;
         };
         let LengthBounds(least, most) = length;
-        // Bytes bound characters from above, so most texts need not be counted.
+        // A text has at most as many characters as bytes, so most texts need not be counted.
         let count = if text.len() <= most && text.len() >= least * 4 {
             least
         } else {
@@ -202,7 +202,7 @@ impl FaultCollector {
         Some(text)
     }
 
-    /// A required text.
+    /// Reads a required text.
     pub(crate) fn required_text<'v>(
         &mut self,
         map: &'v Map<String, Value>,
@@ -214,7 +214,7 @@ impl FaultCollector {
         self.text(value, &at.key(key), length)
     }
 
-    /// A text that may be absent.
+    /// Reads an optional text.
     pub(crate) fn optional_text<'v>(
         &mut self,
         map: &'v Map<String, Value>,
@@ -261,7 +261,7 @@ impl FaultCollector {
         }
     }
 
-    /// A list of at most `most` items; each is handed over with its place.
+    /// Reads a list of at most `most` items. Calls `each` with every item and its position.
     pub(crate) fn list<'v>(
         &mut self,
         value: &'v Value,
@@ -286,7 +286,7 @@ impl FaultCollector {
         }
     }
 
-    /// A list of texts under `key`; empty when absent.
+    /// Reads a list of texts under `key`; empty if absent.
     pub(crate) fn texts(
         &mut self,
         map: &Map<String, Value>,
@@ -304,7 +304,7 @@ impl FaultCollector {
         out
     }
 
-    /// One of a closed set of words.
+    /// Reads one word of a closed set.
     pub(crate) fn word<T: Copy>(
         &mut self,
         value: &Value,
@@ -340,7 +340,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The known word that is meant, if one is near.
+/// The known word that was probably meant, if one is near enough.
 pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if word.len() > 64 {
         return None;
@@ -352,7 +352,7 @@ pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits between two words.
+/// The edit distance between two words.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,24 +1,24 @@
-//! Patterns: `*` is any run of characters, dots included, `?` is one character, the whole text must fit (R29).
+//! Patterns: `*` matches any run of characters including dots, `?` matches one character. The whole text must match (R29).
 //!
-//! Matching is linear: what stands between two stars is looked for once, from left to right, and never again.
+//! Matching takes linear time: each part between two stars is searched once, from left to right.
 
-/// Longest pattern, in bytes.
+/// The longest pattern, bytes.
 pub(crate) const MAX_BYTES: usize = 256;
-/// Longest part between two stars that holds a `?`, in bytes: such a part is tried at every place.
+/// The longest part between two stars that contains a `?`, bytes. Such a part is tried at every position.
 pub(crate) const MAX_FLOATING: usize = 32;
 
-/// A pattern, classed by how an index finds it.
+/// A pattern, classified by how an index finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Pattern {
-    /// `*`: everything.
+    /// `*`: matches everything.
     All,
-    /// No wildcard.
+    /// A text without a wildcard.
     Exact(Box<str>),
     /// `text*`.
     Prefix(Box<str>),
     /// `*text`.
     Suffix(Box<str>),
-    /// Anything else.
+    /// Any other pattern.
     General(GlobPattern),
 }
 
@@ -46,7 +46,7 @@ impl Pattern {
         }
     }
 
-    /// The text as the manifest has it.
+    /// The text in the manifest.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::All => "*".to_owned(),
@@ -77,15 +77,15 @@ impl Pattern {
     }
 }
 
-/// A pattern cut at its stars.
+/// A pattern split at its stars.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GlobPattern {
     text: Box<str>,
-    /// Before the first star.
+    /// The text before the first star.
     head: Box<str>,
-    /// Between the stars.
+    /// The parts between the stars.
     middle: Vec<Box<str>>,
-    /// The text behind the last star; absent without a star.
+    /// The text after the last star; `None` without a star.
     tail: Option<Box<str>>,
 }
 
@@ -123,14 +123,14 @@ impl GlobPattern {
         })
     }
 
-    /// Steps per byte of text, at most.
+    /// The largest number of steps per byte of text.
     pub(crate) fn weight(&self) -> usize {
         let tried = self.middle.iter().filter(|part| part.contains('?'));
         1 + tried.map(|part| part.len()).sum::<usize>()
     }
 }
 
-/// What follows `part` at the start of `text`.
+/// The text after `part`, if `text` begins with it.
 fn strip_head<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     let mut rest = text.chars();
     for wanted in part.chars() {
@@ -142,7 +142,7 @@ fn strip_head<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     Some(rest.as_str())
 }
 
-/// What precedes `part` at the end of `text`.
+/// The text before `part`, if `text` ends with it.
 fn strip_tail<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     let mut rest = text.chars();
     for wanted in part.chars().rev() {
@@ -154,7 +154,7 @@ fn strip_tail<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     Some(rest.as_str())
 }
 
-/// What follows the first place where `part` stands in `text`.
+/// The text after the first occurrence of `part`.
 fn behind<'t>(part: &str, text: &'t str) -> Option<&'t str> {
     if !part.contains('?') {
         return text.find(part).and_then(|at| text.get(at + part.len()..));

@@ -1,14 +1,14 @@
-//! JSON in, strictly: a key given twice is an error, because two readers would see two Atlases.
+//! Parses JSON strictly: a duplicate key is an error, because two parsers could read two different Atlases.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Reads one JSON value. Depth is bounded by serde_json (128).
+/// Parses one JSON value. serde_json limits the depth to 128.
 ///
 /// # Errors
-/// No JSON, something behind the value, a duplicate key; the message names line and column.
+/// The text is not valid JSON, has content after the value, or has a duplicate key. The message names line and column.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = StrictJsonSeed.deserialize(&mut reader)?;

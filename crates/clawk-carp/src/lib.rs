@@ -1,18 +1,18 @@
-//! CARP: Atlases that govern, and what they resolve to.
+//! CARP: Atlases that govern an agent, and the resolutions they give.
 //!
 //! *Owns:* Atlas manifests (reading, checking, loading), sets of Atlases compiled once, `resolve`, the checks of
 //! `execute`, `validate`, rate and budget windows as values.
 //! *Depends on:* clawk-proto; `load` alone reads files.
-//! *Must not know:* sessions, HTTP, the kernel, clocks: the time, the ids and the windows are passed in.
+//! *Must not know:* sessions, HTTP, the kernel, clocks: the caller passes in the time, the ids and the windows.
 //! *Start reading at:* [`mod@resolve`], then [`set`], then [`atlas`].
 //!
-//! The readings taken where the protocol is silent:
-//! * Policies of the whole loaded set hold, whichever Atlases a request selects: an agent cannot leave a deny behind by
-//!   not naming its Atlas. `atlas_ids` narrows actions and context.
-//! * A `scope` policy denies what lies outside its `actions`, with the strength and the place of a `deny`.
-//! * A rate limit or a budget decides only when it is spent; every one that covers the action is asked, and every one is
-//!   charged by an execution.
-//! * With `required_capabilities`, a context pack that capabilities list is left out unless one of them is asked for.
+//! Decisions where the protocol is silent:
+//! * The policies of the whole loaded set apply, whichever Atlases a request selects: an agent can't avoid a deny by
+//!   not naming its Atlas. `atlas_ids` narrows only actions and context.
+//! * A `scope` policy denies everything outside its `actions`, with the strength and position of a `deny`.
+//! * A rate limit or budget decides only when it is used up. Every limit that covers the action is checked, and an execution
+//!   is charged to all of them.
+//! * With `required_capabilities`, a context pack that belongs to capabilities is included only if one of them is required.
 
 pub mod atlas;
 pub mod depend;

@@ -1,6 +1,6 @@
-//! Atlases from disk: the only file access of this crate.
+//! Loads Atlases from disk; no other module of this crate accesses files.
 //!
-//! A context file lies inside the Atlas's directory, reached without `..` and without any symbolic link.
+//! A context file must be inside the Atlas's directory, without `..` and without symbolic links on its path.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -9,32 +9,32 @@ use std::path::{Component, Path, PathBuf};
 use crate::atlas::{Atlas, ContextFileContent, bounds};
 use crate::fault::{FaultCollector, InputFaults, InputPath};
 
-/// An Atlas could not be loaded.
+/// Why an Atlas could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The manifest could not be read.
+    /// The manifest can't be read.
     #[error("cannot read `{path}`: {cause}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         cause: io::Error,
     },
-    /// The manifest, or a file that it names, is wrong.
+    /// The manifest, or a file that it names, has faults.
     #[error("`{path}` is not a valid Atlas: {faults}")]
     Invalid {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// All that is wrong.
+        /// All faults.
         faults: InputFaults,
     },
 }
 
-/// Loads an Atlas from a directory that holds `atlas.json`, from that file, or from a single file of another name
-/// (which has no directory of its own, so that its context files count as missing).
+/// Loads an Atlas from a directory with `atlas.json`, from that file, or from a single file with another name. A single file has no
+/// directory, so its context files count as missing.
 ///
 /// # Errors
-/// The manifest cannot be read; or everything that is wrong with it and the files it names.
+/// The manifest can't be read; or all faults of it and of the files it names.
 pub fn load(path: &Path) -> Result<Atlas, LoadError> {
     let (manifest, root) = if path.is_dir() {
         (path.join("atlas.json"), Some(path.to_owned()))
@@ -67,7 +67,7 @@ pub fn load(path: &Path) -> Result<Atlas, LoadError> {
     Ok(atlas)
 }
 
-/// Policies in files of their own are not in force: say so.
+/// Warns that policies in separate files are not in force.
 fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
     let mut report = FaultCollector::default();
     for folder in ["policies", "actions"] {
@@ -87,7 +87,7 @@ fn warn_of_unread(atlas: &mut Atlas, root: &Path) {
 }
 
 fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    // Looked at before it is opened: a pipe would be waited for without end.
+    // Checked before it is opened: opening a pipe would block without end.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
@@ -97,7 +97,7 @@ fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A pack's file: as written from the Atlas's directory, else from `context/` in it.
+/// Reads a pack's file: as written from the Atlas's directory, or else from `context/` in it.
 fn context_file(root: &Path, name: &str, left: &mut u64) -> ContextFileContent {
     let relative = Path::new(name);
     let plain = relative
@@ -116,7 +116,7 @@ fn context_file(root: &Path, name: &str, left: &mut u64) -> ContextFileContent {
     ContextFileContent::Missing
 }
 
-/// The path, if a regular file is there; an error, if a link is on the way to it.
+/// The path, if it is a regular file. An error if a link is on the path.
 fn inside(base: &Path, root: &Path, relative: &Path) -> Result<Option<PathBuf>, String> {
     let mut path = root.to_owned();
     let from_root = base.strip_prefix(root).unwrap_or(Path::new("")).join(relative);

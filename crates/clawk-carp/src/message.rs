@@ -1,4 +1,4 @@
-//! CARP requests as they arrive: checked whole, with pointers.
+//! Reads CARP requests. All faults are reported at once, with pointers.
 
 use clawk_proto::SessionId;
 use clawk_proto::carp::{
@@ -10,22 +10,22 @@ use uuid::Uuid;
 
 use crate::fault::{FaultCollector, InputFaults, InputPath, LengthBounds};
 
-/// Entries of a request's lists.
+/// The largest number of entries in a request's list.
 const MAX_ENTRIES: usize = 1000;
 
 /// Whether a request must have a `task`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestShape {
-    /// As the JSON Schema has it: always.
+    /// Always, as in the JSON Schema.
     Schema,
-    /// As the protocol text has it: `execute` may leave it out.
+    /// `execute` may omit it, as in the protocol text.
     Wire,
 }
 
-/// Reads a request from bytes. The caller bounds their number.
+/// Reads a request from bytes. The caller limits their number.
 ///
 /// # Errors
-/// All faults with their pointers; the path of a missing field ends in its name (R30).
+/// All faults with their pointers. The path of a missing field ends in its name (R30).
 pub fn parse(bytes: &[u8], shape: RequestShape) -> Result<Request, InputFaults> {
     match crate::json::parse(bytes) {
         Ok(value) => read(&value, shape),
@@ -43,7 +43,7 @@ pub fn read(value: &Value, shape: RequestShape) -> Result<Request, InputFaults> 
     report.faults.or(request)
 }
 
-/// Milliseconds between the request's timestamp and now, either way.
+/// The difference between the request's timestamp and now, milliseconds, in either direction.
 ///
 /// # Errors
 /// The timestamp is not RFC 3339 with a zone.
@@ -62,7 +62,7 @@ const TIMESTAMP_WANTED: &str = "expected RFC 3339 with a zone, such as `2024-12-
 
 fn timestamp(text: &str) -> Option<Timestamp> {
     let shaped = text.len() >= 20 && text.as_bytes().get(10) == Some(&b'T') && !text.contains(['[', ' ']);
-    // silent-ok: the caller says what is wanted
+    // silent-ok: the caller says what is expected
     if shaped { text.parse().ok() } else { None }
 }
 
@@ -156,7 +156,7 @@ fn atlas_ids(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPa
 
 fn uuid(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<Uuid> {
     let text = report.text(value, at, LengthBounds(0, 255))?;
-    // Only the hyphenated form: the text may become part of a hash.
+    // Only the hyphenated form is accepted, because the text may become part of a hash.
     let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36); // silent-ok: the fault says what is wanted
     if id.is_none() {
         report.fault(at, "uuid", "expected a UUID");

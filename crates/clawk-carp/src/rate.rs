@@ -1,7 +1,7 @@
-//! Sliding windows of calls and costs, per agent, as values.
+//! Sliding windows of calls and costs per agent, as values.
 //!
-//! Exact for the first 512 entries of a window; beyond them, entries closer together than a 1024th of the window are
-//! one, counted until the later of them has left: never too lenient, and a window keeps at most 1,537 entries.
+//! The first 512 entries of a window are exact. After that, entries within 1/1024 of the window are merged and count until the
+//! later one has left the window. So a window is never too lenient and has at most 1,537 entries.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,38 +12,38 @@ const EXACT: usize = 512;
 const GRAINS: i64 = 1024;
 const MICROS: u64 = 1_000_000;
 
-/// The most windows of one ledger.
+/// The largest number of windows in one ledger.
 pub const MAX_WINDOWS: usize = 100_000;
 
-/// A limit, and the window that counts for it.
+/// A limit with its window.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RateLimitBucket {
     /// `policy:ATLAS/POLICY` or `action:ACTION`.
     pub key: Arc<str>,
-    /// The most calls, or millionths of cost.
+    /// The largest number of calls, or the largest cost in millionths.
     pub limit: u64,
-    /// How long a call counts.
+    /// How long a call counts, seconds.
     pub window_seconds: u64,
 }
 
-/// The amount that one execution takes from a limit.
+/// The amount that one execution takes from one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketSpend {
-    /// From where.
+    /// The limit.
     pub bucket: RateLimitBucket,
-    /// How much: 1, or a cost in millionths.
+    /// The amount: 1 call, or a cost in millionths.
     pub amount: u64,
 }
 
-/// Nothing was spent.
+/// Why nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpendError {
-    /// A limit is reached.
+    /// The amount would exceed a limit.
     #[error("the limit of `{key}` is reached; more in {retry_after_ms} ms")]
     Exceeded {
         /// The bucket.
         key: Arc<str>,
-        /// When enough has left the window; `u64::MAX` if that never happens.
+        /// When enough has left the window, milliseconds; `u64::MAX` if that never happens.
         retry_after_ms: u64,
     },
     /// Too many windows are open.
@@ -53,9 +53,9 @@ pub enum SpendError {
 
 #[derive(Debug, Clone, Default)]
 struct Window {
-    /// Latest moment and amount, rising.
+    /// Time and amount of each entry, in ascending order; for merged entries the latest time.
     entries: VecDeque<(i64, u64)>,
-    /// Sum of all entries' amounts.
+    /// The sum of all amounts.
     total: u64,
     length_micros: i64,
 }
@@ -81,7 +81,7 @@ impl Window {
             self.entries.pop_front();
         }
         self.total = self.total.saturating_add(amount);
-        // A clock that was set back does not free anything.
+        // A clock that was set back frees nothing.
         let now = self.entries.back().map_or(now, |(at, _)| now.max(*at));
         let grain = (self.length_micros / GRAINS).max(1);
         let full = self.entries.len() >= EXACT;
@@ -94,7 +94,7 @@ impl Window {
         }
     }
 
-    /// Microseconds until `amount` fits under `limit`.
+    /// Microseconds until `amount` fits below `limit`.
     fn wait(&self, now: i64, amount: u64, limit: u64) -> Option<i64> {
         let room = limit.checked_sub(amount)?;
         let mut used = self.used(now);
@@ -111,7 +111,7 @@ impl Window {
     }
 }
 
-/// All windows. Owned by the caller; `resolve` peeks, an execution spends (R29).
+/// All windows. The caller owns them. `resolve` only reads them, and an execution charges them (R29).
 #[derive(Debug, Clone, Default)]
 pub struct RateLedger {
     agents: HashMap<Arc<str>, HashMap<Arc<str>, Window>>,
@@ -120,7 +120,7 @@ pub struct RateLedger {
 }
 
 impl RateLedger {
-    /// Nothing spent.
+    /// An empty ledger.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -132,15 +132,15 @@ impl RateLedger {
         self.of(agent).used(bucket, now)
     }
 
-    /// One agent's windows.
+    /// The windows of one agent.
     pub(crate) fn of(&self, agent: &str) -> AgentWindows<'_> {
         AgentWindows(self.agents.get(agent))
     }
 
-    /// Takes everything or nothing.
+    /// Charges all amounts or none.
     ///
     /// # Errors
-    /// A limit would be exceeded, or no window is free. Nothing has been taken then.
+    /// An amount would exceed a limit, or no window is free. Nothing was charged.
     pub fn spend(&mut self, agent: &str, spends: &[BucketSpend], now: Timestamp) -> Result<(), SpendError> {
         let view = self.of(agent);
         let fresh = spends.iter().filter(|spend| !view.has(&spend.bucket)).count();
@@ -172,19 +172,19 @@ impl RateLedger {
         Ok(())
     }
 
-    /// Windows that are kept.
+    /// The number of windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.windows
     }
 
-    /// No window is kept.
+    /// Whether there are no windows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.windows == 0
     }
 
-    /// Drops entries that no longer count, at most once a second, so that a full ledger stays cheap.
+    /// Drops expired entries, at most once a second, so that a full ledger stays fast.
     fn sweep(&mut self, now: i64) {
         if now.saturating_sub(self.swept_at) < 1_000_000 && self.swept_at != 0 {
             return;
@@ -207,7 +207,7 @@ fn length(bucket: &RateLimitBucket) -> i64 {
     i64::try_from(bucket.window_seconds.saturating_mul(MICROS)).unwrap_or(i64::MAX)
 }
 
-/// One agent's windows, to look at.
+/// Read access to one agent's windows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AgentWindows<'l>(Option<&'l HashMap<Arc<str>, Window>>);
 
@@ -225,7 +225,7 @@ impl AgentWindows<'_> {
             .map_or(0, |window| window.used(now.as_microsecond()))
     }
 
-    /// Milliseconds to wait, if `amount` does not fit now.
+    /// The wait in milliseconds if `amount` does not fit now.
     pub(crate) fn exceeded(&self, bucket: &RateLimitBucket, amount: u64, now: Timestamp) -> Option<u64> {
         if self.used(bucket, now).saturating_add(amount) <= bucket.limit {
             return None;

@@ -1,8 +1,8 @@
-//! Replay: what a recorded session would have been told under a set of Atlases, compared with what it was told.
+//! Replay: compares the recorded answers of a session with the answers under another set of Atlases.
 //!
-//! Each recorded request is resolved again at its own time, with the windows as the recorded executions had filled them,
-//! those of other sessions of the same agent among them; each recorded judgement of an execution is made again. What was refused before policy was asked (parameters, which a
-//! trace has by digest only; whose resolution it was) stays refused.
+//! Each recorded request is resolved again at its own time. The windows contain the recorded executions, including those in other
+//! sessions of the same agent. Each recorded verdict on an execution is made again. An execution that was refused before the
+//! policies (for its parameters, of which a trace has only the digest, or for its owner) stays refused.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -20,12 +20,12 @@ use crate::rate::RateLedger;
 use crate::resolve::{ActionEvaluation, DEFAULT_POLICY, ExplainedResolution, ResolutionIds, resolve};
 use crate::set::AtlasSet;
 
-/// More are counted, not kept.
+/// The largest number of stored differences; more are only counted.
 const MAX_DRIFTS: usize = 1000;
-/// Resolutions of one session that are executed under; beyond, the oldest has lapsed.
+/// The largest number of live resolutions per session; above it, the oldest has expired.
 const MAX_ISSUED: usize = 64;
 
-/// The event types that a replay looks at; others may be left out of what it is given.
+/// The event types that a replay reads; other events may be omitted.
 pub const KINDS: [&str; 10] = [
     "session.started",
     "carp.request.received",
@@ -39,12 +39,12 @@ pub const KINDS: [&str; 10] = [
     "action.denied",
 ];
 
-/// One recorded event, as far as a replay looks at it.
+/// One recorded event with the parts that a replay reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
     /// `session_id`.
     pub session: SessionId,
-    /// `span_id`: the events of one execution share it, where a runtime has it so.
+    /// `span_id`: the events of one execution share it, if the runtime supports that.
     pub span: Uuid,
     /// `event_type`.
     pub event_type: &'a str,
@@ -54,22 +54,22 @@ pub struct Event<'a> {
     pub payload: &'a Map<String, Value>,
 }
 
-/// A place where the replay says something else.
+/// A difference between the record and the replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplayDrift {
-    /// Where among the events given, from 0: of what was recorded, or of the event behind which it would be.
+    /// The index among the given events, from 0: of the recorded event, or of the event after which a new one would follow.
     pub index: usize,
     /// The type of the event.
     pub event_type: &'static str,
-    /// The action that is judged, where one is.
+    /// The action, if the difference is about one.
     pub action_id: Option<String>,
-    /// What was recorded; null: nothing.
+    /// The recorded value; null: nothing.
     pub recorded: Value,
-    /// What it would be; null: nothing.
+    /// The value in the replay; null: nothing.
     pub replayed: Value,
-    /// What it means for the action.
+    /// The effect on the action.
     pub turn: Turn,
-    /// It is about an execution; otherwise, about what a request was told.
+    /// The difference is about an execution. Otherwise it is about the answer to a request.
     pub call: bool,
 }
 
@@ -77,11 +77,11 @@ pub struct ReplayDrift {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turn {
-    /// It is as free, or as little, as before.
+    /// No change.
     None,
-    /// It passed, and would not.
+    /// It passed, and would be refused.
     Blocked,
-    /// It did not pass, and would.
+    /// It was refused, and would pass.
     Allowed,
     /// It passed, and would wait for a person.
     Asked,
@@ -90,18 +90,18 @@ pub enum Turn {
 /// The outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct AtlasReplayResult {
-    /// Resolutions that were made again.
+    /// The number of repeated resolutions.
     pub resolutions: usize,
-    /// Judgements that were made again: of candidates and of executions.
+    /// The number of repeated verdicts, on candidates and on executions.
     pub evaluations: usize,
-    /// Where the two differ, in order; at most 1,000.
+    /// The differences, in order; at most 1,000.
     pub drifts: Vec<ReplayDrift>,
-    /// Drifts beyond those.
+    /// The number of further differences.
     pub left_out: usize,
 }
 
 impl AtlasReplayResult {
-    /// Nothing differs.
+    /// Whether there is no difference.
     #[must_use]
     pub const fn identical(&self) -> bool {
         self.drifts.is_empty()
@@ -115,7 +115,7 @@ impl AtlasReplayResult {
         }
     }
 
-    /// Compares one judgement. `now`: what it is, and whether it waits for a person.
+    /// Compares one verdict. `now`: the new verdict, and whether it waits for a person.
     fn judged(
         &mut self,
         (index, call): (usize, bool),
@@ -161,7 +161,7 @@ impl AtlasReplayResult {
     }
 }
 
-/// Replays the events of one or more sessions, each in order. `only`: the others fill the windows, and nothing is said of them.
+/// Replays the events of one or more sessions, each in order. `only`: the other sessions fill the windows but are not compared.
 #[must_use]
 pub fn replay(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> AtlasReplayResult {
     replay_under(&|_| Some(set), events, &|session| {
@@ -169,8 +169,8 @@ pub fn replay(set: &AtlasSet, events: &[Event<'_>], only: Option<SessionId>) -> 
     })
 }
 
-/// The same under Atlases that came and went. `set_at`: what was in force at an event, by its index; `None`: nobody knows, and
-/// the judgement is passed over. `counts`: the other sessions fill the windows.
+/// As [`replay`], for Atlases that changed over time. `set_at`: the set in force at an event, by its index; `None`: unknown, and
+/// the verdict is skipped. `counts`: which other sessions fill the windows.
 #[must_use]
 pub fn replay_under<'s>(
     set_at: &dyn Fn(usize) -> Option<&'s AtlasSet>,
@@ -198,7 +198,7 @@ pub fn replay_under<'s>(
                 text(event.payload, "agent_id").clone_into(&mut session.agent);
             }
             "carp.request.received" => player.resolution(index, event),
-            // One that no resolution has taken: of an execution.
+            // An evaluation that belongs to no resolution belongs to an execution.
             "policy.evaluated" => player.execution(index, event),
             _ => {}
         }
@@ -206,12 +206,12 @@ pub fn replay_under<'s>(
     player.out
 }
 
-/// The events, and which of them belong together.
+/// The events, indexed by what belongs together.
 struct ReplayEventIndex<'a> {
     events: &'a [Event<'a>],
-    /// Per session, in order.
+    /// The events of each session, in order.
     lanes: HashMap<SessionId, Vec<usize>>,
-    /// Where each event stands in its lane.
+    /// The position of each event in its session.
     places: Vec<usize>,
     /// `action.…` events by span and action, and by session and action.
     by_span: HashMap<(Uuid, &'a str), Vec<usize>>,
@@ -248,7 +248,7 @@ impl<'a> ReplayEventIndex<'a> {
         record
     }
 
-    /// All sessions' events by time; within a session nothing changes its place.
+    /// All sessions' events by time. The order inside a session does not change.
     fn in_time(&self) -> Vec<usize> {
         let mut latest: HashMap<SessionId, Timestamp> = HashMap::new();
         let mut keyed = Vec::with_capacity(self.events.len());
@@ -261,7 +261,7 @@ impl<'a> ReplayEventIndex<'a> {
         keyed.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// What stands behind an event in its session, with its index.
+    /// The later events of the same session, with their indexes.
     fn behind(&self, index: usize) -> impl Iterator<Item = (usize, &'a Event<'a>)> + '_ {
         let session = self.events.get(index).map(|event| event.session);
         let lane = session.and_then(|session| self.lanes.get(&session));
@@ -270,7 +270,7 @@ impl<'a> ReplayEventIndex<'a> {
         behind.filter_map(|index| Some((*index, self.events.get(*index)?)))
     }
 
-    /// How the execution ended whose judgement this is; `None`: it waits, or the record is cut off.
+    /// The event that ended the execution with this verdict. `None`: it still waits, or the record ends before it.
     fn answer(&self, index: usize, event: &Event<'_>, action: &str) -> Option<&'a Event<'a>> {
         let same_span = self.by_span.get(&(event.span, action));
         let list = same_span.or_else(|| self.by_session.get(&(event.session, action)))?;
@@ -280,22 +280,22 @@ impl<'a> ReplayEventIndex<'a> {
     }
 }
 
-/// What one session has been told.
+/// The answers that one session has received.
 #[derive(Default)]
 struct ReplayedSession {
     agent: String,
-    /// The latest last.
+    /// The issued resolutions, latest last.
     issued: VecDeque<ReplayedResolution>,
 }
 
-/// A resolution as it is now.
+/// A resolution of the replay.
 struct ReplayedResolution {
-    /// The id that it had.
+    /// Its id in the record.
     recorded_id: String,
     issued: IssuedResolution,
-    /// What it denies, and by which policy.
+    /// The denied actions, with the denying policy.
     denied: HashMap<Box<str>, Value>,
-    /// What was denied or asked for then.
+    /// The actions that were denied or needed approval in the record.
     held: HashSet<Box<str>>,
 }
 
@@ -304,14 +304,14 @@ struct AtlasReplayer<'a, 's> {
     record: &'a ReplayEventIndex<'a>,
     sessions: HashMap<SessionId, ReplayedSession>,
     ledger: RateLedger,
-    /// Events that belong to a resolution.
+    /// By event: whether it belongs to a resolution.
     taken: Vec<bool>,
     counts: &'a dyn Fn(SessionId) -> bool,
     out: AtlasReplayResult,
 }
 
 impl AtlasReplayer<'_, '_> {
-    /// Resolves again and compares.
+    /// Resolves a request again and compares.
     fn resolution(&mut self, index: usize, event: &Event<'_>) {
         let record = self.record;
         let mut of = Vec::new();
@@ -375,7 +375,7 @@ impl AtlasReplayer<'_, '_> {
         }
     }
 
-    /// Actions that these recorded judgements did not let pass.
+    /// The actions that these recorded verdicts did not let pass.
     fn held(&self, of: &[usize]) -> HashSet<Box<str>> {
         let judged = of.iter().filter_map(|at| self.record.events.get(*at));
         let judged = judged.filter(|event| event.event_type == "policy.evaluated");
@@ -388,7 +388,7 @@ impl AtlasReplayer<'_, '_> {
         (self.counts)(event.session)
     }
 
-    /// The recorded request; what was not given has its default.
+    /// The recorded request; missing members get their defaults.
     fn request(&self, event: &Event<'_>) -> Request {
         let payload = event.payload;
         let list = |name: &str| -> Vec<String> {
@@ -409,7 +409,7 @@ impl AtlasReplayer<'_, '_> {
             },
             task: Some(CarpTask {
                 goal: text(payload, "goal").to_owned(),
-                // A tier that is none is taken for the highest: a replay is never more lenient.
+                // An invalid tier counts as the highest, so a replay is never more lenient.
                 risk_tier: tier.map_or(RiskTier::Low, |tier| tier.unwrap_or(RiskTier::Critical)),
                 context_hints: list("context_hints"),
                 required_capabilities: list("required_capabilities"),
@@ -440,7 +440,7 @@ impl AtlasReplayer<'_, '_> {
                 "policy.evaluated" => {
                     left.insert(text(event.payload, "action_id"), (index, event.payload));
                 }
-                // What was left out for want of room was resolved all the same.
+                // Blocks that were left out for lack of space were resolved too.
                 _ => blocks.push(members(event.payload, &["block_id", "source"])),
             }
         }
@@ -475,7 +475,7 @@ impl AtlasReplayer<'_, '_> {
         self.out.other(end, "carp.resolution.completed", recorded, now);
     }
 
-    /// Judges an execution again, and spends what its approval spent.
+    /// Judges an execution again, and charges the amounts of its approval.
     fn execution(&mut self, index: usize, event: &Event<'_>) {
         let action = text(event.payload, "action_id");
         let answer = self.record.answer(index, event, action);
@@ -500,13 +500,13 @@ impl AtlasReplayer<'_, '_> {
         };
         let mut now = execute::judge(set, issued, None, &execution, event.at, &self.ledger);
         let waits = matches!(now, Err(ExecutionRefusal::PendingApproval { .. }));
-        // A person's yes came before this judgement, or behind it.
+        // The person's approval came before this verdict or after it.
         let before = passes(&judgement(event.payload)) && told.held.contains(action);
         if waits && approved.is_some() {
             issued.approve(action);
             let with = execute::judge(set, issued, None, &execution, event.at, &self.ledger);
             if let Ok(grant) = &with {
-                // silent-ok: a limit that is spent by now shows at the next judgement
+                // silent-ok: a used-up limit shows at the next verdict
                 let _ = self.ledger.spend(agent, &grant.spends, event.at);
             }
             issued.use_approval(action);
@@ -537,7 +537,7 @@ impl AtlasReplayer<'_, '_> {
     }
 }
 
-/// What of a `policy.evaluated` a replay must repeat.
+/// The part of a `policy.evaluated` that a replay must repeat.
 fn judgement(payload: &Map<String, Value>) -> Value {
     members(payload, &["policy_id", "result"])
 }

@@ -1,5 +1,5 @@
-//! `resolve`: from a request to what the agent may see and do. A pure function of the set, the request, the time, the
-//! ids and what has been spent.
+//! `resolve`: decides what the agent may see and do for a request. A pure function of the set, the request, the time, the ids and
+//! the amounts already spent.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ pub const DEFAULT_POLICY: &str = "default";
 /// Ids for one resolution; UUIDv7 (R30).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResolutionIds {
-    /// Of the resolution.
+    /// The id of the resolution.
     pub resolution: Uuid,
-    /// Of the approval, if one is needed.
+    /// The id of the approval, if one is needed.
     pub approval: Uuid,
-    /// Of the session's trace.
+    /// The id of the session's trace.
     pub trace: Uuid,
 }
 
@@ -36,11 +36,11 @@ pub struct ResolutionIds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyOutcome {
-    /// A policy allows it.
+    /// A policy allows the action.
     Allow,
-    /// A policy, or the default, does not; also: a person is asked first.
+    /// A policy or the default denies the action, or a person must approve it first.
     Deny,
-    /// No policy had anything to say, and it passes.
+    /// No policy applied, and the action passes.
     NotApplicable,
 }
 
@@ -48,15 +48,15 @@ pub enum PolicyOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
-    /// A rate limit is spent.
+    /// A rate limit is used up.
     RateLimit,
-    /// A budget is spent.
+    /// A budget is used up.
     Budget,
-    /// A policy denies it.
+    /// A policy denies the action.
     DeniedAction,
-    /// Parameters do not fit.
+    /// The parameters do not match the schema.
     InvalidParameters,
-    /// Not this agent's, or not in the resolution.
+    /// The resolution is another agent's, or does not contain the action.
     Unauthorized,
 }
 
@@ -65,13 +65,13 @@ pub enum Violation {
 pub struct ActionEvaluation {
     /// The candidate.
     pub action_id: Arc<str>,
-    /// The deciding policy, if one did.
+    /// The deciding policy, if any.
     pub policy_id: Option<Arc<str>>,
-    /// What it said.
+    /// The result.
     pub outcome: PolicyOutcome,
-    /// Why, when it was not allowed.
+    /// The reason, if it was not allowed.
     pub reason: Option<Arc<str>>,
-    /// What a `policy.violated` event would name: a limit that is spent.
+    /// The violation for a `policy.violated` event: a used-up limit.
     pub violation: Option<Violation>,
 }
 
@@ -80,12 +80,12 @@ pub struct ActionEvaluation {
 pub struct PolicyEvaluated<'a> {
     /// The candidate.
     pub action_id: &'a str,
-    /// How many changes of Atlases over the API there had been when an execution was judged; none: no change, or no execution.
+    /// The number of changes of Atlases over the API at the time of an execution's verdict; `None`: no change, or not an execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub atlas_changes: Option<u64>,
     /// The deciding policy, or [`DEFAULT_POLICY`].
     pub policy_id: &'a str,
-    /// What it said.
+    /// The result.
     pub result: PolicyOutcome,
 }
 
@@ -101,23 +101,23 @@ impl ActionEvaluation {
         }
     }
 
-    /// Appends that payload, as canonical JSON.
+    /// Appends the payload as canonical JSON.
     pub fn write_payload(&self, out: &mut Vec<u8>) {
-        // silent-ok: texts into a vector cannot fail
+        // silent-ok: writing texts into a vector can't fail
         let _ = serde_json::to_writer(out, &self.payload());
     }
 }
 
-/// A resolution and what led to it.
+/// A resolution and its evaluations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedResolution {
-    /// The answer.
+    /// The resolution.
     pub resolution: CarpResolution,
-    /// One per candidate, in candidate order.
+    /// One evaluation per candidate, in candidate order.
     pub evaluations: Vec<ActionEvaluation>,
 }
 
-/// A request that cannot be resolved.
+/// Why a request can't be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The request names Atlases that are not loaded.
@@ -134,7 +134,7 @@ pub enum ResolveError {
 /// Resolves a request.
 ///
 /// # Errors
-/// An unknown Atlas, or no task.
+/// The request names an unknown Atlas or has no task.
 pub fn resolve(
     set: &AtlasSet,
     request: &Request,
@@ -187,7 +187,7 @@ pub(crate) fn stamp(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
-/// Positions of the Atlases that the request names, in its order; all by id when it names none. Unknown ones as error.
+/// The positions of the Atlases that the request names, in its order; all, by id, if it names none. The error lists unknown ones.
 pub(crate) fn select(set: &AtlasSet, ids: &[String]) -> Result<Vec<usize>, Vec<String>> {
     if ids.is_empty() {
         return Ok((0..set.parts.len()).collect());
@@ -242,7 +242,7 @@ pub(crate) fn candidates(set: &AtlasSet, selected: &[usize], task: &CarpTask) ->
     }
 }
 
-/// The context: packs whose conditions hold for the task's tier, or that a hint names; high priority first.
+/// The context: packs whose conditions hold for the task's tier, or that a hint names; highest priority first.
 fn context(
     set: &AtlasSet,
     selected: &[usize],
@@ -269,7 +269,7 @@ fn context(
             }
         }
     }
-    // Stable: equal priorities stay in the order of Atlases, packs and files.
+    // A stable sort: with equal priorities, the order of Atlases, packs and files remains.
     packs.sort_by_key(|pack| std::cmp::Reverse(pack.priority));
     packs
         .iter()
@@ -277,19 +277,19 @@ fn context(
         .collect()
 }
 
-/// What has come of the candidates so far.
+/// The intermediate result for all candidates.
 struct ResolutionTally {
     firsts: DecidingPolicies,
     evaluations: Vec<ActionEvaluation>,
     allowed: Vec<Arc<clawk_proto::carp::AllowedAction>>,
     denied: Vec<DeniedAction>,
-    /// Approval policies and the actions that wait for them.
+    /// Approval policies, with the actions that wait for them.
     approvals: BTreeMap<usize, Vec<Arc<str>>>,
     /// Allow policies that decided.
     allows: HashSet<usize>,
-    /// Per pattern, the tiers at which an allowed action fits it.
+    /// By pattern: the tiers at which an allowed action matches it.
     touched: Vec<u8>,
-    /// Tiers of all candidates.
+    /// The tiers of all candidates.
     tiers: u8,
     /// Budgets that cover an allowed action.
     budgets: u64,
@@ -411,7 +411,7 @@ impl ResolutionTally {
         }
     }
 
-    /// The reason of the approval, when there is one for all.
+    /// The reason of the approval, if all approvals have the same.
     fn approval_reason(&self) -> Option<String> {
         let mut reasons = self.denied.iter().map(|denied| &denied.reason);
         let first = reasons.next()?;
@@ -423,7 +423,7 @@ impl ResolutionTally {
             .or_else(|| Some("no action is allowed".to_owned()))
     }
 
-    /// What execution will hold the agent to, in the order of policies.
+    /// The constraints that apply to executions, in policy order.
     fn constraints(&self, evaluator: &mut PolicyEvaluator<'_>, ledger: &RateLedger) -> Vec<CarpConstraint> {
         let set = evaluator.set;
         let [_, approvals_end, rates_end, ..] = set.class_ends;

@@ -1,8 +1,8 @@
 //! A set of Atlases, compiled once.
 //!
-//! Policies get a rank: the order in which they are asked (R29). The same pattern in many policies is one pattern with a
-//! list of ranks, and each action knows the patterns that it fits. So a request finds the first policy of a pattern
-//! once, and each action takes the smallest rank among its patterns: actions times patterns is never walked.
+//! Each policy gets a rank, its position in the evaluation order (R29). A pattern that occurs in many policies is stored once with
+//! a list of ranks, and each action knows the patterns that it matches. A request finds the first deciding policy of each pattern
+//! once, and each action takes the smallest rank among its patterns. So the cost is never actions times patterns.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,19 +13,19 @@ use crate::depend::{self, DependError};
 use crate::glob::Pattern;
 use crate::rate::RateLimitBucket;
 
-/// `scope` and `budget` policies of a set, of each so many.
+/// The largest number of `scope` policies, and of `budget` policies, in a set.
 pub const MAX_SPECIAL: usize = 64;
-/// Pairs of an action and a pattern that it fits.
+/// The largest number of pairs of an action and a matching pattern.
 const MAX_PAIRS: usize = 8_000_000;
-/// Bytes of actions' ids times the weights of patterns that no index finds.
+/// The largest work for patterns without an index: bytes of action ids times pattern weights.
 const MAX_WORK: usize = 4_000_000_000;
 
 /// The settings of a set of Atlases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// An action that no policy mentions is denied even if the set holds no `allow` (R29's `default = "deny"`).
+    /// Deny an action that no policy mentions, even if the set has no `allow` (R29's `default = "deny"`).
     pub strict: bool,
-    /// How long resolutions live; at most 86,400.
+    /// The lifetime of resolutions, seconds; at most 86,400.
     pub ttl_seconds: u32,
 }
 
@@ -38,36 +38,36 @@ impl Default for Options {
     }
 }
 
-/// Why Atlases cannot be compiled together.
+/// Why Atlases can't be compiled together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
-    /// Dependencies.
+    /// Faults of dependencies.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Depend(Vec<DependError>),
-    /// Two Atlases declare one action.
+    /// Two Atlases declare the same action.
     #[error("the action `{action}` is declared by `{first}` and by `{second}`")]
     Action {
         /// The action.
         action: Arc<str>,
-        /// One Atlas.
+        /// The first Atlas.
         first: Arc<str>,
-        /// The other.
+        /// The second Atlas.
         second: Arc<str>,
     },
-    /// A bound is exceeded.
+    /// A limit is exceeded; the text names it.
     #[error("the Atlases together exceed a limit: {0}")]
     TooMuch(String),
 }
 
-/// An action in its set.
+/// An action of the set.
 #[derive(Debug)]
 pub(crate) struct ActionEntry {
     pub(crate) action: AtlasAction,
-    /// Its patterns, in `AtlasSet::fits`.
+    /// The range of its patterns in `AtlasSet::fits`.
     fits: std::ops::Range<usize>,
-    /// Bit per scope that it lies outside of.
+    /// One bit per scope policy that excludes it.
     pub(crate) outside: u64,
-    /// Bit per budget that covers it.
+    /// One bit per budget that covers it.
     pub(crate) budgets: u64,
     /// Its own rate limit.
     pub(crate) own: Option<RateLimitBucket>,
@@ -77,19 +77,19 @@ pub(crate) struct ActionEntry {
 #[derive(Debug)]
 pub(crate) struct RankedPolicy {
     pub(crate) policy: Arc<Policy>,
-    /// Equal conditions are one.
+    /// The index of its conditions; equal conditions are stored once.
     pub(crate) conditions: usize,
-    /// The window of a limit.
+    /// The window of its limit.
     pub(crate) bucket: Option<RateLimitBucket>,
-    /// What `denied_actions` says.
+    /// The reason in `denied_actions`.
     pub(crate) reason: Arc<str>,
 }
 
-/// What one Atlas contributes.
+/// The parts of one Atlas.
 #[derive(Debug)]
 pub(crate) struct AtlasPart {
     pub(crate) actions: std::ops::Range<usize>,
-    /// Capability to the actions and the packs it lists.
+    /// By capability: its actions and its packs.
     pub(crate) capabilities: HashMap<Arc<str>, (Vec<usize>, Vec<String>)>,
 }
 
@@ -102,16 +102,16 @@ pub struct AtlasSet {
     pub(crate) actions: Vec<ActionEntry>,
     by_action: HashMap<Arc<str>, usize>,
     pub(crate) policies: Vec<RankedPolicy>,
-    /// Ranks per pattern, rising.
+    /// By pattern: its ranks, ascending.
     pub(crate) patterns: Vec<Vec<usize>>,
     fits: Vec<u32>,
     pub(crate) conditions: Vec<PolicyConditions>,
-    /// First rank behind each class.
+    /// The first rank after each policy type.
     pub(crate) class_ends: [usize; 5],
-    /// Ranks of scopes, of budgets; bit k of an entry is the k-th.
+    /// The ranks of scope policies and of budgets. Bit k of an entry is the k-th one.
     pub(crate) scopes: Vec<usize>,
     pub(crate) budgets: Vec<usize>,
-    /// Unmatched actions are denied.
+    /// Actions without a matching policy are denied.
     pub(crate) default_deny: bool,
     pub(crate) ttl_seconds: u32,
 }
@@ -120,7 +120,7 @@ impl AtlasSet {
     /// Compiles Atlases; their order does not matter.
     ///
     /// # Errors
-    /// Dependencies, an action declared twice, or too much to index.
+    /// A dependency is wrong, an action is declared twice, or a limit is exceeded.
     pub fn compile(mut atlases: Vec<Arc<Atlas>>, options: Options) -> Result<Self, SetError> {
         atlases.sort_by(|a, b| a.id.cmp(&b.id));
         depend::check(&atlases).map_err(SetError::Depend)?;
@@ -192,7 +192,7 @@ impl AtlasSet {
         self.by_atlas.get(id).copied()
     }
 
-    /// The patterns that the action fits.
+    /// The patterns that the action matches.
     pub(crate) fn fits(&self, entry: &ActionEntry) -> &[u32] {
         self.fits.get(entry.fits.clone()).unwrap_or_default()
     }
@@ -295,7 +295,7 @@ fn collect_actions(atlases: &[Arc<Atlas>]) -> Result<HashMap<Arc<str>, usize>, S
     Ok(by_action)
 }
 
-/// All policies in the order in which they are asked.
+/// All policies in evaluation order.
 fn rank(atlases: &[Arc<Atlas>]) -> Vec<(&Arc<str>, &Arc<Policy>)> {
     let mut all: Vec<(&Arc<str>, &Arc<Policy>)> = atlases
         .iter()
@@ -317,7 +317,7 @@ fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> RankedPo
         ),
         Rule::Allow => (None, "allowed"),
     };
-    // A spent limit always says so in the protocol's word.
+    // A used-up limit always uses the protocol's own reason.
     let given = policy.reason.clone().filter(|_| limit.is_none());
     RankedPolicy {
         policy: Arc::clone(policy),
@@ -331,23 +331,23 @@ fn ranked(atlas: &Arc<str>, policy: &Arc<Policy>, conditions: usize) -> RankedPo
     }
 }
 
-/// The reason of a spent rate limit.
+/// The reason of a used-up rate limit.
 pub const RATE_LIMIT_EXCEEDED: &str = "rate_limit_exceeded";
-/// The reason of a spent budget.
+/// The reason of a used-up budget.
 pub const BUDGET_EXCEEDED: &str = "budget_exceeded";
 
-/// Patterns by how they are found.
+/// Patterns by the way they are found.
 #[derive(Default)]
 struct Index {
-    /// Ranks per pattern.
+    /// By pattern: its ranks.
     ranks: Vec<Vec<usize>>,
-    /// Bit per scope, bit per budget that names the pattern.
+    /// By pattern: one bit per scope policy and one per budget that names it.
     bits: Vec<(u64, u64)>,
     all: Option<usize>,
     exact: HashMap<Box<str>, usize>,
     prefix: HashMap<Box<str>, usize>,
     suffix: HashMap<Box<str>, usize>,
-    /// Lengths that occur in `prefix` and `suffix`.
+    /// The lengths that occur in `prefix` and `suffix`.
     prefix_lengths: Vec<usize>,
     suffix_lengths: Vec<usize>,
     general: Vec<(crate::glob::GlobPattern, usize)>,
@@ -414,7 +414,7 @@ impl Index {
         (0..self.scopes.len()).fold(0, |bits, k| bits | 1u64 << k)
     }
 
-    /// Appends the patterns that the action fits; answers the scopes and the budgets that name it.
+    /// Appends the patterns that the action matches. Returns the scope policies and budgets that name it.
     fn find(&self, action: &str, fits: &mut Vec<u32>) -> (u64, u64) {
         let mut bits = (0, 0);
         let mut take = |id: Option<&usize>| {
@@ -456,7 +456,7 @@ fn lengths(map: &HashMap<Box<str>, usize>) -> Vec<usize> {
     lengths
 }
 
-/// The next bit of a list of special policies.
+/// The next bit in a list of special policies.
 fn bit(list: &mut Vec<usize>, rank: usize, kind: &str) -> Result<u64, SetError> {
     if list.len() >= MAX_SPECIAL {
         return Err(SetError::TooMuch(format!(

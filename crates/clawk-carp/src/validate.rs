@@ -1,4 +1,4 @@
-//! `validate`: what would stand in the way of a request, without any effect.
+//! `validate`: finds what would prevent a request, without any effect.
 
 use clawk_proto::carp::{CARP_VERSION, Request, ValidateResponse};
 use jiff::Timestamp;
@@ -9,8 +9,8 @@ use crate::rate::RateLedger;
 use crate::resolve::{candidates, select, stamp};
 use crate::set::AtlasSet;
 
-/// Checks a request whose shape is right: Atlases and capabilities are known; of an execution, that the action is known,
-/// its parameters fit and, when `issued` is given, that it would be granted now. Nothing is spent and nothing is issued.
+/// Checks a request with a valid shape: its Atlases and capabilities must be known. For an execution, the action must be known and
+/// its parameters valid; with `issued`, it must be granted now. Charges and issues nothing.
 #[must_use]
 pub fn validate(
     set: &AtlasSet,

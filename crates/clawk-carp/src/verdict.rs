@@ -1,5 +1,5 @@
-//! Which policy decides an action: the smallest rank whose patterns fit, whose conditions hold and, for a limit, that
-//! is spent.
+//! Finds the policy that decides an action: the smallest rank whose patterns match, whose conditions hold and, for a limit, that is
+//! used up.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ use crate::rate::{AgentWindows, BucketSpend};
 use crate::resolve::Violation;
 use crate::set::{ActionEntry, AtlasSet, RATE_LIMIT_EXCEEDED};
 
-/// Nothing decides.
+/// No policy decides.
 const NONE: usize = usize::MAX;
 
-/// What decided an action.
+/// What decided about an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecisionSource {
     /// The policy with this rank.
     Policy(usize),
     /// The action's own rate limit.
     OwnLimit,
-    /// No policy; the set denies what none allows.
+    /// No policy; the set denies actions that no policy allows.
     DefaultDeny,
-    /// No policy; the set lets pass what none denies.
+    /// No policy; the set lets actions pass that no policy denies.
     Pass,
 }
 
-/// What that means for the action.
+/// The verdict on an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ActionVerdict {
     Allow,
     Approval,
     Deny,
-    /// A spent rate limit.
+    /// A rate limit is used up.
     Rate,
-    /// A spent budget.
+    /// A budget is used up.
     Budget,
 }
 
-/// The deciding policy per pattern and tier, found when first asked for.
+/// The deciding policy by pattern and tier, computed on demand.
 #[derive(Debug)]
 pub(crate) struct DecidingPolicies(Vec<Option<[usize; 4]>>);
 
@@ -49,14 +49,14 @@ impl DecidingPolicies {
     }
 }
 
-/// Answers for one request.
+/// Evaluates the policies for one request.
 pub(crate) struct PolicyEvaluator<'a> {
     pub(crate) set: &'a AtlasSet,
     pub(crate) facts: ConditionFacts<'a>,
     view: AgentWindows<'a>,
-    /// Per conditions: the tiers for which they hold, once known.
+    /// By conditions: the tiers for which they hold, computed on demand.
     held: Vec<Option<u8>>,
-    /// Per tier: scopes in force, budgets in force.
+    /// By tier: the scope policies and budgets in force.
     special: Option<[(u64, u64); 4]>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> PolicyEvaluator<'a> {
         tiers
     }
 
-    /// The tiers for which the policy would decide: a rate limit only when it is spent.
+    /// The tiers for which the policy would decide. A rate limit decides only when it is used up.
     fn bites(&mut self, rank: usize) -> u8 {
         let tiers = self.tiers(rank);
         match self
@@ -109,7 +109,7 @@ impl<'a> PolicyEvaluator<'a> {
         }
     }
 
-    /// Per tier, the pattern's first rank that decides.
+    /// By tier: the pattern's first rank that decides.
     fn firsts(&mut self, pattern: u32, table: &mut DecidingPolicies) -> [usize; 4] {
         let slot = usize::try_from(pattern).unwrap_or(NONE);
         if let Some(Some(known)) = table.0.get(slot) {
@@ -135,7 +135,7 @@ impl<'a> PolicyEvaluator<'a> {
         out
     }
 
-    /// Scopes and budgets whose conditions hold for the tier.
+    /// The scope policies and budgets whose conditions hold for the tier.
     pub(crate) fn special(&mut self, tier: RiskTier) -> (u64, u64) {
         let all = match self.special {
             Some(all) => all,
@@ -160,8 +160,8 @@ impl<'a> PolicyEvaluator<'a> {
         all.get(index(tier)).copied().unwrap_or_default()
     }
 
-    /// What decides the action at this tier. With a table, for many actions; without, for one. `approved`: a person has
-    /// agreed, so nothing is asked for.
+    /// What decides about the action at this tier. Pass `table` for many actions, `None` for one. `approved`: a person has
+    /// approved, so approval policies are skipped.
     pub(crate) fn decide(
         &mut self,
         entry: &ActionEntry,
@@ -205,7 +205,7 @@ impl<'a> PolicyEvaluator<'a> {
         }
     }
 
-    /// The first rank of one pattern below `best`.
+    /// The first deciding rank of one pattern below `best`.
     fn walk(&mut self, pattern: u32, tier: RiskTier, approved: bool, best: usize) -> Option<usize> {
         let [denies_end, approvals_end, ..] = self.set.class_ends;
         self.set
@@ -217,7 +217,7 @@ impl<'a> PolicyEvaluator<'a> {
             .find(|rank| self.bites(*rank) & tier_bit(tier) != 0)
     }
 
-    /// What one call of the action takes from a budget.
+    /// The amount that one call of the action takes from a budget.
     fn cost(&self, rank: usize, entry: &ActionEntry) -> Option<BucketSpend> {
         let ranked = self.set.policies.get(rank)?;
         let Rule::Budget(budget) = &ranked.policy.rule else {
@@ -230,7 +230,7 @@ impl<'a> PolicyEvaluator<'a> {
         })
     }
 
-    /// Everything that one call of the action takes.
+    /// All amounts that one call of the action takes.
     pub(crate) fn spends(&mut self, entry: &ActionEntry, tier: RiskTier) -> Vec<BucketSpend> {
         let set = self.set;
         let [_, approvals_end, rates_end, ..] = set.class_ends;
@@ -255,7 +255,7 @@ impl<'a> PolicyEvaluator<'a> {
         out
     }
 
-    /// For a limit: how long until every limit of the action has room.
+    /// For a limit: the wait until all limits of the action allow another call.
     pub(crate) fn retry_after_ms(
         &mut self,
         entry: &ActionEntry,
@@ -272,7 +272,7 @@ impl<'a> PolicyEvaluator<'a> {
         waits.max()
     }
 
-    /// What a decision means, and how a resolution says it.
+    /// The verdict of a decision, with its policy id and reason for the resolution.
     pub(crate) fn meaning(
         &self,
         deciding: DecisionSource,
@@ -299,7 +299,7 @@ impl<'a> PolicyEvaluator<'a> {
     }
 }
 
-/// Position of a tier.
+/// The index of a tier.
 pub(crate) const fn index(tier: RiskTier) -> usize {
     match tier {
         RiskTier::Low => 0,
@@ -309,7 +309,7 @@ pub(crate) const fn index(tier: RiskTier) -> usize {
     }
 }
 
-/// The bits that are set, rising.
+/// The positions of the set bits, ascending.
 pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         if word == 0 {

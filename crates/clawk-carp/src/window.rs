@@ -1,8 +1,8 @@
-//! Time windows: hours and days on the clock of a place.
+//! Time windows: hours and days on a local clock.
 //!
-//! A window is read on the wall clock of its zone: `02:15`–`02:45` does not come on the night when that hour is left
-//! out, and comes twice when it is repeated. A window that spans midnight belongs to the day it began on. `start`
-//! counts, `end` does not; equal ones mean the whole day.
+//! A window uses the wall clock of its zone. `02:15`–`02:45` does not occur in the night when that hour is skipped, and occurs
+//! twice when it is repeated. A window that spans midnight belongs to the day on which it begins. `start` is included, `end` is
+//! not. Equal values mean the whole day.
 
 use std::fmt;
 
@@ -30,14 +30,14 @@ const DAYS: [(&str, Weekday); 7] = [
 pub struct TimeWindow {
     start: u32,
     end: u32,
-    /// Bit 0 is Monday.
+    /// One bit per day; bit 0 is Monday.
     days: u8,
     zone: TimeZone,
     zone_name: Box<str>,
 }
 
 impl TimeWindow {
-    /// The moment lies inside.
+    /// Whether the moment is inside the window.
     #[must_use]
     pub fn contains(&self, now: Timestamp) -> bool {
         let local = self.zone.to_datetime(now);
@@ -64,7 +64,7 @@ impl TimeWindow {
         self.days & (1u8 << bit) != 0
     }
 
-    /// As the manifest would say it.
+    /// The window in the manifest's form.
     #[must_use]
     pub fn parameters(&self) -> Map<String, Value> {
         let days: Vec<&str> = DAYS
@@ -80,7 +80,7 @@ impl TimeWindow {
         out
     }
 
-    /// What makes two windows the same.
+    /// A key: two windows with the same key are equal.
     pub(crate) fn key(&self) -> (u32, u32, u8, Box<str>) {
         (self.start, self.end, self.days, self.zone_name.clone())
     }
@@ -127,7 +127,7 @@ impl TimeWindow {
     }
 }
 
-/// Seconds of a day as `HH:MM` or `HH:MM:SS`.
+/// A time of day in seconds, parsed from `HH:MM` or `HH:MM:SS`.
 struct Clock(u32);
 
 impl fmt::Display for Clock {

@@ -1,4 +1,4 @@
-//! The client: calls by id, notifications, and a new connection when the old one breaks.
+//! The client: calls by id, notifications, and reconnection after a broken connection.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,31 +16,31 @@ use tokio_util::task::TaskTracker;
 
 use crate::{AgentAddress, ClientError, OpenTransport, request_id};
 
-/// Calls that wait to be sent.
+/// The largest number of calls that wait to be sent.
 const WAITING: usize = 256;
-/// Notifications that a slow listener may be behind; then it misses some and is told so.
+/// How many notifications a slow listener may be behind. Above that it loses some and is told so.
 const BEHIND: usize = 1024;
-/// The first and the longest wait before a new connection.
+/// The first and the longest wait before a reconnection.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How to connect and to ask.
+/// The settings of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `clientInfo.name`, and the name by which a queue knows us.
+    /// `clientInfo.name`, and the client's name in a queue.
     pub name: String,
-    /// The token, where the agent wants one.
+    /// The token, if the agent requires one.
     pub token: Option<Secret>,
     /// `capabilities` of `claw.initialize`; `{}` is unrestricted (R2).
     pub capabilities: Value,
-    /// How long a call may take.
+    /// The time limit of a call.
     pub patience: Duration,
-    /// How long a broken connection is tried again; zero: not at all.
+    /// How long the client tries to restore a broken connection; zero: it does not try.
     pub reconnect: Duration,
 }
 
 impl Options {
-    /// No token, unrestricted, ten minutes for a call, one minute to reconnect.
+    /// The defaults: no token, no restriction, ten minutes per call, one minute for reconnecting.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -62,14 +62,14 @@ impl Options {
     }
 }
 
-/// What the agent says unasked.
+/// A message of the agent that answers no request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnsolicitedMessage {
-    /// For example `claw.heartbeat`.
+    /// The method, for example `claw.heartbeat`.
     pub method: String,
     /// Its params.
     pub params: Value,
-    /// It is a request, to be answered with [`AgentClient::answer`] under this id; null: it is a notification.
+    /// The id, if it is a request: answer it with [`AgentClient::answer`]. Null: it is a notification.
     pub id: Value,
 }
 
@@ -118,7 +118,7 @@ impl AgentClient {
     /// Connects and initializes.
     ///
     /// # Errors
-    /// Nobody is there, we are not let in, or the agent refuses `claw.initialize`.
+    /// The agent can't be reached, refuses the connection, or refuses `claw.initialize`.
     pub async fn connect(target: AgentAddress, options: Options) -> Result<Self, ClientError> {
         let (notices, _) = broadcast::channel(BEHIND);
         let (wire, begun) = begin(&target, &options, &notices).await?;
@@ -145,20 +145,20 @@ impl AgentClient {
         })
     }
 
-    /// What the agent answered to `claw.initialize` last.
+    /// The agent's latest answer to `claw.initialize`.
     #[must_use]
     pub fn agent(&self) -> Value {
         self.agent.borrow().clone()
     }
 
-    /// Changes with each new connection, once it is initialized.
+    /// Changes after each new connection is initialized.
     #[must_use]
     pub fn greeted(&self) -> watch::Receiver<Value> {
         self.agent.clone()
     }
 
-    /// Calls a method and waits for its result. When the connection breaks, what carries a request id, or only looks, is asked
-    /// again on the next one; anything else ends as [`ClientError::Lost`].
+    /// Calls a method and waits for its result. If the connection breaks, a call with a request id or without effects is sent again
+    /// on the next connection. Any other call ends with [`ClientError::Lost`].
     ///
     /// # Errors
     /// The agent refused, or no answer came.
@@ -191,7 +191,7 @@ impl AgentClient {
         self.asks.send(ask).await.map_err(over)
     }
 
-    /// Answers a request of the agent's.
+    /// Answers a request of the agent.
     ///
     /// # Errors
     /// The client has ended.
@@ -203,21 +203,21 @@ impl AgentClient {
             .map_err(over)
     }
 
-    /// What the agent says unasked, from now on.
+    /// The agent's messages that answer no request, from now on.
     #[must_use]
     pub fn notices(&self) -> broadcast::Receiver<UnsolicitedMessage> {
         self.notices.subscribe()
     }
 
-    /// Says good-bye and waits until that is done. Calls that wait end as lost.
+    /// Closes the connection and waits for that. Open calls end as lost.
     pub async fn close(self) {
-        // silent-ok: it has ended already
+        // silent-ok: the client has already ended
         let _asked = self.asks.send(ClientCommand::Close).await;
         self.task.wait().await;
     }
 }
 
-/// A new connection, initialized, and the agent's answer.
+/// Opens and initializes a new connection. Returns it with the agent's answer.
 async fn begin(
     target: &AgentAddress,
     options: &Options,
@@ -256,7 +256,7 @@ fn hear(text: &str) -> Result<IncomingRpcMessage, ClientError> {
 
 fn tell(notices: &broadcast::Sender<UnsolicitedMessage>, heard: IncomingRpcMessage) {
     if let Some(method) = heard.method {
-        // silent-ok: nobody may listen
+        // silent-ok: there may be no listener
         let _heard = notices.send(UnsolicitedMessage {
             method,
             params: heard.params,
@@ -272,7 +272,7 @@ struct UnansweredCall {
     answer: oneshot::Sender<Result<Value, ClientError>>,
 }
 
-/// The task behind a client.
+/// The background task of a client.
 struct ClientDriver {
     target: AgentAddress,
     options: Options,
@@ -311,7 +311,7 @@ impl ClientDriver {
 
     fn end(&mut self, error: &ClientError) {
         for (_, open) in self.open.drain() {
-            // silent-ok: whoever asked has given up
+            // silent-ok: the caller has given up
             let _told = open.answer.send(Err(error.clone()));
         }
     }
@@ -354,7 +354,7 @@ impl ClientDriver {
             Ok(heard) => heard,
             Err(error) => return tracing::warn!(%error, "a message was dropped"),
         };
-        // A request of the agent's has an id of its own, which may be one of ours.
+        // A request of the agent has the agent's own id, which may equal one of ours.
         let asks = heard.method.is_some();
         let Some(open) = heard
             .id
@@ -371,11 +371,11 @@ impl ClientDriver {
                 "it has neither result nor error".to_owned(),
             )),
         };
-        // silent-ok: whoever asked has given up
+        // silent-ok: the caller has given up
         let _told = open.answer.send(outcome);
     }
 
-    /// A new connection on which everything that may be is asked again.
+    /// Opens a new connection and repeats every call that may be repeated.
     async fn reconnect(&mut self, mut error: ClientError) -> Result<OpenTransport, ClientError> {
         let lost: Vec<u64> = self
             .open
@@ -385,7 +385,7 @@ impl ClientDriver {
             .collect();
         for id in lost {
             if let Some(open) = self.open.remove(&id) {
-                // silent-ok: whoever asked has given up
+                // silent-ok: the caller has given up
                 let _told = open.answer.send(Err(error.clone()));
             }
         }
@@ -425,11 +425,11 @@ impl ClientDriver {
     }
 }
 
-/// Whether asking twice does it once: it only looks, or its request id makes it one.
+/// Whether a repeated call acts only once: it has no effects, or it has a request id.
 fn may_ask_again(method: &str, params: &Value) -> bool {
     match Method::from_name(method) {
         Some(Method::Status | Method::MemoryQuery | Method::SwarmDiscover) => true,
-        // The second answer would only say that the first one counted.
+        // The second answer would only report that the first one counted.
         Some(Method::ToolApprove | Method::ToolDeny) => false,
         Some(_) | None => ["/request_id", "/context/request_id"]
             .iter()
@@ -438,8 +438,8 @@ fn may_ask_again(method: &str, params: &Value) -> bool {
 }
 
 impl AgentClient {
-    /// The params as they are sent, with what a person at a command line leaves out: a request id where the method wants one,
-    /// and in whose name a tool is called.
+    /// The params with defaults for the members that a person at a command line omits: a request id if the method needs one, and
+    /// the calling identity of a tool call.
     #[must_use]
     pub fn completed(&self, method: &str, mut params: Value) -> Value {
         let Some(members) = params.as_object_mut() else {

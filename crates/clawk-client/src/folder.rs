@@ -1,5 +1,5 @@
-//! Messages as files (runtime profile §6.3): `inbox/` holds requests, `outbox/` answers and notifications, `archive/` what was
-//! handled. A file is written as `NAME.json.tmp` and renamed, so that nobody reads half of one.
+//! Messages as files (runtime profile §6.3): `inbox/` holds requests, `outbox/` answers and notifications, `archive/` handled
+//! messages. A file is written as `NAME.json.tmp` and then renamed, so that nobody reads half of a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -11,36 +11,36 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
-/// Requests.
+/// The folder of requests.
 pub const INBOX: &str = "inbox";
-/// Answers and notifications.
+/// The folder of answers and notifications.
 pub const OUTBOX: &str = "outbox";
-/// What was handled.
+/// The folder of handled messages.
 pub const ARCHIVE: &str = "archive";
-/// What is no message, below [`ARCHIVE`].
+/// The folder below [`ARCHIVE`] for files that are not valid messages.
 pub const BAD: &str = "bad";
-/// What a message's file ends in.
+/// The suffix of a message's file.
 const ENDING: &str = ".json";
-/// How often a folder is looked at where the kernel does not tell of changes.
+/// How often a folder is polled if the kernel does not report changes.
 const POLL: Duration = Duration::from_millis(100);
-/// How often it is looked at anyway: a change can be missed.
+/// How often a folder is checked although the kernel reports changes: a report can be lost.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Why a file could not be read as a message.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageFileError {
-    /// It is longer than a message may be.
+    /// The file is longer than a message may be.
     #[error("it has more than {0} bytes")]
     TooLong(usize),
-    /// A link, a device, a pipe or a folder.
+    /// It is a link, a device, a pipe or a folder.
     #[error("it is not a regular file")]
     NotAFile,
-    /// The file system refused.
+    /// The file system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A new message's name: `{timestamp_ns}-{request_id}.json`. Names sort by time.
+/// The file name of a new message: `{timestamp_ns}-{request_id}.json`. Names sort by time.
 #[must_use]
 pub fn name(timestamp_ns: u128, request_id: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -48,10 +48,10 @@ pub fn name(timestamp_ns: u128, request_id: &str) -> String {
     format!("{timestamp_ns:020}-{id}{ENDING}")
 }
 
-/// Writes a message: all of it, or nothing that anybody reads.
+/// Writes a message completely, or leaves nothing that a reader would see.
 ///
 /// # Errors
-/// The file system refuses.
+/// The file system reports an error.
 pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
     let (temporary, last) = (folder.join(format!("{name}.tmp")), folder.join(name));
     let mut file = OpenOptions::new()
@@ -69,7 +69,7 @@ pub fn put(folder: &Path, name: &str, message: &[u8]) -> io::Result<()> {
 /// Reads a message.
 ///
 /// # Errors
-/// It is no file of at most `max_bytes`, or can't be read.
+/// It is not a file of at most `max_bytes`, or can't be read.
 pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, MessageFileError> {
     let file = open(path)?;
     if !file.metadata()?.is_file() {
@@ -84,7 +84,7 @@ pub fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, MessageFileError> 
     Ok(bytes)
 }
 
-/// Opens without following a link and without waiting for a pipe's other end.
+/// Opens a file without following a link and without blocking on a pipe.
 fn open(path: &Path) -> Result<File, MessageFileError> {
     let opened = OpenOptions::new()
         .read(true)
@@ -105,7 +105,7 @@ fn nonblocking() -> i32 {
     i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
 }
 
-/// The messages that lie in a folder, the oldest first, at most so many. Files that are still being written are not among them.
+/// The messages in a folder, oldest first, at most `most`. Files that are still being written are not included.
 ///
 /// # Errors
 /// The folder can't be read.
@@ -123,13 +123,12 @@ pub fn list(folder: &Path, most: usize) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-/// Tells when something may have come into a folder: by inotify, or by looking again and again where that is not to be had
-/// (some network file systems).
+/// Reports possible new files in a folder: with inotify, or by polling where inotify does not work (some network file systems).
 #[derive(Debug)]
 pub struct FolderWatcher(Option<AsyncFd<OwnedFd>>);
 
 impl FolderWatcher {
-    /// Watches a folder. Call it inside a runtime, and look at the folder after it.
+    /// Watches a folder. Call it inside a runtime, and list the folder afterwards.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         let made = || -> io::Result<AsyncFd<OwnedFd>> {
@@ -151,13 +150,13 @@ impl FolderWatcher {
         }
     }
 
-    /// A watch that only ever polls.
+    /// A watcher that only polls.
     #[must_use]
     pub const fn polling() -> Self {
         Self(None)
     }
 
-    /// Completes when something may have come, or after a while in any case. Cancelling loses nothing.
+    /// Completes when there may be new files, and in any case after a while. Cancelling loses nothing.
     pub async fn changed(&self) {
         let Some(fd) = &self.0 else {
             return tokio::time::sleep(POLL).await;
@@ -167,11 +166,11 @@ impl FolderWatcher {
                 return tokio::time::sleep(POLL).await;
             };
             let mut events = [0_u8; 4096];
-            // What the events say does not matter: the folder is looked at.
+            // The content of the events does not matter, because the caller lists the folder.
             while rustix::io::read(fd.get_ref(), &mut events[..]).is_ok_and(|read| read > 0) {}
             ready.clear_ready();
         };
-        // silent-ok: after a while it is looked at in any case
+        // silent-ok: after a while the folder is checked in any case
         let _told = tokio::time::timeout(LOOK, told).await;
     }
 }

@@ -1,7 +1,9 @@
 //! A client of any CKP agent: one interface over standard streams, a Unix socket, Streamable HTTP, WebSocket, a folder, NATS
-//! and Redis. It reconnects, and asks again only what is answered once per request id.
+//! and Redis. It reconnects, and repeats only calls that a request id protects from a second
+//! execution.
 //!
-//! *Owns:* targets, wires (a transport as a pair of message queues), the client with its calls and reconnections, the folder's format, the queues' names.
+//! *Owns:* addresses, transports (each a pair of message queues), the client with its calls and reconnections, the folder's format,
+//! the queues' names.
 //! *Depends on:* proto, secrets (tokens), egress (HTTP, TLS).
 //! *Must not know:* the kernel, the server, manifests.
 //! *Start reading at:* [`AgentClient`], then [`OpenTransport`], then [`AgentAddress`].
@@ -30,7 +32,7 @@ pub use error::ClientError;
 pub use target::{AgentAddress, QueueAddress};
 pub use wire::OpenTransport;
 
-/// A fresh request id: a random UUID.
+/// A new request id: a random UUID.
 #[must_use]
 pub fn request_id() -> String {
     #[expect(

@@ -1,24 +1,24 @@
-//! Names in queues (runtime profile §6.2): what the server and the client must agree on.
+//! Names in queues (runtime profile §6.2) that the server and the client share.
 
-/// The header or field that says who asks.
+/// The header or field with the client's name.
 pub const CLIENT: &str = "client";
-/// The header or field that says where the answer goes.
+/// The header or field with the queue for the answer.
 pub const REPLY_TO: &str = "Reply-To";
-/// The field of a Redis entry that holds the JSON-RPC text.
+/// The field of a Redis entry with the JSON-RPC text.
 pub const MESSAGE: &str = "message";
-/// Why a message lies among the dead letters.
+/// The field with the reason why a message is a dead letter.
 pub const REASON: &str = "reason";
-/// Characters of a subject or key that an answer may be sent to.
+/// The longest name of a queue for answers, characters.
 const MAX_NAME: usize = 256;
 
 /// The queues of one agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueNames {
-    /// Requests.
+    /// The queue of requests.
     pub inbox: String,
-    /// Answers and notifications.
+    /// The queue of answers and notifications.
     pub outbox: String,
-    /// Messages that could not be handled.
+    /// The queue of messages that could not be handled.
     pub dead: String,
 }
 
@@ -34,8 +34,8 @@ impl QueueNames {
         }
     }
 
-    /// Whether an answer may go there: a queue of the protocol's own, or a private reply subject, that is neither this agent's
-    /// inbox nor its dead letters. So nobody makes the agent write to a queue of something else.
+    /// Whether an answer may be sent there: a queue of the protocol or a private reply subject, and neither this agent's inbox nor
+    /// its dead letters. So nobody can make the agent write to another system's queue.
     #[must_use]
     pub fn may_answer_to(&self, name: &str) -> bool {
         let ours = name.starts_with("claw.") || name.starts_with("_INBOX.");

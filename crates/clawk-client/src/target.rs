@@ -1,4 +1,4 @@
-//! Where an agent is reached.
+//! The addresses of agents.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use crate::ClientError;
 /// An agent's address.
 #[derive(Clone, PartialEq, Eq)]
 pub enum AgentAddress {
-    /// A command that speaks on its standard streams; it goes through `sh -c`.
+    /// A command that speaks CKP on its standard streams. It runs through `sh -c`.
     Command(String),
-    /// A Unix socket: one message a line.
+    /// A Unix socket with one message per line.
     Socket(PathBuf),
     /// Streamable HTTP.
     Http(Url),
@@ -41,7 +41,7 @@ pub struct QueueAddress {
 pub(crate) const DEFAULT_SWARM: &str = "default";
 
 impl AgentAddress {
-    /// Whether the text has the form of a URL that [`AgentAddress::parse`] reads; anything else is a path or a command.
+    /// Whether the text looks like a URL for [`AgentAddress::parse`]. Any other text is a path or a command.
     #[must_use]
     pub fn is_url(text: &str) -> bool {
         let schemes = [
@@ -51,12 +51,12 @@ impl AgentAddress {
             .is_some_and(|(scheme, _)| schemes.contains(&scheme))
     }
 
-    /// Reads `http://…`, `https://…`, `ws://…`, `wss://…`, `unix:PATH`, `dir:PATH`, `exec:COMMAND`,
-    /// `nats://HOST:PORT#[SWARM/]AGENT` or `redis://HOST:PORT#[SWARM/]AGENT`. Without a path, HTTP means `/claw` and WebSocket
-    /// `/claw/ws`.
+    /// Parses `http://…`, `https://…`, `ws://…`, `wss://…`, `unix:PATH`, `dir:PATH`, `exec:COMMAND`,
+    /// `nats://HOST:PORT#[SWARM/]AGENT` or `redis://HOST:PORT#[SWARM/]AGENT`. The default path is `/claw` for HTTP and `/claw/ws`
+    /// for WebSocket.
     ///
     /// # Errors
-    /// It is none of these.
+    /// The text has none of these forms.
     pub fn parse(text: &str) -> Result<Self, ClientError> {
         let wrong = |reason: &str| ClientError::Target {
             target: shown(text),
@@ -109,7 +109,7 @@ fn queue(mut server: Url) -> Result<QueueAddress, String> {
     })
 }
 
-/// The text without what a URL's user information may hold.
+/// The text without the user information of a URL.
 fn shown(text: &str) -> String {
     match (text.split_once("://"), text.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),

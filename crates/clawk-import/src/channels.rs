@@ -1,16 +1,16 @@
-//! Chat platforms: which member of an old configuration becomes which secret, setting or rule of a channel.
+//! Chat platforms: maps the members of an old configuration to secrets, settings and rules of a channel.
 
 use crate::draft::{Channel, Draft, fit, shout};
 use crate::settings::Settings;
 
-/// What is read of one platform. The first word of `secrets` becomes `auth.secret_ref`.
+/// The members of one platform. The first word of `secrets` becomes `auth.secret_ref`.
 struct Platform {
     names: &'static [&'static str],
     kind: &'static str,
     transport: &'static str,
-    /// Members with secrets: spellings, the key in `[channels.NAME] secrets`, the usual variable.
+    /// Members with secrets: their spellings, the key in `[channels.NAME] secrets`, the usual variable.
     secrets: &'static [(&'static [&'static str], &'static str, &'static str)],
-    /// Members with ids: spellings, the key in `[channels.NAME] settings`.
+    /// Members with ids: their spellings, the key in `[channels.NAME] settings`.
     settings: &'static [(&'static [&'static str], &'static str)],
 }
 
@@ -138,7 +138,7 @@ const PLATFORMS: &[Platform] = &[
     },
 ];
 
-/// Members that say who is let in, in every spelling in use.
+/// Members that list the allowed users, in every known spelling.
 const ALLOW: &[&str] = &[
     "allow_from",
     "allowlist",
@@ -148,17 +148,17 @@ const ALLOW: &[&str] = &[
     "allowed_numbers",
     "allowed_senders",
 ];
-/// Members that say that anybody is let in.
+/// Members that allow everybody.
 const POLICY: &[&str] = &["dm_policy", "dm.policy", "dm.enabled"];
 /// Members with the platform's address.
 const ADDRESS: &[&str] = &["homeserver", "api_base", "base_url"];
 
-/// Reads every platform below `at`. A platform that clawk does not have is named in the report.
+/// Reads every platform below `at`. The report names platforms that clawk does not support.
 pub(crate) fn read(draft: &mut Draft, settings: &Settings, at: &str) {
     read_some(draft, settings, at, &|_| true);
 }
 
-/// Reads those platforms below `at` that are wanted; the others were switched off.
+/// As [`read`], only for the wanted platforms; the others were switched off.
 pub(crate) fn read_some(draft: &mut Draft, settings: &Settings, at: &str, wanted: &dyn Fn(&str) -> bool) {
     for name in settings.names(at).into_iter().filter(|name| wanted(name)) {
         let here = format!("{at}.{name}");
@@ -188,7 +188,7 @@ fn platform(name: &str) -> Option<&'static Platform> {
         .find(|platform| platform.names.contains(&folded.as_str()))
 }
 
-/// One platform may have several accounts: below `accounts`, or each as a table of its own.
+/// Finds the accounts of a platform: below `accounts`, or each in its own table.
 fn accounts(settings: &Settings, here: &str, platform: &Platform) -> Vec<(Option<String>, String)> {
     let below = format!("{here}.accounts");
     let listed = settings.names(&below);
@@ -282,7 +282,7 @@ fn one(draft: &mut Draft, settings: &Settings, platform: &Platform, at: &str, ac
     draft.channel(channel);
 }
 
-/// Mail servers stand in several members; here they are URLs.
+/// Joins the members of a mail server to a URL.
 fn mail(settings: &Settings, at: &str, channel: &mut Channel) {
     if channel.kind != "email" {
         return;
@@ -310,7 +310,7 @@ fn mail(settings: &Settings, at: &str, channel: &mut Channel) {
     }
 }
 
-/// Who is let in. Everybody is nobody's choice to inherit: an open channel becomes one with pairing.
+/// Reads who may use the channel. Open access is not imported: an open channel gets pairing.
 fn let_in(draft: &mut Draft, settings: &Settings, at: &str, channel: &mut Channel) {
     let mut allowed: Vec<String> = ALLOW
         .iter()
@@ -328,7 +328,7 @@ fn let_in(draft: &mut Draft, settings: &Settings, at: &str, channel: &mut Channe
         draft.report.left(settings.place(at), reason);
         allowed.retain(|id| !id.contains('*'));
     }
-    // A platform's id may stand there with a name behind it (`123|alice`).
+    // A platform's id may have a name after it (`123|alice`).
     channel.allowed = allowed
         .into_iter()
         .map(|id| id.split('|').next().unwrap_or_default().to_owned())
@@ -336,7 +336,7 @@ fn let_in(draft: &mut Draft, settings: &Settings, at: &str, channel: &mut Channe
         .collect();
 }
 
-/// In groups, an answer only when named, or always.
+/// Reads whether the agent answers in groups always, or only when it is mentioned.
 fn respond(settings: &Settings, at: &str, channel: &mut Channel) {
     let mention = settings.flag(&format!("{at}.require_mention"));
     let mode = settings.first(&[
@@ -349,7 +349,7 @@ fn respond(settings: &Settings, at: &str, channel: &mut Channel) {
     }
 }
 
-/// A text as TOML has it; JSON's quoting is valid there.
+/// Quotes a text for TOML; JSON's quoting is valid there.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }

@@ -1,4 +1,4 @@
-//! The agent as it is gathered from the other runtime's files, before it is written down.
+//! The imported agent while it is collected, before it is written.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,92 +7,92 @@ use serde_json::Value;
 
 use crate::report::ImportReport;
 
-/// Everything that a `claw.yaml` and a `clawk.toml` can say of an imported agent.
+/// Everything that the new `claw.yaml` and `clawk.toml` contain.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    /// The agent's name, as found; made to fit when it is written.
+    /// The agent's name as found; it is adapted when it is written.
     pub(crate) name: Option<String>,
-    /// Texts of the prompt, with the file that each came from.
+    /// The texts of the prompt, each with its source file.
     pub(crate) personality: Vec<(String, String)>,
-    /// Files that are read into the prompt: name and content.
+    /// Files that become part of the prompt: name and content.
     pub(crate) context: BTreeMap<String, String>,
-    /// Further files that are copied as they are.
+    /// Further files, copied unchanged.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
-    /// The first one answers, the others are its fallbacks in order.
+    /// The providers: the first one is used, the others are its fallbacks in order.
     pub(crate) providers: Vec<ProviderDraft>,
-    /// The first model that was configured and whose address is not known.
+    /// The first configured model whose address is unknown.
     pub(crate) unplaced: Option<UnplacedModel>,
     pub(crate) channels: Vec<Channel>,
     pub(crate) servers: Vec<McpServerDraft>,
     pub(crate) skills: Vec<Skill>,
     pub(crate) members: Vec<Member>,
-    /// The swarm's name and the member that leads it.
+    /// The swarm's name and its head.
     pub(crate) swarm: Option<(String, String)>,
-    /// Whether the agent may run commands, each asked for.
+    /// Whether the agent may run commands, each with an approval.
     pub(crate) shell: bool,
-    /// Whether it may fetch pages, each asked for.
+    /// Whether the agent may fetch pages, each with an approval.
     pub(crate) web: bool,
-    /// Whether it looked only and never acted.
+    /// Whether the agent only observed and never acted.
     pub(crate) observer: bool,
-    /// Millionths of a US dollar in a day and in a month.
+    /// The budget per day, millionths of a US dollar. `month_microusd` is the budget per month.
     pub(crate) day_microusd: Option<u64>,
     pub(crate) month_microusd: Option<u64>,
-    /// Model answers in one turn.
+    /// The largest number of model answers in one turn.
     pub(crate) steps_per_turn: Option<u64>,
-    /// Whether it remembered across conversations.
+    /// Whether it had memory across conversations.
     pub(crate) memory: bool,
     pub(crate) report: ImportReport,
 }
 
-/// A model.
+/// An imported model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProviderDraft {
     pub(crate) name: String,
     pub(crate) protocol: &'static str,
     pub(crate) endpoint: String,
     pub(crate) model: String,
-    /// The secret's reference; none: no key.
+    /// The reference of its secret; `None`: no key.
     pub(crate) secret: Option<String>,
 }
 
-/// A model that was configured and whose address is not known.
+/// A configured model whose address is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnplacedModel {
-    /// The vendor, as a name that every primitive takes.
+    /// The vendor, in a form that every primitive accepts as a name.
     pub(crate) vendor: String,
     pub(crate) model: String,
 }
 
-/// A channel of the manifest with what is local about it.
+/// A channel of the manifest with its local settings.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Channel {
     pub(crate) name: String,
     pub(crate) kind: &'static str,
     pub(crate) transport: &'static str,
-    /// `auth.secret_ref`.
+    /// The value of `auth.secret_ref`.
     pub(crate) secret: String,
-    /// Further secrets by their key in `[channels.NAME] secrets`.
+    /// Further secrets, by their key in `[channels.NAME] secrets`.
     pub(crate) secrets: BTreeMap<String, String>,
     pub(crate) settings: BTreeMap<String, String>,
-    /// Who is let in; none: pairing.
+    /// The allowed users; empty: pairing.
     pub(crate) allowed: Vec<String>,
     /// Other keys of `[channels.NAME]`, as TOML values.
     pub(crate) local: BTreeMap<String, String>,
-    /// `trigger`, for `cron`.
+    /// The schedule of a `cron` channel.
     pub(crate) schedule: Option<String>,
 }
 
-/// An MCP server, all of whose tools are taken over.
+/// An MCP server. All its tools are imported.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct McpServerDraft {
     pub(crate) name: String,
     /// `stdio:///…` or `https://…`.
     pub(crate) uri: String,
-    /// Variables that are no secrets.
+    /// Variables that are not secrets.
     pub(crate) env: BTreeMap<String, String>,
-    /// Variables whose values are secrets, by reference.
+    /// Variables whose values are secrets, as references.
     pub(crate) secret_env: BTreeMap<String, String>,
-    /// Headers whose values are secrets, by reference.
+    /// Headers whose values are secrets, as references.
     pub(crate) secret_headers: BTreeMap<String, String>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Skill {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) instruction: String,
-    /// Where it lay, relative to the old runtime's folder.
+    /// Its original path, relative to the old runtime's folder.
     pub(crate) place: String,
 }
 
@@ -113,15 +113,15 @@ pub(crate) struct Member {
 }
 
 impl Draft {
-    /// A reference for the secret that a setting holds: the variable it names (`${NAME}`), else `fallback`. The value itself
-    /// goes nowhere.
+    /// The reference for a setting's secret: the variable that it names (`${NAME}`), or else `fallback`. The value itself is not
+    /// stored anywhere.
     pub(crate) fn secret(&mut self, value: &str, fallback: &str, place: &str) -> String {
         let name = variable(value).unwrap_or_else(|| fallback.to_owned());
         self.report.secret(&name, place);
         name
     }
 
-    /// Adds a provider unless an equal one is there.
+    /// Adds a provider, unless an equal one exists.
     pub(crate) fn provider(&mut self, mut provider: ProviderDraft) {
         let same = |known: &ProviderDraft| {
             known.endpoint == provider.endpoint
@@ -137,7 +137,7 @@ impl Draft {
         self.providers.push(provider);
     }
 
-    /// Adds a channel; one of its name gets a number behind it.
+    /// Adds a channel. If its name is taken, a number is appended.
     pub(crate) fn channel(&mut self, mut channel: Channel) {
         channel.name = free_name(&channel.name, |name| {
             self.channels.iter().any(|known| known.name == name)
@@ -148,7 +148,7 @@ impl Draft {
         self.channels.push(channel);
     }
 
-    /// Adds an MCP server; the name of a tool or of another server gets a number behind it.
+    /// Adds an MCP server. If a tool or server has its name, a number is appended.
     pub(crate) fn server(&mut self, mut server: McpServerDraft) {
         server.name = free_name(&server.name, |name| {
             crate::tools::BUILTINS.contains(&name) || self.servers.iter().any(|known| known.name == name)
@@ -157,12 +157,12 @@ impl Draft {
         self.servers.push(server);
     }
 
-    /// A name for a member of the swarm that no other one has.
+    /// A free name for a member of the swarm.
     pub(crate) fn free_member(&self, name: &str) -> String {
         free_name(name, |name| self.members.iter().any(|known| known.name == name))
     }
 
-    /// Adds a skill unless one of its name is there: the first place that has it wins. Says whether it was added.
+    /// Adds a skill, unless one with its name exists: the first one stays. Returns whether it was added.
     pub(crate) fn skill(&mut self, skill: Skill) -> bool {
         if let Some(known) = self.skills.iter().find(|known| known.name == skill.name) {
             let same = known.description == skill.description && known.instruction == skill.instruction;
@@ -192,7 +192,7 @@ impl Draft {
     }
 }
 
-/// The name itself, or with the first number behind it that nobody has.
+/// The name, or the name with the first free number appended.
 fn free_name(base: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = base.to_owned();
     let mut number = 2;
@@ -204,7 +204,7 @@ fn free_name(base: &str, is_taken: impl Fn(&str) -> bool) -> String {
     name
 }
 
-/// The name in `${NAME}`, `$NAME` or `{"env": "NAME"}`-like texts.
+/// The name of the variable in `${NAME}`, `$NAME` or similar texts.
 pub(crate) fn variable(value: &str) -> Option<String> {
     let name = value.strip_prefix('$')?;
     let name = name
@@ -216,7 +216,7 @@ pub(crate) fn variable(value: &str) -> Option<String> {
     (!name.is_empty() && name.chars().all(fits)).then(|| name.to_owned())
 }
 
-/// Letters, digits and hyphens, at most 63: a name that every primitive takes.
+/// Adapts a name to what every primitive accepts: letters, digits and hyphens, at most 63.
 pub(crate) fn fit(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -238,7 +238,7 @@ pub(crate) fn fit(name: &str) -> String {
     }
 }
 
-/// Upper case with underscores: a name that environments take.
+/// Adapts a name to an environment variable: upper case with underscores.
 pub(crate) fn shout(name: &str) -> String {
     let fit = |c: char| {
         if c.is_ascii_alphanumeric() {
@@ -250,7 +250,7 @@ pub(crate) fn shout(name: &str) -> String {
     name.chars().map(fit).collect()
 }
 
-/// A secret of the `{"source": "env", "id": "NAME"}` kind, or a text.
+/// Reads a secret: `{"source": "env", "id": "NAME"}`, or a text.
 pub(crate) fn secret_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),

@@ -1,8 +1,8 @@
-//! A JSON value as YAML that a person can edit.
+//! Writes a JSON value as YAML that a person can edit.
 
 use serde_json::Value;
 
-/// Block style; texts of several lines as literal blocks, all other texts quoted as JSON quotes them, which YAML 1.2 reads.
+/// Uses block style. Multi-line texts become literal blocks; other texts are quoted as in JSON, which YAML 1.2 accepts.
 pub(crate) fn yaml(value: &Value) -> String {
     let mut out = String::new();
     block(value, 0, &mut out);
@@ -26,7 +26,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
                 if is_block(item) {
                     let mut inner = String::new();
                     block(item, depth + 1, &mut inner);
-                    // The first member stands behind the dash.
+                    // The first member follows the dash.
                     out.push(' ');
                     out.push_str(inner.trim_start_matches(' '));
                 } else {
@@ -74,7 +74,7 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// A literal block can't begin with a blank or hold characters that YAML forbids.
+/// Whether a literal block can hold the text: it must not begin with a blank or contain characters that YAML forbids.
 fn fits_literal(text: &str) -> bool {
     let first = text.chars().next();
     let plain = |c: char| {

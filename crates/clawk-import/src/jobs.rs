@@ -1,11 +1,11 @@
-//! Scheduled jobs become `cron` channels.
+//! Converts scheduled jobs to `cron` channels.
 
 use serde_json::Value;
 
 use crate::channels::quoted;
 use crate::draft::{Channel, Draft, fit};
 
-/// Adds a job that says `prompt` to the agent at the times of `schedule` (five fields).
+/// Adds a job that sends `prompt` to the agent at the times of `schedule` (five fields).
 pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Option<&str>, prompt: &str) {
     let fields = schedule.split_whitespace().count();
     if !(5..=6).contains(&fields) {
@@ -31,7 +31,7 @@ pub(crate) fn add(draft: &mut Draft, name: &str, schedule: &str, timezone: Optio
     draft.channel(channel);
 }
 
-/// Adds the jobs of a `jobs.json`: a list, or a list below `jobs`. Both spellings of members are in use.
+/// Adds the jobs of a `jobs.json`: a list, or a list below `jobs`. Members occur in two spellings.
 pub(crate) fn from_json(draft: &mut Draft, file: &str, root: &Value) {
     let list = root.get("jobs").unwrap_or(root);
     let Some(jobs) = list.as_array() else { return };
@@ -67,7 +67,7 @@ pub(crate) fn from_json(draft: &mut Draft, file: &str, root: &Value) {
     }
 }
 
-/// The five fields of a schedule, or why there are none.
+/// Converts a schedule to five fields. The error says why that is not possible.
 fn expression(schedule: &Value) -> Result<String, String> {
     if let Some(expression) = schedule.as_str() {
         return Ok(expression.to_owned());
@@ -84,7 +84,7 @@ fn expression(schedule: &Value) -> Result<String, String> {
     Err("it runs once, at a fixed time: ask the agent for it when the time has come".to_owned())
 }
 
-/// A fixed interval as five fields; only those that divide an hour or a day are the same every time.
+/// Converts a fixed interval to five fields. Only intervals that divide an hour or a day are regular.
 pub(crate) fn every_ms(every: u64) -> Result<String, String> {
     let minutes = every / 60_000;
     match minutes {

@@ -1,25 +1,25 @@
-//! From a model's name and what the configuration says of its vendor to a Provider, or to a line of the report.
+//! Converts a model's name and its vendor's settings to a Provider, or to a line of the report.
 //!
-//! A model goes to the address that its configuration means, or nowhere: what is not known is named, never guessed.
+//! A model gets the address that its configuration means, or none: unknown addresses are reported, never guessed.
 
 use crate::draft::{Draft, ProviderDraft, UnplacedModel, fit, shout};
 use crate::vendors::{ANTHROPIC, ModelVendor, OPENAI, VendorReach, known, vendor_of_model};
 
-/// Where Gemini's own dialect and its OpenAI dialect live.
+/// The host of Gemini's own API and of its OpenAI-compatible API.
 const GEMINI_HOST: &str = "https://generativelanguage.googleapis.com";
-/// Models of Moonshot's plan for programmers, which has an address of its own.
+/// Models of Moonshot's plan for programmers, which has its own address.
 const KIMI_CODING_MODELS: &[&str] = &["kimi-for-coding", "kimi-code", "k2p5", "k3"];
 
-/// What a configuration says of one vendor.
+/// The settings of one vendor.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct VendorAccount {
-    /// The key as it stands there: a value or `${NAME}`.
+    /// The key as written: a value or `${NAME}`.
     pub(crate) key: Option<String>,
-    /// Where the key stands, for the report.
+    /// Where the key is, for the report.
     pub(crate) place: String,
-    /// An address of its own.
+    /// The configured address.
     pub(crate) base_url: Option<String>,
-    /// The dialect's name, where the configuration gives one.
+    /// The name of the API dialect, if the configuration gives one.
     pub(crate) dialect: Option<String>,
 }
 
@@ -29,29 +29,29 @@ impl VendorAccount {
     }
 }
 
-/// Which vendor a model belongs to, as far as the configuration says.
+/// The vendor of a model, as far as the configuration says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum VendorChoice<'a> {
-    /// The configuration names the vendor for this very model.
+    /// The configuration names the vendor for this model.
     Named(&'a str),
-    /// The vendor of models whose name says none.
+    /// The default vendor for models whose name contains none.
     Default(&'a str),
-    /// The model's name says it: `vendor/model`.
+    /// The model's name contains the vendor: `vendor/model`.
     InName,
 }
 
-/// What a dialect's word means here.
+/// The meaning of a dialect's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VendorDialect {
     Anthropic,
     OpenAi,
     Gemini,
     Ollama,
-    /// clawk does not speak it.
+    /// clawk does not support the dialect.
     Unspoken,
 }
 
-/// Adds the provider of a model, with the vendor's account. A model whose address is not known is named in the report.
+/// Adds the provider of a model, with the vendor's account. The report names a model whose address is unknown.
 pub(crate) fn add(
     draft: &mut Draft,
     model: &str,
@@ -94,7 +94,7 @@ pub(crate) fn add(
     draft.provider(found);
 }
 
-/// The vendor's name and the model's own, or nothing where neither the name nor the configuration says the vendor.
+/// The vendor's name and the model's own name; `None` if neither the name nor the configuration gives the vendor.
 fn settle(
     model: &str,
     choice: VendorChoice<'_>,
@@ -109,7 +109,7 @@ fn settle(
         VendorChoice::Default(vendor) => in_name().unwrap_or_else(|| vendor.to_owned()),
         VendorChoice::InName => match in_name() {
             Some(prefix) => prefix,
-            // An unknown vendor is a vendor all the same; the report names it.
+            // An unknown vendor is still a vendor; the report names it.
             None => match model.split_once('/') {
                 Some((prefix, _)) => prefix.to_owned(),
                 None => vendor_of_model(model)?.to_owned(),
@@ -118,13 +118,13 @@ fn settle(
     };
     let own = model
         .split_once('/')
-        // OpenRouter's own models (`openrouter/auto`) keep the whole name.
+        // OpenRouter's own models (`openrouter/auto`) keep their whole name.
         .filter(|(prefix, rest)| *prefix == name && (name != "openrouter" || rest.contains('/')));
     let bare = own.map_or(model, |(_, rest)| rest).to_owned();
     Some((name, bare))
 }
 
-/// The known vendor of this name; `kimi` stands for two, which the model tells apart.
+/// The known vendor with this name. `kimi` means one of two vendors; the model decides.
 fn vendor_of(name: &str, model: &str) -> Option<&'static ModelVendor> {
     let coding =
         name.eq_ignore_ascii_case("kimi") && KIMI_CODING_MODELS.iter().any(|known| model.starts_with(known));
@@ -136,7 +136,7 @@ struct ProviderEndpoint {
     endpoint: String,
 }
 
-/// Where a vendor is asked and how, or why that can't be said.
+/// The endpoint of a vendor, or the reason why it is unknown.
 fn placement(
     name: &str,
     vendor: Option<&'static ModelVendor>,
@@ -178,7 +178,7 @@ fn placement(
     speak(dialect.unwrap_or(usual), base)
 }
 
-/// The address at which a dialect is spoken below `base`.
+/// The endpoint of a dialect below `base`.
 fn speak(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, String> {
     let (protocol, endpoint) = match dialect {
         VendorDialect::Anthropic => (ANTHROPIC, base.strip_suffix("/v1").unwrap_or(&base).to_owned()),
@@ -203,7 +203,7 @@ fn speak(dialect: VendorDialect, base: String) -> Result<ProviderEndpoint, Strin
     Ok(ProviderEndpoint { protocol, endpoint })
 }
 
-/// An address without what comes after the dialect's root.
+/// An address cut after the dialect's root.
 fn address(base: &str) -> Result<String, String> {
     let base = base.trim().trim_end_matches('/');
     let base = ["/chat/completions", "/responses", "/v1/messages"]
@@ -214,7 +214,7 @@ fn address(base: &str) -> Result<String, String> {
         .strip_prefix("https://")
         .or_else(|| base.strip_prefix("http://"));
     let Some(rest) = rest.filter(|rest| !rest.is_empty()) else {
-        // Not shown: nobody knows what stands there.
+        // The address is not shown, because it may contain a secret.
         return Err("its address is not a URL: set `endpoint` in claw.yaml".to_owned());
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -251,7 +251,7 @@ fn dialect_of(word: &str) -> VendorDialect {
     }
 }
 
-/// Names a model that did not come over; the new agent keeps its name, at an address that does not exist.
+/// Reports a model that was not imported. The new agent keeps the model's name, with an address that does not exist.
 fn unplaced(draft: &mut Draft, vendor: Option<&str>, model: &str, reason: &str) {
     let whole = vendor.map_or_else(|| model.to_owned(), |vendor| format!("{vendor}/{model}"));
     draft.report.left(format!("model `{whole}`"), reason);

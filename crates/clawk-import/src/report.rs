@@ -1,43 +1,43 @@
-//! What came over and what did not.
+//! The report of an import.
 
 use serde::Serialize;
 
 /// The outcome of an import, for people and as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ImportReport {
-    /// What came over, one sentence each.
+    /// The imported settings, one sentence each.
     pub carried: Vec<String>,
-    /// Settings that did not come over.
+    /// The settings that were not imported.
     pub left: Vec<OmittedSetting>,
-    /// Secrets that the new agent refers to.
+    /// The secrets that the new agent needs.
     pub secrets: Vec<NeededSecret>,
 }
 
-/// A setting that did not come over.
+/// A setting that was not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OmittedSetting {
-    /// Where it stands: a file, and the path of members in it.
+    /// Its location: a file, and the path of members in it.
     pub setting: String,
-    /// Why, and what to do instead where there is something.
+    /// The reason, and an alternative if there is one.
     pub reason: String,
 }
 
-/// A secret that has to be given to the new agent.
+/// A secret that the user must set for the new agent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NeededSecret {
     /// The reference (`secret_ref`) in the new files.
     pub name: String,
-    /// Where the old configuration has it. Never its value.
+    /// Its location in the old configuration. Never its value.
     pub found: String,
 }
 
 impl ImportReport {
-    /// Notes what came over.
+    /// Records an imported setting.
     pub(crate) fn carried(&mut self, what: impl Into<String>) {
         self.carried.push(what.into());
     }
 
-    /// Notes what did not.
+    /// Records a setting that was not imported.
     pub(crate) fn left(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
         let left = OmittedSetting {
             setting: setting.into(),
@@ -48,7 +48,7 @@ impl ImportReport {
         }
     }
 
-    /// Notes a secret once.
+    /// Records a needed secret once.
     pub(crate) fn secret(&mut self, name: &str, found: &str) {
         if self.secrets.iter().all(|known| known.name != name) {
             self.secrets.push(NeededSecret {

@@ -1,4 +1,4 @@
-//! A configuration file as a tree whose members are marked as they are taken: what is left at the end is reported.
+//! A configuration file as a tree that marks the members that were read. The report names the rest.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use crate::ImportError;
 use crate::source::SourcePath;
 
-/// Bytes of one configuration file.
+/// The largest configuration file, bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// A parsed file. Members are found by path, in any spelling of their words (`allowFrom`, `allow_from`, `allow-from`).
+/// A parsed file. Members are found by path, in any spelling (`allowFrom`, `allow_from`, `allow-from`).
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     file: String,
@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     taken: RefCell<BTreeSet<Vec<String>>>,
 }
 
-/// Reads a file as text, bounded.
+/// Reads a file as text, up to a size limit.
 pub(crate) fn text_of(path: &SourcePath) -> Result<String, ImportError> {
     let bytes = path.read(MAX_FILE_BYTES)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -27,7 +27,7 @@ pub(crate) fn text_of(path: &SourcePath) -> Result<String, ImportError> {
 }
 
 impl Settings {
-    /// Reads JSON with comments, TOML, YAML or `NAME=value` lines, by the file's name.
+    /// Parses JSON with comments, TOML, YAML or `NAME=value` lines, by the file's name.
     pub(crate) fn read(path: &SourcePath) -> Result<Self, ImportError> {
         let text = text_of(path)?;
         let name = path.file_name();
@@ -47,7 +47,7 @@ impl Settings {
         Ok(Self::of_value(&name, root))
     }
 
-    /// A tree that was read elsewhere; `file` is how a report calls it.
+    /// Settings from a tree that was parsed elsewhere; `file` is its name in the report.
     pub(crate) fn of_value(file: &str, root: Value) -> Self {
         Self {
             file: file.to_owned(),
@@ -56,36 +56,36 @@ impl Settings {
         }
     }
 
-    /// The value at a path of words separated by dots. The member counts as taken.
+    /// The value at a path of words separated by dots. Marks the member as read.
     pub(crate) fn take(&self, path: &str) -> Option<&Value> {
         let found = self.find(path)?;
         self.taken.borrow_mut().insert(found.0);
         Some(found.1)
     }
 
-    /// Whether the member at a path was taken.
+    /// Whether the member at a path was read.
     pub(crate) fn is_taken(&self, path: &str) -> bool {
         self.find(path)
             .is_some_and(|(words, _)| self.taken.borrow().contains(&words))
     }
 
-    /// The value at a path, not taken.
+    /// The value at a path, without marking it.
     pub(crate) fn look(&self, path: &str) -> Option<&Value> {
         self.find(path).map(|found| found.1)
     }
 
-    /// A text or a number as text, not empty.
+    /// A text or a number as text; `None` if it is empty.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let value = self.take(path)?;
         plain(value)
     }
 
-    /// The first of several paths that is there.
+    /// The first existing value of several paths.
     pub(crate) fn first(&self, paths: &[&str]) -> Option<String> {
         paths.iter().find_map(|path| self.text(path))
     }
 
-    /// A boolean; also `"true"` and `"false"`.
+    /// A boolean; `"true"` and `"false"` count too.
     pub(crate) fn flag(&self, path: &str) -> Option<bool> {
         match self.take(path)? {
             Value::Bool(flag) => Some(*flag),
@@ -112,7 +112,7 @@ impl Settings {
         }
     }
 
-    /// The names of an object's members, in file order as far as the parser keeps it.
+    /// The names of an object's members, in file order if the parser keeps it.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let object = if path.is_empty() {
             self.root.as_object()
@@ -124,7 +124,7 @@ impl Settings {
             .unwrap_or_default()
     }
 
-    /// How a member is called in a report.
+    /// The name of a member in the report.
     pub(crate) fn place(&self, path: &str) -> String {
         match self.find(path) {
             Some((words, _)) => format!("{}: {}", self.file, words.join(".")),
@@ -132,7 +132,7 @@ impl Settings {
         }
     }
 
-    /// Every member that nobody took, as paths; members of a taken object count as taken.
+    /// The paths of all members that were not read. Members of an object that was read count as read.
     pub(crate) fn rest(&self) -> Vec<(String, String)> {
         let mut rest = Vec::new();
         self.walk(&self.root, &mut Vec::new(), &mut rest);
@@ -174,7 +174,7 @@ impl Settings {
     }
 }
 
-/// A member by its name, else by the same words in another spelling.
+/// A member by its name, or by the same words in another spelling.
 fn member_of<'a>(members: &'a Map<String, Value>, step: &str) -> Option<(&'a String, &'a Value)> {
     let folded = fold(step);
     members
@@ -182,7 +182,7 @@ fn member_of<'a>(members: &'a Map<String, Value>, step: &str) -> Option<(&'a Str
         .or_else(|| members.iter().find(|(name, _)| fold(name) == folded))
 }
 
-/// Lower case without separators.
+/// The name in lower case without separators.
 fn fold(name: &str) -> String {
     name.chars()
         .filter(|c| !matches!(c, '_' | '-'))
@@ -199,29 +199,29 @@ fn plain(value: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A number without its fraction; nothing below zero.
+/// A number without its fraction; negative numbers become 0.
 fn whole(number: f64) -> u64 {
     format!("{:.0}", number.max(0.0).trunc())
         .parse()
         .unwrap_or(u64::MAX)
 }
 
-/// YAML as the runtimes read it.
+/// Parses YAML as the runtimes do.
 ///
 /// # Errors
-/// What the parser says, without the file's content.
+/// The parser's error, without the file's content.
 pub(crate) fn yaml_value(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| place_of(&error.to_string()))
 }
 
-/// The first line of a parser's words: further lines may show the file's content, which may hold keys.
+/// The first line of a parser's error. Further lines may show the file's content, which may contain keys.
 fn place_of(error: &str) -> String {
     let line = error.lines().next().unwrap_or_default();
     line.chars().take(160).collect()
 }
 
-/// `NAME=value` lines as shells and dotenv files write them.
+/// Parses `NAME=value` lines in the form of shells and dotenv files.
 fn env_lines(text: &str) -> Value {
     let mut members = Map::new();
     for line in text.lines() {
@@ -240,10 +240,10 @@ fn env_lines(text: &str) -> Value {
     Value::Object(members)
 }
 
-/// The first file of these names below a folder.
+/// The first existing file of these names in a folder.
 ///
 /// # Errors
-/// A link of that name stands there: it may lead anywhere, so nothing is taken in its place.
+/// One of the names is a link. It may lead anywhere, so no other file replaces it.
 pub(crate) fn first_file(root: &SourcePath, names: &[&str]) -> Result<Option<SourcePath>, ImportError> {
     for path in names.iter().map(|name| root.join(name)) {
         if path.is_link() {

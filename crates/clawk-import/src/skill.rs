@@ -1,7 +1,7 @@
-//! A `SKILL.md` folder, as the ecosystem shares skills, as a Skill with the tools that its scripts are.
+//! Converts a `SKILL.md` folder, the common format of skills, to a Skill and to tools for its scripts.
 //!
-//! Frontmatter that a Skill has no member for is kept as annotations and named. A script becomes a tool of its own, so that
-//! each of its runs is decided, boxed and recorded like any other call.
+//! Frontmatter without a member in a Skill is kept as annotations and reported. A script becomes a separate tool, so each of its
+//! runs is decided, sandboxed and recorded like any other call.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::settings::text_of;
 use crate::source::SourcePath;
 use crate::workspace::frontmatter;
 
-/// The label that names tools which the agent lacks; the kernel refuses the skill until it has them.
+/// The label with the names of tools that the agent lacks. The kernel refuses the skill until the agent has them.
 pub const REQUIRES: &str = "requires-tools";
 /// The largest folder that is copied, bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Members of the frontmatter that have a place of their own.
+/// Members of the frontmatter that have an equivalent in a Skill.
 const KNOWN: [&str; 5] = ["name", "description", "license", "allowed-tools", "metadata"];
 
-/// What the ecosystem's runtimes call their tools, and what they are called here.
+/// Tool names of common runtimes, with the names here.
 const NAMES: [(&str, &str); 14] = [
     ("bash", "shell"),
     ("shell", "shell"),
@@ -43,29 +43,29 @@ const NAMES: [(&str, &str); 14] = [
 /// Relative paths and contents.
 type SkillFiles = Vec<(PathBuf, Vec<u8>)>;
 
-/// A skill, ready to be written.
+/// A skill with its files.
 #[derive(Debug)]
 pub struct SkillImport {
     /// Its name.
     pub name: String,
-    /// Paths beside the output file, and contents. The Skill itself is not among them.
+    /// Paths relative to the output file, with contents; without the Skill itself.
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// The Skill as YAML.
     pub skill: String,
-    /// What `claw.yaml` must name besides: files of tools, relative to the output's folder.
+    /// The tool files that `claw.yaml` must name, relative to the output's folder.
     pub tools: Vec<PathBuf>,
-    /// What `clawk.toml` must say: `[tools.NAME]`.
+    /// The text that `clawk.toml` must contain: `[tools.NAME]`.
     pub config: String,
-    /// Frontmatter that was kept as annotations.
+    /// Frontmatter members that were kept as annotations.
     pub kept: Vec<String>,
-    /// Tools that it needs and the agent lacks; all that it names where no agent is known.
+    /// Tools that it needs and the agent lacks. Without a known agent: all tools that it names.
     pub lacks: Vec<String>,
-    /// What a person should know.
+    /// Remarks for the user.
     pub notes: Vec<String>,
 }
 
-/// Reads the `SKILL.md` in `folder`. `output`: the file that the Skill will be, absolute. `agent`: the names of the agent's tools,
-/// where one is known.
+/// Reads the `SKILL.md` in `folder`. `output`: the absolute path of the new Skill file. `agent`: the names of the agent's tools, if
+/// the agent is known.
 ///
 /// # Errors
 /// There is no `SKILL.md`, it is a link, or a file can't be read.
@@ -123,7 +123,7 @@ pub fn skill(
     })
 }
 
-/// The tools that the skill brings along, and their bindings.
+/// The skill's own tools, with their settings for `clawk.toml`.
 fn own_tools(
     folder: &SourcePath,
     home: &Path,
@@ -147,7 +147,7 @@ fn own_tools(
     (own, config)
 }
 
-/// The tools that the skill may use, and those that it wants and the agent lacks.
+/// The tools that the skill may use, and the wanted tools that the agent lacks.
 fn needed(
     own: &[(String, Value)],
     wanted: Option<&Value>,
@@ -182,7 +182,7 @@ fn needed(
     (required, lacks)
 }
 
-/// The frontmatter, the instructions, and whether the YAML could not be read.
+/// The frontmatter, the instructions, and whether the YAML could not be parsed.
 fn front(text: &str) -> (Map<String, Value>, &str, bool) {
     let (lines, body) = frontmatter(text);
     let raw = text
@@ -192,7 +192,7 @@ fn front(text: &str) -> (Map<String, Value>, &str, bool) {
         .map(|(front, _)| front);
     match raw.map(serde_saphyr::from_str::<Map<String, Value>>) {
         Some(Ok(front)) => (front, body, false),
-        // silent-ok: said in the notes, and read line by line
+        // silent-ok: reported in the notes; the text is read line by line instead
         Some(Err(_)) => {
             let lines = lines
                 .into_iter()
@@ -203,7 +203,7 @@ fn front(text: &str) -> (Map<String, Value>, &str, bool) {
     }
 }
 
-/// A value as text.
+/// A scalar value as text.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
@@ -212,7 +212,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// Tools by the names that they have here, and those that a pattern narrows.
+/// The tools under their names here, and those that a pattern restricts.
 fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
     let text = match given {
         Some(Value::Array(list)) => list.iter().filter_map(plain).collect::<Vec<_>>().join(","),
@@ -245,7 +245,7 @@ fn allowed(given: Option<&Value>) -> (Vec<String>, Vec<String>) {
     (named, narrowed)
 }
 
-/// The Skill as a document, and the members of the frontmatter that became annotations.
+/// The Skill as a document, and the frontmatter members that became annotations.
 fn document(
     name: &str,
     front: &Map<String, Value>,
@@ -299,7 +299,7 @@ fn document(
     (skill, kept)
 }
 
-/// Where the skill's files will lie: where they are, if that is below the output's folder; else copies beside it.
+/// The folder of the skill's files: the present one, if it is below the output's folder, or else copies next to the output.
 fn at_home(
     folder: &SourcePath,
     output: &Path,
@@ -351,7 +351,7 @@ fn reader(name: &str) -> (String, Value) {
     (tool, document)
 }
 
-/// Files below `scripts`, relative to the folder.
+/// The files below `scripts`, relative to the folder.
 fn scripts(folder: &SourcePath, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let below = folder.join("scripts").files_below();
     let mut found: Vec<PathBuf> = below.iter().map(|path| path.relative_to(folder)).collect();
@@ -370,7 +370,7 @@ fn scripts(folder: &SourcePath, notes: &mut Vec<String>) -> Vec<PathBuf> {
     found
 }
 
-/// What starts a script of this name.
+/// The program that runs a script, by its file name.
 fn program_of(path: &Path) -> Option<&'static str> {
     match path.extension()?.to_str()? {
         "py" => Some("python3"),
@@ -381,7 +381,7 @@ fn program_of(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// A script as a tool, and its binding.
+/// A script as a tool, with its settings.
 fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) -> ((String, Value), String) {
     let below = script
         .strip_prefix("scripts")
@@ -392,7 +392,7 @@ fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) 
     let document = json!({
         "claw": "0.3.0",
         "kind": "Tool",
-        // Nobody knows what a script does: it counts as a command line.
+        // The effects of a script are unknown, so it counts as a command line.
         "metadata": {"name": tool, "labels": {"category": "shell"}},
         "spec": {
             "description": format!("Runs `{shown}` of the skill `{name}` in the working directory."),
@@ -414,7 +414,7 @@ fn script_tool(name: &str, home: &Path, script: &Path, notes: &mut Vec<String>) 
     ((tool, document), binding)
 }
 
-/// `[tools.NAME]` of a command that starts in a folder.
+/// The `[tools.NAME]` table of a command with its start folder.
 fn binding(tool: &str, words: &[&str], start_in: Option<&Path>) -> String {
     command(tool, words, start_in, None)
 }

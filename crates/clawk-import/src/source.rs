@@ -1,7 +1,7 @@
-//! Reading beneath the old runtime's folder: one opener, and no link is followed.
+//! Reads files below the old runtime's folder. All reads go through one function, which follows no link.
 //!
-//! A folder to be imported may come from anybody. A link in it would read another file of this machine into the new agent, so
-//! every component below the root is opened without following links, and each link that was met is named in the report.
+//! A folder may come from an untrusted source. A link in it could bring another file of this machine into the new agent. So every
+//! path component below the root is opened without following links, and the report names each skipped link.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,20 +16,20 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
 use crate::ImportError;
 
-/// Files below one folder that are looked at.
+/// The largest number of files below one folder.
 const MAX_FILES: usize = 2_000;
 
-/// An open folder. What is read lies beneath it.
+/// An open folder. All reads stay below it.
 #[derive(Debug)]
 struct SourceRoot {
     folder: OwnedFd,
     path: PathBuf,
 }
 
-/// Links that were met and not followed, shared by all roots of one import.
+/// The skipped links, shared by all roots of one import.
 type SkippedLinks = Rc<RefCell<BTreeSet<PathBuf>>>;
 
-/// A place beneath an open folder. It need not exist.
+/// A path below an open folder. It need not exist.
 #[derive(Debug, Clone)]
 pub(crate) struct SourcePath {
     root: Rc<SourceRoot>,
@@ -37,7 +37,7 @@ pub(crate) struct SourcePath {
     links: SkippedLinks,
 }
 
-/// What a place holds.
+/// The kind of object at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceKind {
     File,
@@ -48,10 +48,10 @@ enum SourceKind {
 }
 
 impl SourcePath {
-    /// Opens the folder that a person named. Links in the name itself are the person's own.
+    /// Opens the folder that a person gave. Links in this path itself are followed.
     ///
     /// # Errors
-    /// It is not a folder, or it can't be opened.
+    /// The path is not a folder, or can't be opened.
     #[expect(
         clippy::disallowed_methods,
         reason = "the one opener: the root is what a person named"
@@ -66,7 +66,7 @@ impl SourcePath {
         })
     }
 
-    /// A person's word for a folder or for a file in it: the folder, and the file's name.
+    /// Opens a path that a person gave: the folder, and the file's name if the path is a file.
     pub(crate) fn open_named(path: &Path) -> io::Result<(Self, Option<OsString>)> {
         match Self::open(path) {
             Ok(folder) => Ok((folder, None)),
@@ -84,7 +84,7 @@ impl SourcePath {
         }
     }
 
-    /// A place named by a configuration: beneath this root where it lies there, else beneath `/`. Neither follows a link.
+    /// A path from a configuration: below this root if possible, otherwise below `/`. Neither follows a link.
     pub(crate) fn place_named(&self, path: &Path) -> Option<Self> {
         if !path.is_absolute() {
             return Some(self.join(path));
@@ -108,7 +108,7 @@ impl SourcePath {
         }
     }
 
-    /// A place further below. A name that leads upward, or begins at the root of the machine, is never found.
+    /// A path further below. A path that leads upwards or is absolute is never found.
     pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
         let mut below = self.below.clone();
         for part in name.as_ref().components() {
@@ -124,12 +124,12 @@ impl SourcePath {
         }
     }
 
-    /// The folder that the root lies in, where it has one. It is a name, nothing is opened.
+    /// The parent of the root, if it has one. Only the name is computed; nothing is opened.
     pub(crate) fn above_root(&self) -> Option<&Path> {
         self.root.path.parent()
     }
 
-    /// Whether `other` lies beneath the same root.
+    /// Whether `other` is below the same root.
     pub(crate) fn shares_root(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.root, &other.root)
     }
@@ -144,7 +144,7 @@ impl SourcePath {
         self.below.to_string_lossy().into_owned()
     }
 
-    /// The path relative to `base`, which it was joined from.
+    /// The path relative to `base`, from which it was joined.
     pub(crate) fn relative_to(&self, base: &Self) -> PathBuf {
         self.below
             .strip_prefix(&base.below)
@@ -152,46 +152,46 @@ impl SourcePath {
             .to_owned()
     }
 
-    /// The last word of the path.
+    /// The last component of the path.
     pub(crate) fn file_name(&self) -> String {
         let name = self.below.file_name().or_else(|| self.root.path.file_name());
         name.map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default()
     }
 
-    /// The last word without its extension.
+    /// The last component without its extension.
     pub(crate) fn file_stem(&self) -> String {
         let stem = self.below.file_stem().or_else(|| self.root.path.file_name());
         stem.map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default()
     }
 
-    /// Whether its name ends so.
+    /// Whether the name has this extension.
     pub(crate) fn has_extension(&self, wanted: &str) -> bool {
         self.below
             .extension()
             .is_some_and(|extension| extension == wanted)
     }
 
-    /// An ordinary file, reached without a link.
+    /// Whether it is a regular file, reached without a link.
     pub(crate) fn is_file(&self) -> bool {
         self.kind() == SourceKind::File
     }
 
-    /// A folder, reached without a link.
+    /// Whether it is a folder, reached without a link.
     pub(crate) fn is_dir(&self) -> bool {
         self.kind() == SourceKind::Folder
     }
 
-    /// A link stands here, or on the way here.
+    /// Whether it is a link, or a link is on its path.
     pub(crate) fn is_link(&self) -> bool {
         self.kind() == SourceKind::Link
     }
 
-    /// The whole content.
+    /// Reads the whole content.
     ///
     /// # Errors
-    /// It is a link, not an ordinary file, can't be read, or is larger than `limit` bytes.
+    /// It is a link or not a regular file, it can't be read, or it is larger than `limit` bytes.
     pub(crate) fn read(&self, limit: u64) -> Result<Vec<u8>, ImportError> {
         if self.is_link() {
             return Err(ImportError::Link { path: self.shown() });
@@ -214,16 +214,16 @@ impl SourcePath {
         Ok(bytes)
     }
 
-    /// Whether its owner, its group or anybody may run it.
+    /// Whether its owner, its group or others may execute it.
     pub(crate) fn is_executable(&self) -> bool {
         self.open_file()
             .and_then(|file| Ok(rustix::fs::fstat(&file)?))
             .is_ok_and(|stat| stat.st_mode & 0o111 != 0)
     }
 
-    /// What lies in the folder, sorted by name; nothing if it is not a folder.
+    /// The entries of the folder, sorted by name; empty if it is not a folder.
     pub(crate) fn entries(&self) -> Vec<Self> {
-        // Notes a link that stands here.
+        // This also records a link.
         if !self.is_dir() {
             return Vec::new();
         }
@@ -242,7 +242,7 @@ impl SourcePath {
         names.into_iter().map(|name| self.join(name)).collect()
     }
 
-    /// Ordinary files below, sorted; hidden ones are not read.
+    /// All regular files below, sorted; hidden files are skipped.
     pub(crate) fn files_below(&self) -> Vec<Self> {
         let mut found = Vec::new();
         let mut open = vec![self.clone()];
@@ -266,7 +266,7 @@ impl SourcePath {
         found
     }
 
-    /// Links that stood in the way of any place of this import, as people would name them.
+    /// All skipped links of this import, as paths for people.
     pub(crate) fn skipped_links(&self) -> Vec<PathBuf> {
         self.links.borrow().iter().cloned().collect()
     }
@@ -287,7 +287,7 @@ impl SourcePath {
     }
 
     fn kind_in(&self, parent: BorrowedFd<'_>, name: &OsStr) -> SourceKind {
-        // silent-ok: what has no facts is not there
+        // silent-ok: an object without metadata does not exist
         let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
             return SourceKind::Missing;
         };
@@ -302,7 +302,7 @@ impl SourcePath {
         }
     }
 
-    /// Whether a component of this very path is a link.
+    /// Whether a component of this path is a link.
     fn link_on_the_way(&self) -> bool {
         match self.parent_and_name() {
             None => false,
@@ -310,7 +310,7 @@ impl SourcePath {
         }
     }
 
-    /// The folder above, and the name in it; none for the root itself.
+    /// The parent folder and the name in it; `None` for the root.
     fn parent_and_name(&self) -> Option<(Self, &OsStr)> {
         let name = self.below.file_name()?;
         let parent = Self {
@@ -320,13 +320,13 @@ impl SourcePath {
         Some((parent, name))
     }
 
-    /// Whether every component is a name.
+    /// Whether every component is a plain name.
     fn leads_down(&self) -> bool {
         let mut parts = self.below.components();
         parts.all(|part| matches!(part, Component::Normal(_)))
     }
 
-    /// Every component is opened by itself, in the one before, without following a link.
+    /// Opens each component inside the previous one, without following a link.
     fn open_folder(&self) -> io::Result<OwnedFd> {
         let mut folder = self.root.folder.try_clone()?;
         for part in self.below.components() {
@@ -344,7 +344,7 @@ impl SourcePath {
             .filter(|_| self.leads_down())
             .ok_or(io::Error::from(io::ErrorKind::IsADirectory))?;
         let parent = parent.open_folder()?;
-        // Without blocking: a pipe put there must not hold the import.
+        // Non-blocking, so that a pipe can't stop the import.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {

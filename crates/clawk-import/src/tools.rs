@@ -1,11 +1,11 @@
-//! Tools: MCP servers from their usual configuration, and the built-ins that an agent of this kind had.
+//! Tools: MCP servers in their common configuration, and the built-in tools of an imported agent.
 
 use serde_json::{Value, json};
 
 use crate::draft::{Draft, McpServerDraft, fit, secret_text, shout, variable};
 use crate::settings::Settings;
 
-/// Words in a variable's or header's name whose value is a secret.
+/// Words in the name of a variable or header that mark its value as a secret.
 const SECRET_WORDS: &[&str] = &[
     "key",
     "token",
@@ -72,7 +72,7 @@ fn server(draft: &mut Draft, settings: &Settings, name: &str, at: &str) {
                 continue;
             };
             let place = settings.place(&path);
-            // A header is a secret whatever it is called: `Authorization: Bearer …` is the usual one.
+            // Every header counts as a secret, whatever its name: most are `Authorization: Bearer …`.
             if headers {
                 let bare = value.strip_prefix("Bearer ").unwrap_or(&value);
                 let reference = draft.secret(bare, &shout(&format!("{name}_{key}")), &place);
@@ -93,7 +93,7 @@ fn is_secret(name: &str) -> bool {
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// A program with its arguments as an MCP transport URI (CKP §5.4).
+/// A program with its arguments, as an MCP transport URI (CKP §5.4).
 fn stdio(program: &str, args: &[String]) -> String {
     let (program, first) = if program.starts_with('/') {
         (program, None)
@@ -122,7 +122,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Built-in tools that an imported agent may have: no server takes one of these names.
+/// Built-in tools that an imported agent may have. No server gets one of these names.
 pub(crate) const BUILTINS: &[&str] = &[
     "file-read",
     "file-list",
@@ -134,7 +134,7 @@ pub(crate) const BUILTINS: &[&str] = &[
     "ask-user",
 ];
 
-/// A built-in tool as the manifest declares it.
+/// The declaration of a built-in tool in the manifest.
 pub(crate) fn builtin(name: &str) -> Value {
     let text = |description: &str| json!({"type": "string", "description": description});
     let (description, category, properties, required) = match name {

@@ -1,17 +1,17 @@
-//! Vendors of models by the names that the other runtimes give them: where each answers, or why it can't come over.
+//! Model vendors by their names in other runtimes: each with its address, or with the reason why it can't be imported.
 //!
-//! Names are compared whole. A vendor that only begins like another one (`google-vertex`, `ollama-cloud`, `kimi-coding`) is
-//! another vendor: a model and a key never go to the address of a relative.
+//! Names are compared whole. A vendor whose name only begins like another one (`google-vertex`, `ollama-cloud`, `kimi-coding`) is a
+//! different vendor, so a model or key never goes to the wrong address.
 
-/// The dialect of OpenAI's chat completions.
+/// The API dialect of OpenAI's chat completions.
 pub(crate) const OPENAI: &str = "openai-compatible";
-/// The dialect of Anthropic's messages.
+/// The API dialect of Anthropic's messages.
 pub(crate) const ANTHROPIC: &str = "anthropic-native";
 
 /// A known vendor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ModelVendor {
-    /// What it is called, in lower case without separators.
+    /// Its names, in lower case without separators.
     pub(crate) names: &'static [&'static str],
     /// How it is reached.
     pub(crate) reach: VendorReach,
@@ -20,18 +20,18 @@ pub(crate) struct ModelVendor {
 /// How a vendor is reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum VendorReach {
-    /// At one address for everybody.
+    /// At one address for all users.
     Address {
         protocol: &'static str,
         endpoint: &'static str,
         /// The usual variable of its key; empty: no key.
         secret: &'static str,
     },
-    /// Not by an address and a key that clawk could write down. The reason is for the report.
+    /// Not with a fixed address and key. Holds the reason for the report.
     NoAddress(&'static str),
 }
 
-/// A vendor that speaks OpenAI's dialect.
+/// A vendor with OpenAI's API dialect.
 const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'static str) -> ModelVendor {
     let protocol = OPENAI;
     let reach = VendorReach::Address {
@@ -42,7 +42,7 @@ const fn open(names: &'static [&'static str], endpoint: &'static str, secret: &'
     ModelVendor { names, reach }
 }
 
-/// A vendor that speaks Anthropic's dialect.
+/// A vendor with Anthropic's API dialect.
 const fn anthropic(
     names: &'static [&'static str],
     endpoint: &'static str,
@@ -57,7 +57,7 @@ const fn anthropic(
     ModelVendor { names, reach }
 }
 
-/// A vendor without an address of its own.
+/// A vendor without a fixed address.
 const fn nowhere(names: &'static [&'static str], reason: &'static str) -> ModelVendor {
     let reach = VendorReach::NoAddress(reason);
     ModelVendor { names, reach }
@@ -157,7 +157,7 @@ const VENDORS: &[ModelVendor] = &[
     ),
 ];
 
-/// The vendor of exactly this name, in any spelling of its words.
+/// The vendor with exactly this name, in any spelling.
 pub(crate) fn known(name: &str) -> Option<&'static ModelVendor> {
     let folded: String = name
         .chars()
@@ -169,7 +169,7 @@ pub(crate) fn known(name: &str) -> Option<&'static ModelVendor> {
         .find(|vendor| vendor.names.contains(&folded.as_str()))
 }
 
-/// A vendor whose models keep the names of the vendors that they come from (`anthropic/claude-…`).
+/// Whether it is a router, whose models keep their vendors' names (`anthropic/claude-…`).
 pub(crate) fn is_router(name: &str) -> bool {
     let routers = [
         "openrouter",
@@ -192,13 +192,13 @@ pub(crate) fn is_router(name: &str) -> bool {
     routers.iter().any(same)
 }
 
-/// The vendor of a bare model name, where the name says it beyond doubt.
+/// The vendor of a bare model name, if the name is unambiguous.
 pub(crate) fn vendor_of_model(model: &str) -> Option<&'static str> {
     let starts = |words: &[&str]| words.iter().any(|word| model.starts_with(word));
     if model.contains('/') || starts(&["gpt-oss"]) && !model.contains(':') {
         None
     } else if model.contains(':') && !starts(&["ft:"]) {
-        // `qwen3:8b`: tags are the way of Ollama.
+        // `qwen3:8b`: only Ollama uses tags.
         Some("ollama")
     } else if starts(&["claude", "sonnet", "opus", "haiku"]) {
         Some("anthropic")

@@ -1,4 +1,4 @@
-//! The files of an agent's own folder: who it is, what it knows of its user, what it remembers, its skills.
+//! The files in an agent's own folder: its identity, knowledge about its user, memories and skills.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::draft::{Draft, Skill, fit};
 use crate::settings::text_of;
 use crate::source::SourcePath;
 
-/// Files whose text says who the agent is, in the order in which the runtimes read them.
+/// Files with the agent's identity, in the order in which the runtimes read them.
 const IDENTITY: &[&str] = &[
     "IDENTITY.md",
     "SOUL.md",
@@ -16,14 +16,14 @@ const IDENTITY: &[&str] = &[
     "CLAUDE.md",
     "BOOT.md",
 ];
-/// Files that the agent reads about its user and its work.
+/// Files about the agent's user and work.
 const CONTEXT: &[&str] = &["USER.md", "MEMORY.md", "TOOLS.md", "RULES.md"];
-/// Files that belong to the runtime's set-up alone.
+/// Files that only the runtime's set-up needs.
 const NOT_WANTED: &[&str] = &["BOOTSTRAP.md"];
-/// Bytes that are copied at most, of one skill.
+/// The largest skill that is copied, bytes.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Reads the folder. Missing files are no errors; an unreadable one is.
+/// Reads the folder. A missing file is not an error; an unreadable one is.
 pub(crate) fn read(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     for name in IDENTITY {
         let path = folder.join(name);
@@ -54,7 +54,7 @@ pub(crate) fn read(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportE
     skills(draft, &folder.join("skills"))
 }
 
-/// The heartbeat file and its interval become a cron channel.
+/// Converts the heartbeat file and its interval to a cron channel.
 pub(crate) fn heartbeat(draft: &mut Draft, folder: &SourcePath, every_ms: u64) -> Result<(), ImportError> {
     let file = ["HEARTBEAT.md", "heartbeat.md"]
         .iter()
@@ -79,7 +79,7 @@ pub(crate) fn heartbeat(draft: &mut Draft, folder: &SourcePath, every_ms: u64) -
     Ok(())
 }
 
-/// Notes of days are copied; the agent reads them with its file tools.
+/// Copies daily notes. The agent reads them with its file tools.
 fn notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     let mut copied = 0_usize;
     for path in folder.files_below() {
@@ -101,17 +101,17 @@ fn notes(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// A skill's folder, or a file that is a skill by itself.
+/// A skill's folder, or a single file that is a skill.
 struct SkillPlace {
     file: SourcePath,
-    /// Absent for a file alone.
+    /// The folder; `None` for a single file.
     folder: Option<SourcePath>,
     text: String,
     name: String,
 }
 
-/// Each folder with a `SKILL.md` becomes a skill; its other files are copied beside it. Of two skills of one name the first stays:
-/// the one whose folder is called so, else the first by the folder's name.
+/// Each folder with a `SKILL.md` becomes a skill; its other files are copied. Of two skills with the same name the first one stays:
+/// the one whose folder has that name, or else the first by folder name.
 pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), ImportError> {
     let mut found = Vec::new();
     for path in folder.entries() {
@@ -148,7 +148,7 @@ pub(crate) fn skills(draft: &mut Draft, folder: &SourcePath) -> Result<(), Impor
     Ok(())
 }
 
-/// Whether it was added.
+/// Adds a skill. Returns whether it was added.
 fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
     let (front, body) = frontmatter(&place.text);
     let name = place.name.as_str();
@@ -178,7 +178,7 @@ fn skill(draft: &mut Draft, place: &SkillPlace) -> bool {
     is_new
 }
 
-/// `name: value` lines between two lines of `---`, and what follows.
+/// The `name: value` lines between two lines of `---`, and the text after them.
 pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(rest) = text
         .strip_prefix("---")
@@ -205,7 +205,7 @@ pub(crate) fn frontmatter(text: &str) -> (Vec<(String, String)>, &str) {
     )
 }
 
-/// Copies a skill's files to `skills/NAME`, where no other skill's files are.
+/// Copies a skill's files to `skills/NAME`, a folder that no other skill uses.
 fn copy(draft: &mut Draft, skill: &str, folder: &SourcePath) -> Result<(), ImportError> {
     let mut has_scripts = false;
     let mut total = 0_u64;

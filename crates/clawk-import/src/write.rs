@@ -1,4 +1,4 @@
-//! The draft as files: `claw.yaml`, `clawk.toml`, what they refer to, and `IMPORT.md`.
+//! Writes the draft as files: `claw.yaml`, `clawk.toml`, the files that they name, and `IMPORT.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,11 +10,12 @@ use crate::channels::quoted;
 use crate::draft::{Channel, Draft, Member, ProviderDraft, fit};
 use crate::{ImportReport, ImportResult, Runtime, emit, tools};
 
-/// Reading in the folder is free, all else is asked for or refused: nothing that the other runtime allowed silently.
+/// The policy: reading in the folder is free, everything else needs an approval or is refused. Nothing that the other runtime
+/// allowed silently is allowed silently here.
 const POLICY: &str = include_str!("../../../examples/policies/standard.yaml");
 const POLICY_TESTS: &str = include_str!("../../../examples/policies/standard.tests.yaml");
 
-/// Writes the draft down. Pure: nothing touches the disk.
+/// Converts the draft to files in memory. Nothing is written to the disk.
 pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> ImportResult {
     if draft.providers.is_empty() {
         let reason = if draft.unplaced.is_some() {
@@ -50,7 +51,8 @@ pub(crate) fn write(runtime: Runtime, mut draft: Draft) -> ImportResult {
     ImportResult { files, report }
 }
 
-/// No file of the old folder takes the place of another one, on a disk that ignores case either.
+/// Keeps the first file of each path, so that no imported file replaces another one; paths that differ only in case count as the
+/// same.
 fn keep_first_of_each_path(files: &mut Vec<(PathBuf, Vec<u8>)>, report: &mut ImportReport) {
     let mut known = BTreeSet::from(["import.md".to_owned()]);
     files.retain(|(path, _)| {
@@ -121,14 +123,14 @@ fn identity(name: &str, draft: &Draft) -> Value {
     json!({"inline": identity})
 }
 
-/// `USER.md` is called `user`.
+/// The key of a context file: `user` for `USER.md`.
 fn key_of(file: &str) -> String {
     file.split('.').next().unwrap_or(file).to_ascii_lowercase()
 }
 
 fn providers(draft: &Draft) -> Value {
     if let (true, Some(model)) = (draft.providers.is_empty(), &draft.unplaced) {
-        // A name that no machine has (RFC 2606): nothing is sent until a person writes the address.
+        // A host name that never exists (RFC 2606): nothing is sent until a person sets the address.
         return json!([{"inline": {
             "name": model.vendor, "protocol": "openai-compatible", "endpoint": format!("https://{}.invalid/v1", model.vendor),
             "model": model.model, "auth": {"type": "none"}, "streaming": true,
@@ -279,7 +281,7 @@ fn team(name: &str, leader: &str, members: &[Member]) -> Value {
     }})
 }
 
-/// `clawk.toml`: what is local.
+/// Writes `clawk.toml` with the local settings.
 fn local(runtime: Runtime, draft: &Draft) -> String {
     let mut out = format!(
         "# Written by `clawk import {}`. docs/reference/config.md says what each key means.\n",
@@ -345,7 +347,7 @@ fn table(out: &mut String, name: &str, members: &std::collections::BTreeMap<Stri
     }
 }
 
-/// `IMPORT.md`: what a person has to know.
+/// Writes `IMPORT.md` for the user.
 fn told(runtime: Runtime, report: &ImportReport) -> String {
     let mut out = format!(
         "# Imported from {}\n\n## Give it these secrets\n\n",

@@ -1,4 +1,4 @@
-//! A located tree against its shape: every finding at once. References are gathered on the way.
+//! Checks a located tree against its shape and reports all findings at once. It collects references on the way.
 
 use clawk_proto::uri::{ClawUri, Kind, is_name, is_version};
 
@@ -8,10 +8,10 @@ use crate::shape::{Field, FieldType, HINTS, METADATA, MapShape};
 use crate::texts;
 use crate::tree::{Location, MapEntry, Node, Tree, join};
 
-/// The one word that 0.3.0 added to a closed set.
+/// The only word that 0.3.0 added to a closed set.
 const NEWER_WORD: &str = "checkpoint";
 
-/// A primitive that a document names.
+/// A reference to a primitive in a document.
 #[derive(Debug, Clone)]
 pub(crate) struct RefUse {
     pub(crate) kind: Kind,
@@ -25,7 +25,7 @@ pub(crate) struct RefUse {
 #[derive(Debug)]
 pub(crate) struct DocumentChecker<'f> {
     pub(crate) findings: &'f mut FileFindings,
-    /// The document says 0.2.x: members of 0.3.0 are worth a warning.
+    /// The document says 0.2.x, so members of 0.3.0 get a warning.
     pub(crate) older: bool,
     pub(crate) refs: Vec<RefUse>,
 }
@@ -39,7 +39,7 @@ impl<'f> DocumentChecker<'f> {
         }
     }
 
-    /// `node` as a closed map; members in `besides` are someone else's.
+    /// Checks `node` as a closed map. Members in `besides` are checked elsewhere.
     pub(crate) fn map(&mut self, node: &Node, shape: &'static MapShape, pointer: &str, besides: &[&str]) {
         let Some(entries) = node.entries() else {
             let message = format!("{} is a map, not {}", shape.title, node.describe());
@@ -138,7 +138,7 @@ impl<'f> DocumentChecker<'f> {
         }
     }
 
-    /// An open map in which some members are booleans.
+    /// Checks an open map in which some members must be booleans.
     fn hints(&mut self, node: &Node, pointer: &str) {
         if node.entries().is_none() {
             return self.wrong(node, "a map", pointer, None);
@@ -301,7 +301,7 @@ impl<'f> DocumentChecker<'f> {
         if let Err(message) = outcome {
             let mut error = Diagnostic::error(code, pointer, message).on(node);
             if matches!(ty, FieldType::SecretRef) {
-                // The line and its number are said, its text is not: a key may stand there.
+                // The message gives the line number but not the line's text, which may contain a key.
                 error.span = None;
             }
             self.findings.push(error);
@@ -372,7 +372,7 @@ impl<'f> DocumentChecker<'f> {
     }
 }
 
-/// A name, or a local `claw://` URI of this kind, as a name and the version asked for.
+/// Reads a name, or a local `claw://` URI of this kind, as a name and the requested version.
 pub(crate) fn read_ref(text: &str, kind: Kind) -> Result<(String, Option<String>), String> {
     if !text.contains("://") {
         return if is_name(text) {
@@ -409,7 +409,7 @@ fn members_of(shape: &MapShape) -> String {
     format!("it has {}", names.join(", "))
 }
 
-/// The misspelt member that stands in place of a missing one.
+/// The misspelt member that was probably meant as a missing one.
 fn did_you_mean_here(field: &Field, entries: &[MapEntry], shape: &MapShape) -> Option<String> {
     let strangers = entries
         .iter()
@@ -418,7 +418,7 @@ fn did_you_mean_here(field: &Field, entries: &[MapEntry], shape: &MapShape) -> O
     did_you_mean(field.name, strangers).map(|near| format!("{} looks like a misspelling of it", quoted(near)))
 }
 
-/// The first line of a node: where a missing member is shown.
+/// The first line of a node; a missing member is reported there.
 pub(crate) fn first_line(node: &Node) -> Option<Location> {
     node.entries()
         .and_then(|entries| entries.first())

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, where, and what would mend it.
+//! Diagnostics: what is wrong with a manifest, where, and how to fix it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,29 +14,29 @@ use crate::tree::{Location, Node};
 pub enum Severity {
     /// The manifest is refused.
     Error,
-    /// The manifest works, but perhaps not as its author thinks.
+    /// The manifest works, but perhaps not as its author expects.
     Warning,
 }
 
 /// One finding. On the wire: `path`, `message`, `code`, `line`, `column`, `file`, `help`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity.
     #[serde(skip)]
     pub severity: Severity,
-    /// JSON pointer within its file.
+    /// JSON pointer in its file.
     pub path: String,
     /// What is wrong.
     pub message: String,
-    /// Stable name of this kind of finding, kebab-case.
+    /// The finding's stable name, kebab-case.
     pub code: &'static str,
-    /// From 1; absent for manifests from the wire.
+    /// The line, from 1; absent for manifests from the wire.
     pub line: Option<u32>,
-    /// From 1, in characters.
+    /// The column, from 1, in characters.
     pub column: Option<u32>,
-    /// The file, as the manifest or the command line names it; absent for manifests from the wire.
+    /// The file's path in the manifest or on the command line; absent for manifests from the wire.
     pub file: Option<PathBuf>,
-    /// What would mend it.
+    /// How to fix it.
     pub help: Option<String>,
     /// Byte range in the file.
     #[serde(skip)]
@@ -44,7 +44,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// An error without a place in a file.
+    /// An error without a position in a file.
     #[must_use]
     pub fn error(code: &'static str, path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Diagnostic {
         }
     }
 
-    /// A warning without a place in a file.
+    /// A warning without a position in a file.
     #[must_use]
     pub fn warning(code: &'static str, path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Diagnostic {
         }
     }
 
-    /// With advice.
+    /// Adds advice how to fix it.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -90,7 +90,7 @@ impl Diagnostic {
     }
 }
 
-/// The text of each file that was read, for rendering; and the folders in which files were looked for by a pattern.
+/// The text of each file that was read, for rendering, and the folders in which patterns were searched.
 #[derive(Debug, Clone, Default)]
 pub struct SourceFiles {
     files: Vec<(PathBuf, Arc<str>)>,
@@ -112,7 +112,7 @@ impl SourceFiles {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Folders in which a pattern finds its files: another file there is read the next time.
+    /// The folders in which patterns were searched. A new file there is found at the next load.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.folders.iter().map(PathBuf::as_path)
     }
@@ -126,7 +126,7 @@ impl SourceFiles {
     }
 }
 
-/// Findings about one file, gathered.
+/// The findings about one file.
 #[derive(Debug, Default)]
 pub(crate) struct FileFindings {
     pub(crate) file: Option<PathBuf>,
@@ -136,8 +136,8 @@ pub(crate) struct FileFindings {
 }
 
 impl FileFindings {
-    /// At most so many errors of one file are kept, and so many warnings; a manifest with more is not read by anyone. They are
-    /// counted apart, so that no number of warnings hides an error.
+    /// The largest number of errors kept per file, and of warnings; nobody reads more. Both are counted separately, so that
+    /// warnings can't hide an error.
     const MOST: usize = 500;
 
     pub(crate) fn about(file: Option<PathBuf>) -> Self {
@@ -147,7 +147,7 @@ impl FileFindings {
         }
     }
 
-    /// No more errors are kept.
+    /// Whether no more errors are kept.
     pub(crate) fn is_full(&self) -> bool {
         self.errors >= Self::MOST
     }
@@ -165,10 +165,10 @@ impl FileFindings {
     }
 }
 
-/// Words looked at for a suggestion; a manifest may declare thousands.
+/// The largest number of words considered for a suggestion; a manifest may declare thousands.
 const MOST_CANDIDATES: usize = 256;
 
-/// The words nearest to `word` by edits, if near enough to be what was meant.
+/// The known word nearest to `word` by edit distance, if it is near enough to be meant.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > 64 {
         return None;
@@ -189,7 +189,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours between two texts.
+/// The edit distance: insertions, deletions, replacements and swaps of neighbours.
 fn edits(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut before: Vec<usize> = Vec::new();
@@ -213,7 +213,7 @@ fn edits(left: &str, right: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// Text from the manifest in a message: bounded, in back-ticks.
+/// Text from the manifest for a message: shortened and in backticks.
 pub(crate) fn quoted(text: &str) -> String {
     let mut short: String = text
         .chars()

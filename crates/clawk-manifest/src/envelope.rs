@@ -1,4 +1,4 @@
-//! What every document says of itself before its `spec`: `claw`, `kind`, `metadata` (CKP §5, R1).
+//! The members of every document before its `spec`: `claw`, `kind`, `metadata` (CKP §5, R1).
 
 use clawk_proto::uri::Kind;
 use semver::Version;
@@ -8,7 +8,7 @@ use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
 use crate::shape::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA};
 use crate::tree::{Node, Tree, join};
 
-/// What a document is.
+/// The type of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DocumentKind {
     /// The root: `kind: Claw`.
@@ -17,7 +17,7 @@ pub(crate) enum DocumentKind {
     Primitive(Kind),
 }
 
-/// A document's parts, as far as they could be read.
+/// The parts of a document, as far as they could be read.
 #[derive(Debug)]
 pub(crate) struct Envelope<'n> {
     pub(crate) claw: Option<Version>,
@@ -27,7 +27,7 @@ pub(crate) struct Envelope<'n> {
 }
 
 impl Envelope<'_> {
-    /// The document says 0.2.x.
+    /// Whether the document says 0.2.x.
     pub(crate) fn older(&self) -> bool {
         self.claw
             .as_ref()
@@ -35,7 +35,7 @@ impl Envelope<'_> {
     }
 }
 
-/// Reads a document's envelope. On the wire `claw` may be absent (R3a).
+/// Reads a document's envelope. A document from the wire may lack `claw` (R3a).
 pub(crate) fn read<'n>(root: &'n Node, wire: bool, findings: &mut FileFindings) -> Option<Envelope<'n>> {
     let Some(entries) = root.entries() else {
         let message = format!(

@@ -1,6 +1,6 @@
-//! The leaves that a document gives, for a runtime that has something to say of them (R41).
+//! The leaves of a document, for a runtime that comments on them (R41).
 //!
-//! This crate knows what a leaf is called and where it stands; what a runtime makes of it, the runtime says by a [`LeafCheckFn`].
+//! This crate knows a leaf's name and position. The runtime gives its comment with a [`LeafCheckFn`].
 
 use clawk_proto::uri::Kind;
 
@@ -8,47 +8,47 @@ use crate::diagnostic::{Diagnostic, FileFindings, Severity};
 use crate::shape::{FieldType, MapShape, spec_of};
 use crate::tree::{Node, Tree};
 
-/// A member of a primitive's `spec` that holds no closed map, or one word of a closed set.
+/// A member of a primitive's `spec` that is not a closed map, or one word of a closed set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ManifestLeaf<'a> {
     /// The primitive's kind.
     pub kind: Kind,
-    /// Where it stands below `spec`, with `[]` for the items of a list: `fallback[].provider_ref`.
+    /// Its path below `spec`, with `[]` for the items of a list: `fallback[].provider_ref`.
     pub path: &'a str,
-    /// What it holds.
+    /// Its value.
     pub value: LeafValue<'a>,
 }
 
 /// The value of a leaf of a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafValue<'a> {
-    /// A word of a closed set; a word that the set lacks is an error of its own, and no leaf.
+    /// A word of a closed set. An unknown word is a separate error and not a leaf.
     Word(&'a str),
     /// Other text.
     Text(&'a str),
     /// `true` or `false`.
     Bool(bool),
-    /// A number, an open map, a schema.
+    /// A number, an open map or a schema.
     Other,
 }
 
-/// A remark of the runtime about a leaf: a warning or a refusal.
+/// A comment of the runtime on a leaf: a warning or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafRemark {
     /// An error refuses the manifest.
     pub severity: Severity,
-    /// Stable name of the finding, kebab-case.
+    /// The finding's stable name, kebab-case.
     pub code: &'static str,
-    /// What is so.
+    /// The message.
     pub message: String,
-    /// What would mend it.
+    /// How to fix it.
     pub help: Option<String>,
 }
 
-/// Says something of a leaf, or nothing.
+/// Comments on a leaf, or returns `None`.
 pub type LeafCheckFn = fn(&ManifestLeaf<'_>) -> Option<LeafRemark>;
 
-/// Shows every leaf of a primitive to the judge; remarks become findings at their place.
+/// Passes every leaf of a primitive to `judge`. Its remarks become findings at the leaf's position.
 pub(crate) fn judge(kind: Kind, spec: &Node, pointer: &str, judge: LeafCheckFn, findings: &mut FileFindings) {
     let mut walk = LeafWalk {
         kind,

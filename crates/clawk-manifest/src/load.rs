@@ -1,4 +1,4 @@
-//! The ways in: a manifest from a file, from the wire, or one primitive on its own.
+//! The entry points: load a manifest from a file or from the wire, or load a single primitive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,31 +23,31 @@ use crate::tree::{Node, members};
 /// Options for finding the files of a manifest.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// References may leave the manifest's directory (R9).
+    /// Allows references outside the manifest's directory (R9).
     pub allow_outside: bool,
     /// Registries by name: directories with `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`.
     pub registries: BTreeMap<String, PathBuf>,
-    /// What the runtime does with each leaf; without it, nothing is said about leaves.
+    /// The runtime's comment on each leaf; `None`: no comments.
     pub judge: Option<LeafCheckFn>,
 }
 
 /// Options for a manifest that arrives over the wire (R3).
 #[derive(Debug, Clone, Default)]
 pub struct WireOptions {
-    /// The directory in which file references begin; without it, they are refused.
+    /// The base directory of file references; `None`: file references are refused.
     pub root: Option<PathBuf>,
-    /// References may leave the root.
+    /// Allows references outside the root.
     pub allow_outside: bool,
     /// Registries by name, as in [`LoadOptions`].
     pub registries: BTreeMap<String, PathBuf>,
-    /// What the runtime says of each leaf, as in [`LoadOptions`].
+    /// The runtime's comment on each leaf, as in [`LoadOptions`].
     pub judge: Option<LeafCheckFn>,
 }
 
 /// The result of reading a document.
 #[derive(Debug)]
 pub struct LoadedDocument {
-    /// Present if and only if there is no error.
+    /// The manifest; present if and only if there is no error.
     pub manifest: Option<Manifest>,
     /// Errors and warnings: by file in the order read, then by line.
     pub diagnostics: Vec<Diagnostic>,
@@ -55,12 +55,12 @@ pub struct LoadedDocument {
     pub sources: SourceFiles,
     /// The document's `kind`, if it is known.
     pub kind: Option<&'static str>,
-    /// What the document says about itself, for people.
+    /// The document's own description, for people.
     pub about: DocumentDescription,
 }
 
 impl LoadedDocument {
-    /// Nothing is an error.
+    /// Whether there is no error.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.diagnostics
@@ -90,7 +90,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> LoadedDocument {
     read_file(path, options, ExpectedDocument::Claw)
 }
 
-/// Reads a file of any kind: a whole manifest, or one primitive, whose references then stay unresolved.
+/// Reads a file of any kind: a whole manifest, or one primitive whose references stay unresolved.
 #[must_use]
 pub fn validate(path: &Path, options: &LoadOptions) -> LoadedDocument {
     read_file(path, options, ExpectedDocument::Any)
@@ -114,7 +114,8 @@ pub fn sandbox(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Sa
     one(path, options, Kind::Sandbox)
 }
 
-/// Reads the file of an Identity. It is absent if and only if there is an error; the kind is told also of other files.
+/// Reads the file of an Identity. The identity is absent if and only if there is an error. [`LoadedDocument::kind`] names the kind
+/// of any file.
 #[must_use]
 pub fn identity(path: &Path, options: &LoadOptions) -> (LoadedDocument, Option<Identity>) {
     one(path, options, Kind::Identity)
@@ -129,7 +130,7 @@ fn one<P: DeserializeOwned>(path: &Path, options: &LoadOptions, kind: Kind) -> (
     (loaded, found)
 }
 
-/// Reads a manifest from the wire: an object, or a `claw://registry/…` URI of one (R3, R3a).
+/// Reads a manifest from the wire: an object, or the `claw://registry/…` URI of a manifest (R3, R3a).
 #[must_use]
 pub fn from_value(value: &Value, options: &WireOptions) -> LoadedDocument {
     let loader = ManifestFileLoader::new(
@@ -213,7 +214,7 @@ fn read_file(path: &Path, options: &LoadOptions, wanted: ExpectedDocument) -> Lo
     read_file_with(path, options, wanted, |_| {})
 }
 
-/// `last` sees the reader of a lone primitive in which nothing is wrong so far.
+/// Reads a file. `last` is called with the reader of a single primitive that has no errors so far.
 fn read_file_with(
     path: &Path,
     options: &LoadOptions,
@@ -380,7 +381,7 @@ fn metadata(node: Option<&Node>, reader: &mut ManifestReader) -> Metadata {
     }
 }
 
-/// The typed manifest of primitives in which nothing is wrong.
+/// Builds the typed manifest from primitives without errors.
 fn build(reader: &mut ManifestReader, claw: Version, metadata: Metadata) -> Option<Manifest> {
     let dir = reader.loader.dir().map(Path::to_owned).unwrap_or_default();
     let mut sandboxes = reader.typed(Kind::Sandbox)?.into_iter();
@@ -418,7 +419,7 @@ fn typed<T: DeserializeOwned>(primitive: &UntypedPrimitive) -> Result<T, Box<Dia
 }
 
 impl ManifestReader {
-    /// All primitives of a kind as typed values; `None`, with findings, when the checks let something through.
+    /// All primitives of a kind as typed values. `None`, with findings, if deserialization finds an error that the checks missed.
     fn typed<T: DeserializeOwned>(&mut self, kind: Kind) -> Option<Vec<T>> {
         let mut out = Vec::new();
         for primitive in self.primitives.iter().filter(|primitive| primitive.kind == kind) {
@@ -435,7 +436,7 @@ impl ManifestReader {
         Some(out)
     }
 
-    /// Reads the one primitive of a file as its type, for what only that would find.
+    /// Deserializes the only primitive of a file, to report errors that only this finds.
     fn try_build(&mut self) {
         use crate::model as m;
         let clean = self

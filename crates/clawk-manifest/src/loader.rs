@@ -1,4 +1,4 @@
-//! Files: the only module that reads them. References stay inside the manifest's tree (R9).
+//! Reads files; no other module does. References stay inside the manifest's directory tree (R9).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -8,11 +8,11 @@ use globset::{Glob, GlobMatcher};
 
 use crate::diagnostic::quoted;
 
-/// Largest file.
+/// The largest file, bytes.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Most files of one manifest, and most directory entries looked at for one glob.
+/// The largest number of files in one manifest, and of directory entries searched for one glob.
 pub(crate) const MAX_FILES: usize = 10_000;
-/// Most bytes of one manifest's files together.
+/// The largest total size of one manifest's files, bytes.
 const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
 /// Why a reference or file could not be used: code, message, advice.
@@ -32,10 +32,10 @@ fn refuse<T>(code: &'static str, message: impl Into<String>, help: &str) -> Resu
     })
 }
 
-/// A file to read: where it is, and how people know it.
+/// A file to read: its path, and its name for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResolvedFile {
-    /// Canonical.
+    /// The canonical path.
     pub(crate) path: PathBuf,
     pub(crate) shown: PathBuf,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ResolvedFile {
 /// Finds and reads a manifest's files.
 #[derive(Debug)]
 pub(crate) struct ManifestFileLoader {
-    /// The manifest's directory, canonical and as shown; absent: no file may be read.
+    /// The manifest's directory, canonical and as shown; `None`: no file may be read.
     base: Option<(PathBuf, PathBuf)>,
     allow_outside: bool,
     registries: BTreeMap<String, PathBuf>,
@@ -51,7 +51,7 @@ pub(crate) struct ManifestFileLoader {
 }
 
 impl ManifestFileLoader {
-    /// A loader for files below `dir`, which people know as given.
+    /// A loader for files below `dir`. Messages show paths as they were given.
     pub(crate) fn new(
         dir: Option<&Path>,
         allow_outside: bool,
@@ -77,7 +77,7 @@ impl ManifestFileLoader {
         self.base.as_ref().map(|(canonical, _)| canonical.as_path())
     }
 
-    /// A file path or a glob as the files it names, sorted.
+    /// The files that a path or glob names, sorted.
     pub(crate) fn find(&self, reference: &str) -> Result<Vec<ResolvedFile>, FileRefusal> {
         let Some((base, shown)) = &self.base else {
             let help = "send the primitive `inline`, or start the agent with `--manifest-root DIR`";
@@ -125,7 +125,7 @@ impl ManifestFileLoader {
             .collect()
     }
 
-    /// The folder below which a pattern looks for its files, as people know it; absent: the reference is no pattern.
+    /// The folder that a pattern searches, in the form for messages; `None`: the reference is not a pattern.
     pub(crate) fn looks_into(&self, reference: &str) -> Option<PathBuf> {
         let (_, shown) = self.base.as_ref()?;
         let plain = |part: &&str| !part.contains(['*', '?', '[', '{']);
@@ -133,7 +133,7 @@ impl ManifestFileLoader {
         (fixed != Path::new(reference)).then(|| tidy(&shown.join(fixed)))
     }
 
-    /// Refuses what leaves the tree by its text alone, so that nothing outside is even looked for.
+    /// Refuses a reference whose text leaves the tree, so that nothing outside is even searched.
     fn check_lexically(&self, reference: &str) -> Result<(), FileRefusal> {
         if self.allow_outside || stays_inside(reference) {
             Ok(())
@@ -142,8 +142,8 @@ impl ManifestFileLoader {
         }
     }
 
-    /// A file that the agent keeps: inside the tree by its text, and by its links if it exists, whatever is allowed to other
-    /// references: the agent reads and writes no context file elsewhere.
+    /// Checks an agent's context file: it must be inside the tree by its text, and by its links if it exists. `allow_outside` does
+    /// not apply here: the agent reads and writes context files only in the tree.
     pub(crate) fn check_context_file(&self, reference: &str) -> Result<(), FileRefusal> {
         if reference.trim().is_empty() || reference.contains('\0') {
             return refuse("bad-reference", "an empty file name", "");
@@ -193,8 +193,8 @@ impl ManifestFileLoader {
         })
     }
 
-    /// The file of a registry URI: `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`; a registry that is
-    /// called as the namespace may leave that folder out.
+    /// Finds the file of a registry URI: `NAMESPACE/NAME@VERSION.yaml` or `NAMESPACE/NAME/VERSION.yaml`. A registry with the same
+    /// name as the namespace may omit the namespace folder.
     pub(crate) fn find_registered(
         &self,
         namespace: &str,
@@ -248,7 +248,7 @@ impl ManifestFileLoader {
         )
     }
 
-    /// The text of a file, bounded and without a byte-order mark.
+    /// Reads a file's text up to the size limit, without a byte-order mark.
     pub(crate) fn read(&mut self, found: &ResolvedFile) -> Result<String, FileRefusal> {
         let shown = &found.shown;
         let metadata = std::fs::metadata(&found.path).or_else(|error| unreadable(shown, &error))?;
@@ -306,14 +306,14 @@ fn unreadable<T>(path: &Path, error: &std::io::Error) -> Result<T, FileRefusal> 
     refuse("unreadable", format!("{shown} cannot be read: {error}"), "")
 }
 
-/// A path without `.` in it.
+/// The path without `.` components.
 fn tidy(path: &Path) -> PathBuf {
     path.components()
         .filter(|component| *component != Component::CurDir)
         .collect()
 }
 
-/// Paths below `base` that match the rest of a pattern, relative to `base`.
+/// The paths below `base` that match the rest of a pattern, relative to `base`.
 fn expand(
     base: &Path,
     at: &Path,
@@ -356,7 +356,7 @@ fn expand(
         }
         let next = at.join(&name);
         match (deep, rest.is_empty()) {
-            // Links are not followed downwards, so `**` ends.
+            // Links to directories are not followed, so `**` terminates.
             (true, _) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
                 expand(base, &next, parts, out, budget)?
             }
@@ -378,7 +378,7 @@ fn matcher(part: &str) -> Result<GlobMatcher, FileRefusal> {
     }
 }
 
-/// Whether a reference stays in its directory by its text alone.
+/// Whether a reference stays in its directory, judged by its text alone.
 fn stays_inside(reference: &str) -> bool {
     let mut depth = 0_i32;
     for component in Path::new(reference).components() {

@@ -1,4 +1,4 @@
-//! A primitive as it was found, before it becomes a typed one.
+//! A primitive as it was read, before it becomes a typed one.
 
 use clawk_proto::uri::Kind;
 use serde_json::{Map, Value};
@@ -6,26 +6,26 @@ use serde_json::{Map, Value};
 use crate::check::RefUse;
 use crate::tree::{Location, Node, join};
 
-/// A primitive with its name, wherever it was declared.
+/// A primitive with its name, from any place in the manifest.
 #[derive(Debug)]
 pub(crate) struct UntypedPrimitive {
     pub(crate) kind: Kind,
     pub(crate) name: String,
-    /// The name was made up (R7).
+    /// The name was generated (R7).
     pub(crate) generated: bool,
     pub(crate) version: Option<String>,
     pub(crate) labels: Map<String, Value>,
     pub(crate) spec: Node,
-    /// Where the spec stands in its file.
+    /// JSON pointer to the spec in its file.
     pub(crate) pointer: String,
-    /// Index of its file among those read.
+    /// The index of its file among the files read.
     pub(crate) file: usize,
     pub(crate) place: Option<Location>,
     pub(crate) refs: Vec<RefUse>,
 }
 
 impl UntypedPrimitive {
-    /// Where its name stands, or where it stands itself when a name was made up.
+    /// JSON pointer to its name, or to the primitive if the name was generated.
     pub(crate) fn name_pointer(&self) -> String {
         if self.generated {
             self.pointer.clone()
@@ -36,7 +36,7 @@ impl UntypedPrimitive {
         }
     }
 
-    /// The object that the typed model is read from: spec, name, version, labels; references as plain names.
+    /// The object from which the typed model is deserialized: spec, name, version, labels. References are plain names.
     pub(crate) fn to_json(&self, members: &[&str]) -> Value {
         let mut value = self.spec.to_json();
         for used in &self.refs {
@@ -46,7 +46,7 @@ impl UntypedPrimitive {
             }
         }
         if let Value::Object(object) = &mut value {
-            // A schema of arguments may leave out that they are an object; whoever reads it finds it written.
+            // The schema of arguments may omit `type: object`; it is added here for its readers.
             if let Some(Value::Object(schema)) = object.get_mut("input_schema") {
                 schema.entry("type").or_insert_with(|| "object".into());
             }

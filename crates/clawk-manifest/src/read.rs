@@ -1,4 +1,4 @@
-//! From the root document to all its primitives: references resolved, names given, every part checked.
+//! Reads the root document and all its primitives: resolves references, assigns names and checks every part.
 
 use std::path::PathBuf;
 
@@ -17,34 +17,34 @@ use crate::shape::{CLAW_SPEC, FieldType, slot_kind, spec_of};
 use crate::tree::{Location, Node, Tree, join, members};
 use crate::yaml;
 
-/// What an `inline` primitive may carry beside its spec (R10a).
+/// The members that an `inline` primitive may have besides its spec (R10a).
 const INLINE_METADATA: [&str; 3] = ["name", "version", "labels"];
 
 /// Reads a manifest's documents.
 #[derive(Debug)]
 pub(crate) struct ManifestReader {
     pub(crate) loader: ManifestFileLoader,
-    /// One per document, in the order read; the root is the first.
+    /// The findings of each document, in the order read; the root is the first.
     pub(crate) files: Vec<FileFindings>,
     pub(crate) sources: SourceFiles,
     pub(crate) primitives: Vec<UntypedPrimitive>,
-    /// `claw://local/…` items of the root, which must be declared by others.
+    /// References `claw://local/…` in the root. Another item must declare each of them.
     pub(crate) pending: Vec<(usize, RefUse)>,
-    /// The root's canonical path, which no reference may lead back to.
+    /// The root's canonical path. No reference may lead back to it.
     root: Option<PathBuf>,
     judge: Option<LeafCheckFn>,
-    /// What the root says of itself.
+    /// The root's own description.
     pub(crate) about: DocumentDescription,
     claw_name: String,
     claw_version: Option<String>,
 }
 
-/// Where an item stands in the root.
+/// The position of an item in the root.
 #[derive(Debug, Clone, Copy)]
 struct RootItem<'n> {
     node: &'n Node,
     kind: Kind,
-    /// Its position in a list.
+    /// Its index in a list.
     index: Option<usize>,
     older: bool,
 }
@@ -65,7 +65,7 @@ impl ManifestReader {
         }
     }
 
-    /// Reads a file into a tree; its findings become the last of `files`.
+    /// Reads a file into a tree. Its findings become the last of `files`.
     pub(crate) fn open(&mut self, found: &ResolvedFile) -> Result<Option<Node>, FileRefusal> {
         let text = self.loader.read(found)?;
         let mut findings = FileFindings::about(Some(found.shown.clone()));
@@ -77,7 +77,7 @@ impl ManifestReader {
         Ok(node)
     }
 
-    /// Adds a document that came without a file.
+    /// Adds a document from the wire, which has no file.
     pub(crate) fn open_wire(&mut self) {
         self.files.push(FileFindings::default());
     }
@@ -88,7 +88,7 @@ impl ManifestReader {
         }
     }
 
-    /// Reads the root's `spec` into primitives.
+    /// Reads the primitives in the root's `spec`.
     pub(crate) fn claw(&mut self, metadata: Option<&Node>, spec: &Node, older: bool) {
         self.claw_name = metadata
             .and_then(|m| m.get("name")?.text())
@@ -253,7 +253,7 @@ impl ManifestReader {
         self.push(0, error);
     }
 
-    /// A primitive in a file of its own; `expected` is the name and version that a registry URI promised.
+    /// Reads a primitive from its own file. `expected` is the name and version in a registry URI.
     fn file(
         &mut self,
         found: &ResolvedFile,
@@ -315,7 +315,7 @@ impl ManifestReader {
         );
     }
 
-    /// The primitive of a file whose kind is right. `promised`: what a registry URI said, and the file's name.
+    /// Adds the primitive of a file with the right kind. `promised`: the name and version in the registry URI, and the file's name.
     fn keep(
         &mut self,
         envelope: &Envelope<'_>,
@@ -403,7 +403,7 @@ impl ManifestReader {
         }
     }
 
-    /// Name, version and labels of an inline primitive (R7, R10a).
+    /// The name, version and labels of an inline primitive (R7, R10a).
     fn given(&mut self, inline: &Node, item: RootItem<'_>, pointer: &str) -> PrimitiveMetadata {
         if let Some(findings) = self.files.first_mut() {
             let mut checker = DocumentChecker::new(findings, item.older);
@@ -440,7 +440,7 @@ impl ManifestReader {
         }
     }
 
-    /// Checks one primitive and keeps it.
+    /// Checks one primitive and adds it.
     pub(crate) fn primitive(
         &mut self,
         kind: Kind,
@@ -501,7 +501,7 @@ impl ManifestReader {
         }
     }
 
-    /// An identity's files stay in the manifest's tree, too; they need not exist yet.
+    /// Checks that an identity's context files are inside the manifest's tree. They need not exist yet.
     fn context_files(&mut self, kind: Kind, spec: &Node, pointer: &str, file: usize) {
         let files = if kind == Kind::Identity {
             spec.get("context_files").and_then(Node::entries)

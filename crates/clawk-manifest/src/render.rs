@@ -1,13 +1,13 @@
-//! Findings as a compiler prints them.
+//! Renders findings in the style of a compiler.
 
 use std::fmt::Write as _;
 
 use crate::diagnostic::{Diagnostic, Severity, SourceFiles};
 
-/// Longest piece of a source line shown.
+/// The longest piece of a source line that is shown, characters.
 const WIDTH: usize = 120;
 
-/// Renders findings with the lines they are about. `colour` adds terminal colours.
+/// Renders findings with their source lines. `colour` adds terminal colours.
 #[must_use]
 pub fn render(diagnostics: &[Diagnostic], sources: &SourceFiles, colour: bool) -> String {
     let mut out = String::new();
@@ -97,7 +97,7 @@ fn one(diagnostic: &Diagnostic, sources: &SourceFiles, paint: &DiagnosticPainter
     }
 }
 
-/// The line, the characters before the mark, and the mark's width.
+/// The source line, the number of characters before the marker, and the marker's width.
 fn excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, usize, usize)> {
     let text = sources.text(diagnostic.file.as_ref()?)?;
     let span = diagnostic.span.clone()?;
@@ -127,7 +127,7 @@ fn excerpt(diagnostic: &Diagnostic, sources: &SourceFiles) -> Option<(String, us
     Some((format!("{lead}{}", visible(&shown)), left, marked.min(room)))
 }
 
-/// Text from a file with what could steer a terminal made harmless; one character stays one column.
+/// Replaces characters that could control a terminal. Each character keeps one column.
 fn visible(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c) || ('\u{2066}'..='\u{2069}').contains(&c)

@@ -1,4 +1,4 @@
-//! The facts of a validation as JSON (DESIGN §6): for `clawk validate --format json`, and for `data` of an error.
+//! The result of a validation as JSON (DESIGN §6): for `clawk validate --format json`, and for the `data` of an error.
 
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ impl DocumentDescription {
         }
     }
 
-    /// With the abilities that an Identity declares.
+    /// Adds the capabilities that an Identity declares.
     pub(crate) fn able(&mut self, identity: &Node) {
         let items = identity
             .get("capabilities")
@@ -52,23 +52,23 @@ pub struct ValidationReport {
     pub valid: bool,
     /// The document's `kind`.
     pub kind: Option<&'static str>,
-    /// What it says of itself.
+    /// The document's own description.
     pub about: DocumentDescription,
-    /// `level-1` to `level-3`; absent for an invalid manifest or a lone primitive.
+    /// `level-1` to `level-3`; absent for an invalid manifest or a single primitive.
     pub conformance_level: Option<ConformanceLevel>,
-    /// Kinds of primitive that the manifest declares.
+    /// The kinds of primitives that the manifest declares.
     pub primitives: Vec<&'static str>,
-    /// What the next level needs (R6).
+    /// The primitives that the next level requires (R6).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_for_next: Option<MissingForNext>,
-    /// What makes it invalid.
+    /// The errors, which make it invalid.
     pub errors: Vec<Diagnostic>,
-    /// What its author may not have meant.
+    /// Warnings: parts that the author may not have intended.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl LoadedDocument {
-    /// The facts, ready to be printed as JSON.
+    /// The result in a form for JSON output.
     #[must_use]
     pub fn report(&self) -> ValidationReport {
         let of = |severity| {

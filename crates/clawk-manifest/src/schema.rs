@@ -1,11 +1,11 @@
-//! JSON Schema for editors, printed from the same table that the checker reads (`shape`).
+//! The JSON Schema for editors, generated from the table that the checker uses (`shape`).
 
 use clawk_proto::uri::{Kind, MAX_NAME};
 use serde_json::{Map, Value, json};
 
 use crate::shape::{CLAW_SPEC, FieldType, HINTS, METADATA, MapShape, spec_of};
 
-/// The kinds that [`schema`] knows: the root and every primitive.
+/// The kinds that [`schema`] accepts: the root and every primitive.
 pub const SCHEMA_KINDS: [&str; 12] = [
     "Claw",
     "Identity",
@@ -41,14 +41,14 @@ pub fn schema(kind: &str) -> Option<Value> {
     Kind::ALL.into_iter().find(same).map(primitive)
 }
 
-/// The file that the schema of a kind is committed as, under `schema/`.
+/// The name of the committed file, under `schema/`, with the schema of a kind.
 #[must_use]
 pub fn schema_file(kind: &str) -> String {
     let segment = Kind::from_title(kind).map_or("claw", Kind::segment);
     format!("{segment}.schema.json")
 }
 
-/// One schema for every file of an agent: `kind` decides what `spec` holds.
+/// One schema for all files of an agent: `kind` decides the content of `spec`.
 fn claw() -> Value {
     let mut definitions = Map::new();
     let mut cases = vec![case("Claw", "ClawSpec")];
@@ -105,7 +105,7 @@ fn document(kind: &str, doc: &str, spec: Value) -> Value {
     })
 }
 
-/// A primitive where the root names it: a path, a glob, a URI, or `inline`.
+/// A primitive in the root: a path, a glob, a URI, or `inline`.
 fn item(kind: Kind) -> Value {
     let mut extra = Map::new();
     extra.insert(

@@ -1,5 +1,5 @@
-//! Texts with a form of their own: cron expressions, URLs, host names, regular expressions, JSON Schemas.
-//! Each check says what is wrong, as the end of a sentence.
+//! Checks texts with their own syntax: cron expressions, URLs, host names, regular expressions, JSON Schemas. Each error is the end
+//! of a sentence.
 
 use crate::model::host_of;
 use crate::tree::{Node, Tree, join};
@@ -7,11 +7,11 @@ use crate::tree::{Node, Tree, join};
 #[cfg(test)]
 mod tests;
 
-/// Name of a secret: also a file name under `$CLAW_SECRETS_DIR`, so no path can hide in it.
+/// The name of a secret. It is also a file name under `$CLAW_SECRETS_DIR`, so it must not contain a path.
 pub(crate) fn secret_ref(text: &str) -> Result<(), String> {
     let known = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     if text.is_empty() || text.len() > 128 || !text.bytes().all(known) || text.starts_with('.') {
-        // The text itself stays out of the message: someone may have put the secret here.
+        // The message does not contain the text: somebody may have put the secret itself here.
         return Err("a secret's name is 1 to 128 letters, digits, `_`, `-` and `.`".to_owned());
     }
     if clawk_proto::secret_name::looks_like_key(text) {
@@ -108,7 +108,7 @@ pub(crate) fn glob(pattern: &str) -> Result<(), String> {
         .map_err(|error| format!("not a glob: {}", error.kind()))
 }
 
-/// Minute, hour, day of month, month, day of week.
+/// Five fields: minute, hour, day of month, month, day of week.
 pub(crate) fn cron(expression: &str) -> Result<(), String> {
     const MONTHS: [&str; 12] = [
         "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
@@ -157,7 +157,7 @@ fn cron_field(what: &str, field: &str, low: u32, high: u32, names: &[&str]) -> R
     Ok(())
 }
 
-/// What is plainly wrong with a JSON Schema: pointer below `pointer`, and the complaint. Not a full meta-schema check.
+/// Finds obvious errors in a JSON Schema: the pointer below `pointer`, and the error. Not a full meta-schema check.
 pub(crate) fn json_schema<'n>(node: &'n Node, pointer: &str, out: &mut Vec<(String, &'n Node, String)>) {
     const TYPES: [&str; 7] = [
         "object", "array", "string", "number", "integer", "boolean", "null",

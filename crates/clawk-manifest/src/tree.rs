@@ -1,11 +1,11 @@
-//! A document as a tree whose every node knows where it stands in its file.
+//! A document as a tree in which every node knows its position in the file.
 
 use serde_json::{Map, Number, Value};
 
-/// How deep a document may nest, JSON or YAML.
+/// The deepest nesting of a document, JSON or YAML.
 pub(crate) const MAX_DEPTH: usize = 128;
 
-/// A place in a file: byte range, and its start as line and column (both from 1, column in characters).
+/// A position in a file: byte range, and its start as line and column (both from 1, column in characters).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) start: usize,
@@ -14,14 +14,14 @@ pub(crate) struct Location {
     pub(crate) column: u32,
 }
 
-/// A value and its place; documents from the wire have none.
+/// A value and its position; documents from the wire have no positions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Tree,
     pub(crate) place: Option<Location>,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Tree {
     Null,
@@ -41,12 +41,12 @@ pub(crate) struct MapEntry {
 }
 
 impl Node {
-    /// A JSON value without places. `None` when it nests deeper than [`MAX_DEPTH`].
+    /// A tree without positions from a JSON value. `None` if it nests deeper than [`MAX_DEPTH`].
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         from_json(value, 0)
     }
 
-    /// The plain value.
+    /// The value without positions.
     pub(crate) fn to_json(&self) -> Value {
         match &self.value {
             Tree::Null => Value::Null,
@@ -98,7 +98,7 @@ impl Node {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// What it is, for messages.
+    /// The type of the value, for messages.
     pub(crate) fn describe(&self) -> &'static str {
         match &self.value {
             Tree::Null => "nothing",
@@ -149,7 +149,7 @@ fn from_json(value: &Value, depth: usize) -> Option<Node> {
     Some(Node { value, place: None })
 }
 
-/// A JSON pointer one member further down (RFC 6901).
+/// The JSON pointer of a member below `pointer` (RFC 6901).
 pub(crate) fn join(pointer: &str, segment: &str) -> String {
     format!("{pointer}/{}", segment.replace('~', "~0").replace('/', "~1"))
 }

@@ -1,7 +1,7 @@
-//! The only module that knows the YAML parser: text to a located tree.
+//! Parses YAML text to a located tree. Only this module uses the YAML parser.
 //!
-//! YAML 1.2 with JSON's scalars: plain `true`/`false`, `null`/`~`, JSON numbers; everything else is text (`no`, `010`).
-//! Bounded: nesting, nodes after alias expansion. Duplicate keys are errors (R9).
+//! YAML 1.2 with JSON's scalars: plain `true`/`false`, `null`/`~`, JSON numbers; everything else is text (`no`, `010`). Nesting is
+//! limited, and so are nodes after alias expansion. Duplicate keys are errors (R9).
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +14,10 @@ use crate::tree::{Location, MAX_DEPTH, MapEntry, Node, Tree, join};
 #[cfg(test)]
 mod tests;
 
-/// Nodes of one document, aliases expanded; long texts behind an alias count as several.
+/// The largest number of nodes in one document after alias expansion. A long text behind an alias counts as several.
 const MAX_NODES: usize = 500_000;
 
-/// Reads one document. The tree is absent when the text is no YAML at all; otherwise findings may still be errors.
+/// Parses one document. The tree is absent if the text is not YAML; otherwise the findings may still contain errors.
 pub(crate) fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
@@ -84,7 +84,7 @@ fn lower_first(message: &str) -> String {
         .unwrap_or_default()
 }
 
-/// A collection whose end has not been seen.
+/// A collection that is not complete yet.
 struct OpenCollection {
     anchor: usize,
     place: Location,
@@ -102,7 +102,7 @@ enum OpenKind {
     },
 }
 
-/// A key whose value has not been seen; `text` is absent for a duplicate, whose value is dropped.
+/// A key that waits for its value. `text` is absent for a duplicate key, whose value is dropped.
 struct PendingMapKey {
     text: Option<String>,
     shown: String,
@@ -198,7 +198,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Where the next value stands.
+    /// JSON pointer of the next value.
     fn pointer(&self) -> String {
         match self.open.last() {
             None => String::new(),
@@ -264,7 +264,7 @@ impl Builder {
         )
     }
 
-    /// A whole value: into its list or map, or the root. `weight` is what it adds to the budget.
+    /// Adds a complete value to its list, its map or the root. `weight` counts against the node limit.
     fn complete(&mut self, node: Node, anchor: usize, weight: usize, plain: bool) -> TreeBuildStep {
         self.nodes = self.nodes.saturating_add(weight);
         if self.nodes > MAX_NODES {
@@ -388,7 +388,7 @@ fn read_key(
     })
 }
 
-/// Members of `<<` maps join where the map has none of its own.
+/// Adds the members of `<<` maps that the map itself lacks.
 fn merged(mut entries: Vec<MapEntry>, merges: Vec<Node>) -> Vec<MapEntry> {
     if merges.is_empty() {
         return entries;
@@ -412,7 +412,7 @@ fn merged(mut entries: Vec<MapEntry>, merges: Vec<Node>) -> Vec<MapEntry> {
     entries
 }
 
-/// What an alias of this node costs.
+/// The number of nodes that an alias of this node counts for.
 fn weigh(node: &Node) -> usize {
     match &node.value {
         Tree::Null | Tree::Bool(_) | Tree::Number(_) => 1,

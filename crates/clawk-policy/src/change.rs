@@ -1,4 +1,5 @@
-//! What would turn a verdict: the smallest edits of policy, autonomy or call, each found by really deciding again.
+//! Suggests what would change a verdict: the smallest edits of policy, autonomy or call. Each suggestion is verified by a new
+//! decision.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,17 +15,17 @@ use crate::path;
 use crate::source::path_roots;
 use crate::verdict::{Effect, Verdict};
 
-/// Edits of one suggestion: autonomy, rules, `policy_ref` and `context.policy` may each need one.
+/// The largest number of edits in one suggestion: autonomy, rules, `policy_ref` and `context.policy` may each need one.
 const MAX_EDITS: usize = 4;
-/// Situations that are decided in search of one suggestion.
+/// The largest number of decisions in the search for one suggestion.
 const MAX_TRIES: usize = 300;
-/// Suggestions per outcome.
+/// The largest number of suggestions per outcome.
 const MAX_SUGGESTIONS: usize = 3;
 
 /// The outcome of a verdict for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VerdictOutcome {
-    /// The call goes on, audited or not.
+    /// The call runs, with or without an audit event.
     Allow,
     /// A person is asked.
     Ask,
@@ -33,10 +34,10 @@ pub enum VerdictOutcome {
 }
 
 impl VerdictOutcome {
-    /// Every one, the mildest first.
+    /// All outcomes, mildest first.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
-    /// The word of the manifest for it.
+    /// The manifest's name for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,45 +66,45 @@ impl From<Effect> for VerdictOutcome {
     }
 }
 
-/// Everything about a call that an edit may touch.
+/// The inputs of a decision that an edit may change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EditableInputs {
-    /// The manifest's, in order.
+    /// The manifest's policies, in order.
     pub policies: Vec<model::Policy>,
-    /// The identity's.
+    /// The identity's autonomy.
     pub autonomy: AutonomyLevel,
-    /// `policy_ref` and `context.policy`.
+    /// The policies named by `policy_ref` and `context.policy`.
     pub named: Vec<String>,
-    /// Of the call; they stand in for those of the subject.
+    /// The call's arguments. They replace those of the subject.
     pub arguments: Map<String, Value>,
 }
 
 /// One edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerdictEdit {
-    /// Another path in the call.
+    /// Use another path in the call.
     Argument {
         /// JSON pointer into the arguments.
         pointer: String,
-        /// As called.
+        /// The path in the call.
         from: String,
-        /// Instead.
+        /// The new path.
         to: String,
     },
-    /// Another action for a rule.
+    /// Change a rule's action.
     Action {
         /// The policy that holds the rule.
         policy: String,
-        /// The rule.
+        /// The rule's id.
         rule_id: String,
-        /// Its action now.
+        /// The present action.
         from: &'static str,
-        /// Its action then.
+        /// The new action.
         to: VerdictOutcome,
     },
-    /// A new rule, before all others of its policy, for exactly one tool.
+    /// Add a rule for exactly one tool, before all other rules of its policy.
     FirstRule {
-        /// The policy; made when there is none of this name.
+        /// The policy. It is created if it does not exist.
         policy: String,
         /// The new rule's id.
         rule_id: String,
@@ -112,31 +113,31 @@ pub enum VerdictEdit {
         /// The rule's action.
         action: VerdictOutcome,
     },
-    /// Another autonomy.
+    /// Change the autonomy.
     Autonomy {
-        /// Now.
+        /// The present level.
         from: AutonomyLevel,
-        /// Then.
+        /// The new level.
         to: AutonomyLevel,
     },
-    /// The call no longer has to pass this policy besides.
+    /// No longer apply this policy to the call in addition to the others.
     Unname {
         /// The policy.
         policy: String,
     },
 }
 
-/// Edits that, made together, give the call this outcome.
+/// Edits that together give the call this outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerdictChange {
-    /// What the call then gets.
+    /// The call's outcome after the edits.
     pub outcome: VerdictOutcome,
     /// Never empty.
     pub edits: Vec<VerdictEdit>,
 }
 
 impl VerdictEdit {
-    /// A stable word for the kind: `argument`, `action`, `first-rule`, `autonomy`, `policy-ref`.
+    /// A stable name for the kind: `argument`, `action`, `first-rule`, `autonomy`, `policy-ref`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -148,7 +149,7 @@ impl VerdictEdit {
         }
     }
 
-    /// How far the edit reaches, the least first: this call, a rule for this tool, a rule for more, the whole agent.
+    /// The scope of the edit, smallest first: this call, a rule for this tool, a rule for more tools, the whole agent.
     fn reach(&self, situation: &EditableInputs, tool: &str) -> u8 {
         match self {
             Self::Argument { .. } => 0,
@@ -205,7 +206,7 @@ impl EditableInputs {
         policy.rules.iter().find(|rule| rule.id == rule_id)
     }
 
-    /// The call's verdict in this situation; the subject's arguments are not looked at. `None`: the policies don't compile.
+    /// The call's verdict with these inputs. The subject's arguments are ignored. `None`: the policies don't compile.
     #[must_use]
     pub fn decide(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
         self.account(subject, |account| account.verdict.clone())
@@ -224,14 +225,14 @@ impl EditableInputs {
         };
         let subject = PolicySubject {
             arguments: &self.arguments,
-            // Of other paths nobody knows where they lead.
+            // The real locations are known only for the original arguments.
             places: subject.places.filter(|_| *subject.arguments == self.arguments),
             ..*subject
         };
         Some(take(&layers.explain(&engine, &subject)))
     }
 
-    /// The situation after the edits; what an edit speaks of and is not there stays away.
+    /// The inputs after the edits. An edit of something that does not exist has no effect.
     #[must_use]
     pub fn after(mut self, edits: &[VerdictEdit]) -> Self {
         for edit in edits {
@@ -292,7 +293,7 @@ impl EditableInputs {
         }
     }
 
-    /// The smallest changes that lead to each other outcome. Each change was tried; the smallest one is first.
+    /// The smallest changes that lead to each other outcome. Each change is verified; the smallest one is first.
     #[must_use]
     pub fn changes(&self, subject: &PolicySubject<'_>) -> Vec<VerdictChange> {
         let Some(now) = self.decide(subject) else {
@@ -305,7 +306,7 @@ impl EditableInputs {
             .collect()
     }
 
-    /// Breadth first, so that nothing smaller is overlooked among the candidates.
+    /// Searches breadth-first, so that no smaller change among the candidates is missed.
     fn changes_to(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<VerdictChange> {
         let mut found: Vec<Vec<VerdictEdit>> = Vec::new();
         let mut steps = usize::MAX;
@@ -355,7 +356,7 @@ impl EditableInputs {
             .collect()
     }
 
-    /// Without the edits that are not needed: of two moved paths, one may be enough.
+    /// Removes the edits that are not needed: if two paths were changed, one change may be enough.
     fn shrunk(
         &self,
         subject: &PolicySubject<'_>,
@@ -374,8 +375,8 @@ impl EditableInputs {
         edits
     }
 
-    /// Single steps towards an outcome. Milder: at every layer that is too strict, since one edit may mend several.
-    /// Stricter: at the rules, where one word is enough.
+    /// Possible single edits towards an outcome. For a milder outcome: at every layer that is too strict, since one edit may fix
+    /// several layers. For a stricter one: at the rules, where one change is enough.
     fn candidates(&self, subject: &PolicySubject<'_>, wanted: VerdictOutcome) -> Vec<Vec<VerdictEdit>> {
         let found = self.account(subject, |account| {
             let milder = wanted < account.verdict.effect.into();
@@ -477,7 +478,7 @@ impl EditableInputs {
             .unwrap_or_default()
     }
 
-    /// Other paths: into the root of a rule that would have said what is wanted, out of the root of the one that decided.
+    /// Other paths: into the root of a rule that would give the wanted outcome, or out of the root of the rule that decided.
     fn moves(
         &self,
         said: &LayerAnswer<'_>,
@@ -510,7 +511,7 @@ impl EditableInputs {
         all
     }
 
-    /// Every path argument that is wrong or refused, put into `folder` under its own last name.
+    /// Moves every wrong or refused path argument into `folder`, and keeps its file name.
     fn moved(
         &self,
         subject: &PolicySubject<'_>,
@@ -523,7 +524,7 @@ impl EditableInputs {
             .map(|(pointer, from)| {
                 let last = from.rsplit('/').find(|part| is_name(part)).unwrap_or("file");
                 let to = folder.join(last);
-                // As people would write it; where that is another place, deciding again finds out.
+                // The path in the form that people write. If it leads to another location, the new decision detects that.
                 let to = to
                     .strip_prefix(subject.workdir)
                     .unwrap_or(&to)
@@ -536,7 +537,7 @@ impl EditableInputs {
     }
 }
 
-/// The same edits in whatever order.
+/// Whether both contain the same edits, in any order.
 fn same(left: &[VerdictEdit], right: &[VerdictEdit]) -> bool {
     left.len() == right.len() && left.iter().all(|edit| right.contains(edit))
 }

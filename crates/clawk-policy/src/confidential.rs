@@ -1,7 +1,7 @@
-//! What was read in a confidential place does not leave by a tool whose receivers may not read it: `conditions.confidential`.
+//! `conditions.confidential`: confidential text must not leave through a tool whose receivers may not read it.
 //!
-//! A model may put what it read into any words. So once a confidential text was read, each value that certainly came from elsewhere may
-//! leave, and no other.
+//! A model can rephrase what it has read. So after it has read confidential text, only values that certainly have another source
+//! may leave.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::glob::NamePattern;
 use crate::value::{MAX_VALUES, TARGETS_ANNOTATION, gather, texts};
 use crate::value_sources::{SourceText, ValueSource, ValueSources};
 
-/// A place whose texts are confidential, besides those that a tool's annotations call so.
+/// A source of confidential texts, besides the tools whose annotations mark them as confidential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ConfidentialPlace {
     Tool(NamePattern),
@@ -25,17 +25,17 @@ enum ConfidentialPlace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfidentialCondition {
     places: Vec<ConfidentialPlace>,
-    /// Who may read what comes from there.
+    /// Who may read texts from there.
     readers: Vec<NamePattern>,
     /// Arguments that name the receivers; empty: the tool's `targets`.
     receivers: Vec<Box<str>>,
 }
 
-/// Truth values side by side that carry no text.
+/// The largest number of booleans side by side. More could encode a text.
 const MAX_FLAGS: usize = 8;
 
 impl ConfidentialCondition {
-    /// `true`, or `{ places, readers, receivers }`, each a text or a list of texts. `None`: it can't be read.
+    /// Reads `true`, or `{ places, readers, receivers }`, each a text or a list of texts. `None`: the value is not valid.
     pub(crate) fn read(value: &Value) -> Option<Self> {
         let none = Map::new();
         let members = match value {
@@ -59,12 +59,13 @@ impl ConfidentialCondition {
         })
     }
 
-    /// Whether it holds. A restrictive rule: something confidential may leave. A permissive rule: nothing confidential leaves for certain.
+    /// Whether the condition holds. For a restrictive rule: confidential text may leave. For a permissive rule: certainly no
+    /// confidential text leaves.
     pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
         self.leaks(subject) != permissive
     }
 
-    /// The first confidential text that may leave by this call, in words.
+    /// Describes the first confidential text that may leave with this call.
     pub(crate) fn leaking(&self, subject: &PolicySubject<'_>) -> Option<String> {
         let values = subject.values?;
         let secret = values
@@ -83,7 +84,7 @@ impl ConfidentialCondition {
 
     fn leaks(&self, subject: &PolicySubject<'_>) -> bool {
         let Some(values) = subject.values else {
-            // Nobody knows what was read, unless nothing was.
+            // The sources are unknown, so text may leave, unless the context has no foreign text.
             return subject.taint.is_none_or(|taint| !taint.is_empty());
         };
         let secrets = values
@@ -101,20 +102,20 @@ impl ConfidentialCondition {
             .arguments
             .values()
             .for_each(|value| gather(value, &mut carried));
-        // More than can be looked at may hold anything.
+        // More values than are checked: they may contain anything.
         carried.len() > MAX_VALUES
             || carried
                 .iter()
                 .any(|value| !self.is_from_elsewhere(value, values, first))
     }
 
-    /// A text that is not confidential holds the value, and nothing confidential can be in it.
+    /// Whether a text that is not confidential contains the value, and the value can't contain confidential text.
     fn is_from_elsewhere(&self, value: &str, values: &ValueSources, first: usize) -> bool {
         let mut open = values.texts().iter().filter(|text| !self.is_confidential(text));
         open.any(|text| (text.source == ValueSource::Person || text.order < first) && text.holds_own(value))
     }
 
-    /// It is confidential, and not all who get the call may read it.
+    /// Whether the text is confidential and some receiver of the call may not read it.
     fn is_kept_from(&self, text: &SourceText, subject: &PolicySubject<'_>) -> bool {
         self.is_confidential(text) && !self.may_all_read(text, subject)
     }
@@ -141,7 +142,7 @@ impl ConfidentialCondition {
     }
 }
 
-/// It may carry a text in what is not looked up: blanks, or a row of truth values.
+/// Whether the value may carry a text in parts that are not checked: blanks, or a row of booleans.
 fn hides_bits(value: &Value) -> bool {
     match value {
         Value::String(text) => !text.is_empty() && text.trim() != text,
@@ -159,14 +160,14 @@ fn hides_bits(value: &Value) -> bool {
     }
 }
 
-/// One receiver, and not a list in one text: a pattern would take the second for a part of the first.
+/// Whether this is a single receiver. A list in one text is not, because a pattern could match only its first part.
 fn is_one(receiver: &str) -> bool {
     let parts = [',', ';', '<', '>', '%', '"', '\n', '\r'];
     receiver.matches('@').count() < 2 && !receiver.contains(parts)
 }
 
 impl ConfidentialPlace {
-    /// `tool NAME`, `store NAME`, `channel NAME`, `folder PATH`.
+    /// Reads `tool NAME`, `store NAME`, `channel NAME` or `folder PATH`.
     fn read(text: &str) -> Option<Self> {
         let (kind, name) = text.split_once(' ')?;
         let name = name.trim();
@@ -180,7 +181,7 @@ impl ConfidentialPlace {
         }
     }
 
-    /// The text may be from here.
+    /// Whether the text may come from this source.
     fn gave(&self, text: &SourceText) -> bool {
         if text.source == ValueSource::Summary {
             return true;
@@ -206,7 +207,7 @@ impl ConfidentialPlace {
     }
 }
 
-/// A path without what means nothing. `None`: nobody knows where it leads.
+/// Normalizes a path by its text alone. `None`: it is unknown where the path leads.
 fn lexical(path: &str) -> Option<PathBuf> {
     let known = |part: &Component<'_>| !matches!(part, Component::ParentDir | Component::Prefix(_));
     let parts: Vec<_> = Path::new(path).components().collect();
@@ -216,7 +217,8 @@ fn lexical(path: &str) -> Option<PathBuf> {
     })
 }
 
-/// The path may lie in the folder, or the folder in it. Where one of them is absolute, the other's parts may stand anywhere in it.
+/// Whether the path may be inside the folder, or the folder inside the path. If only one of them is absolute, the other's
+/// components may appear anywhere in it.
 fn may_meet(path: &str, folder: &Path) -> bool {
     let Some(path) = lexical(path) else {
         return true;

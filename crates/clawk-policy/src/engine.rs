@@ -1,4 +1,4 @@
-//! The engine: every rule of a manifest, compiled once, asked for each call.
+//! The engine: compiles every rule of a manifest once, and decides each call.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,33 +19,33 @@ use crate::verdict::{Effect, Verdict};
 /// The policy name that always denies (R15).
 pub const DENY_ALL: &str = "deny-all";
 
-/// The call that a decision is about. Borrowed; nothing is kept.
+/// The call that a decision is about. All fields are borrowed.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicySubject<'a> {
     /// The tool's name in the manifest.
     pub tool: &'a str,
-    /// The tool's `metadata.labels`; `category` among them is its category.
+    /// The tool's `metadata.labels`. The label `category` is the tool's category.
     pub labels: &'a BTreeMap<String, String>,
-    /// The annotations that count (R13): the manifest's, the built-in's, or a trusted server's.
+    /// The annotations in force (R13): the manifest's, the built-in tool's, or a trusted server's.
     pub annotations: &'a Map<String, Value>,
-    /// The call's arguments, already validated.
+    /// The validated arguments of the call.
     pub arguments: &'a Map<String, Value>,
-    /// The tool's `input_schema`, where there is one: its `format`s tell paths.
+    /// The tool's `input_schema`, if any. Its `format`s mark paths.
     pub schema: Option<&'a Value>,
-    /// Where relative paths start; absolute.
+    /// The absolute base of relative paths.
     pub workdir: &'a Path,
-    /// What has been spent so far, for rules with `rate_limit`.
+    /// The usage so far, for rules with `rate_limit`.
     pub usage: UsageView,
-    /// Where the paths of the call and the roots of the rules really lead. `None`: the engine judges words alone.
+    /// The real locations of the call's paths and of the rules' roots. `None`: the engine judges paths by their text alone.
     pub places: Option<&'a RealLocations>,
-    /// The origins of untrusted text in the context that asks (`web https://…`); `None`: nobody knows.
+    /// The origins of untrusted text in the context of the call (`web https://…`); `None`: unknown.
     pub taint: Option<&'a [String]>,
-    /// The texts in which values of arguments are looked up, for rules with `from`; `None`: no value is known to be clean.
+    /// The texts in which the arguments' values are searched, for rules with `from`. `None`: no value is known to be clean.
     pub values: Option<&'a ValueSources>,
 }
 
 impl<'a> PolicySubject<'a> {
-    /// The tool's category; an empty one is none.
+    /// The tool's category; an empty label counts as none.
     #[must_use]
     pub fn category(&self) -> Option<&'a str> {
         self.labels
@@ -55,19 +55,19 @@ impl<'a> PolicySubject<'a> {
     }
 }
 
-/// The usage of the agent in the current UTC day.
+/// The agent's usage in the current UTC day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageView {
-    /// Tokens, input and output.
+    /// Input and output tokens.
     pub tokens_today: u64,
-    /// Millionths of a US dollar.
+    /// Cost in millionths of a US dollar.
     pub cost_today_microusd: u64,
 }
 
-/// A subject with what is worked out from it once, and only if a rule asks.
+/// A subject with derived values, which are computed once and only if a rule needs them.
 pub(crate) struct AnalyzedSubject<'a> {
     pub(crate) subject: &'a PolicySubject<'a>,
-    /// Strings that nothing says to be paths count for rules that ask, as they always do for rules that deny.
+    /// Strings that only may be paths count for rules that ask. For rules that deny they always count.
     pub(crate) guesses: bool,
     paths: OnceCell<CallPaths>,
 }
@@ -81,7 +81,7 @@ impl<'a> AnalyzedSubject<'a> {
         }
     }
 
-    /// The same call, as it is without guesses. `None`: it holds none.
+    /// The same call without guessed paths. `None`: it has none.
     fn without_guesses(&self) -> Option<Self> {
         self.paths.get()?.guesses().then(|| Self {
             subject: self.subject,
@@ -107,7 +107,7 @@ impl<'a> AnalyzedSubject<'a> {
     }
 }
 
-/// Rules in their order of evaluation, with the index over them.
+/// Rules in their order of evaluation, with an index.
 #[derive(Debug, Clone)]
 struct RuleSet {
     rules: Vec<Arc<Rule>>,
@@ -120,7 +120,7 @@ impl RuleSet {
         Self { rules, index }
     }
 
-    /// The rule that decides.
+    /// The first rule that applies.
     fn first(&self, call: &AnalyzedSubject<'_>) -> Option<&Arc<Rule>> {
         let applies = |at| {
             self.rules
@@ -197,24 +197,25 @@ impl RuleSet {
     }
 }
 
-/// A question that may rest on a guess must not stand before a refusal: the call to be decided again without guesses.
+/// An `ask` verdict may depend on a guessed path and would then hide a later `deny`. Returns the call without guesses, to be
+/// decided again.
 fn again<'a>(call: &AnalyzedSubject<'a>, verdict: &Verdict) -> Option<AnalyzedSubject<'a>> {
     matches!(verdict.effect, Effect::Ask(_))
         .then(|| call.without_guesses())
         .flatten()
 }
 
-/// Places that no tool's enclosure may show, by what rules about reading files say.
+/// Places that a tool's sandbox must hide, according to rules about reading files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HiddenRoots {
-    /// Roots that are denied.
+    /// The denied roots.
     pub denied: BTreeSet<PathBuf>,
-    /// Roots within them that a rule opens to this tool.
+    /// Roots inside the denied ones that a rule allows for this tool.
     pub open: BTreeSet<PathBuf>,
 }
 
 impl HiddenRoots {
-    /// The paths that are closed to both tools, for a process that serves several tools.
+    /// The places that are closed to both tools, for a process that serves several tools.
     #[must_use]
     pub fn shared(mut self, other: &Self) -> Self {
         self.denied.retain(|root| other.denied.contains(root));
@@ -223,23 +224,23 @@ impl HiddenRoots {
     }
 }
 
-/// Every rule of a manifest's policies, compiled once.
+/// All rules of a manifest's policies, compiled.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    /// All policies' rules, concatenated in manifest order (CKP §5.8).
+    /// The rules of all policies, concatenated in manifest order (CKP §5.8).
     all: RuleSet,
-    /// Each policy alone, for narrowing (R15).
+    /// Each policy's own rules, for narrowing (R15).
     named: HashMap<Box<str>, RuleSet>,
-    /// The rules of all policies that speak of places.
+    /// The rules of all policies that have a `path_within`.
     placed: RuleSet,
     warnings: Vec<PolicyWarning>,
 }
 
 impl Engine {
-    /// Compiles the policies of a manifest, in its order. Without any, everything is denied (R14).
+    /// Compiles the policies of a manifest, in order. Without policies, everything is denied (R14).
     ///
     /// # Errors
-    /// A value that the manifest's validation should have refused: see [`CompileError`].
+    /// A value that the manifest's validation should have rejected: see [`CompileError`].
     pub fn compile(policies: &[model::Policy]) -> Result<Self, CompileError> {
         let mut warnings = Vec::new();
         let rules = source::rules(policies, &mut warnings)?;
@@ -307,9 +308,9 @@ impl Engine {
         self.all.decide(subject)
     }
 
-    /// Decides by one policy alone, for a tool's `policy_ref` and `context.policy` (R15): the caller takes the
-    /// [stricter](Verdict::stricter) of this and [`decide`](Self::decide). `deny-all` is built in, whatever a manifest
-    /// declares by that name. `None`: the policy does not exist.
+    /// Decides by one policy alone, for a tool's `policy_ref` and for `context.policy` (R15). The caller takes the
+    /// [stricter](Verdict::stricter) of this and [`decide`](Self::decide). `deny-all` is built in; a declared policy of that name
+    /// is ignored. `None`: the policy does not exist.
     #[must_use]
     pub fn decide_named(&self, policy: &str, subject: &PolicySubject<'_>) -> Option<Verdict> {
         if policy == DENY_ALL {
@@ -322,19 +323,19 @@ impl Engine {
         self.all.rules.iter().map(|rule| &**rule)
     }
 
-    /// A rule asks where values of arguments came from.
+    /// Whether a rule depends on the sources of argument values.
     #[must_use]
     pub fn looks_at_values(&self) -> bool {
         self.all.rules.iter().any(|rule| rule.looks_at_values())
     }
 
-    /// A rule asks whether something confidential leaves: what was read matters to it, also where nothing foreign was.
+    /// Whether a rule depends on confidential text. Such a rule also needs the texts that are not foreign.
     #[must_use]
     pub fn looks_at_confidential(&self) -> bool {
         self.all.rules.iter().any(|rule| rule.looks_at_confidential())
     }
 
-    /// A policy of this name exists ([`decide_named`](Self::decide_named) would answer).
+    /// Whether a policy of this name exists, so that [`decide_named`](Self::decide_named) returns a verdict.
     #[must_use]
     pub fn has_policy(&self, policy: &str) -> bool {
         policy == DENY_ALL || self.named.contains_key(policy)
@@ -342,8 +343,9 @@ impl Engine {
 
     /// Whether a deny rule names a tool that doesn't exist (R17).
     ///
-    /// Of the rules whose `match.name` fits, and which ask for nothing that only a known tool or a spent limit can meet, the
-    /// first decides; `Some` if it denies. Conditions fail closed, as always. A rule without `match.name` names no tool, so a catch-all deny leaves the tool unknown.
+    /// Considers only rules whose `match.name` matches and which need nothing that only a known tool or a spent limit has. The
+    /// first of them decides; `Some` if it denies. Conditions fail closed, as always. A rule without `match.name` names no tool, so
+    /// after a catch-all deny the tool is still reported as unknown.
     #[must_use]
     pub fn denies_by_name(&self, tool: &str) -> Option<Verdict> {
         self.named_rule(tool, |rule| rule.conditions.is_empty() || !rule.is_permissive())
@@ -365,9 +367,9 @@ impl Engine {
             .map(|rule| rule.verdict(UsageView::default()))
     }
 
-    /// Whether a deny rule names a known tool in this call, by the call's own arguments and context: of the rules whose `match.name` fits
-    /// the subject's name and which apply, the first decides; `Some` if it denies. For names beside the tool's own: the declared tool
-    /// that a server's tool stands for, an action.
+    /// Whether a deny rule names a known tool in this call. Of the rules whose `match.name` matches the subject's name and which
+    /// apply, the first decides; `Some` if it denies. For names besides the tool's own name: the declared tool behind a server's
+    /// tool, or an action.
     #[must_use]
     pub fn denies_call_by_name(&self, subject: &PolicySubject<'_>) -> Option<Verdict> {
         let call = AnalyzedSubject::new(subject);
@@ -380,19 +382,20 @@ impl Engine {
             .map(|rule| rule.verdict(subject.usage))
     }
 
-    /// As [`denies_by_name`](Self::denies_by_name), of rules without conditions: what such a rule denies need not be looked at.
+    /// As [`denies_by_name`](Self::denies_by_name), for rules without conditions. Their denial needs no look at the arguments.
     #[must_use]
     pub fn always_denies_by_name(&self, tool: &str) -> Option<Verdict> {
         self.named_rule(tool, |rule| rule.conditions.is_empty())
     }
 
-    /// Which rule decides and why each earlier one does not. Walks the rules one by one: for people, not for the path.
+    /// Explains which rule decides, and why each earlier rule does not. Checks all rules one by one, so it is slower than
+    /// [`decide`](Self::decide).
     #[must_use]
     pub fn explain<'e>(&'e self, subject: &PolicySubject<'_>) -> DecisionExplanation<'e> {
         self.all.explain(subject)
     }
 
-    /// The same for one policy alone, as [`decide_named`](Self::decide_named) has it. `None`: there is no such policy.
+    /// The same for one policy alone, as in [`decide_named`](Self::decide_named). `None`: the policy does not exist.
     #[must_use]
     pub fn explain_named<'e>(
         &'e self,
@@ -406,8 +409,7 @@ impl Engine {
         self.named.get(policy).map(|rules| rules.explain(subject))
     }
 
-    /// Whether other arguments could get another answer: a rule that the tool fits, and that is not surely passed over,
-    /// looks at paths.
+    /// Whether other arguments could give another verdict: a rule that matches the tool, and may be reached, depends on paths.
     #[must_use]
     pub fn arguments_matter(&self, subject: &PolicySubject<'_>) -> bool {
         let call = AnalyzedSubject::new(subject);
@@ -422,8 +424,8 @@ impl Engine {
         false
     }
 
-    /// The roots, absolute, of every rule about places that the tool fits: where an answer may change; true: one of the rules
-    /// denies or asks. None: no rule looks at the call's paths.
+    /// The absolute roots of every `path_within` rule that matches the tool; a verdict may change at these. `true`: one of the
+    /// rules denies or asks. Empty: no rule depends on the call's paths.
     #[must_use]
     pub fn roots(&self, subject: &PolicySubject<'_>) -> BTreeMap<PathBuf, bool> {
         let mut roots = BTreeMap::new();
@@ -439,15 +441,15 @@ impl Engine {
         roots
     }
 
-    /// The roots of every rule about places, absolute.
+    /// The absolute roots of every `path_within` rule.
     #[must_use]
     pub fn all_roots(&self, workdir: &Path) -> BTreeSet<PathBuf> {
         let rules = self.placed.rules.iter();
         rules.flat_map(|rule| rule.roots(workdir)).collect()
     }
 
-    /// What the tool's enclosure must not show: what rules deny to the tool itself, and what they deny to whoever reads
-    /// files, unless a rule opens it to this very tool. `named`: the policies that narrow it besides.
+    /// The places that the tool's sandbox must hide: those denied to the tool itself, and those denied to tools that read files,
+    /// unless a rule allows them for this tool. `named`: the policies that narrow it in addition.
     #[must_use]
     pub fn closed(&self, subject: &PolicySubject<'_>, named: &[&str]) -> HiddenRoots {
         let mut closed = HiddenRoots::default();
@@ -499,7 +501,7 @@ impl Engine {
     }
 }
 
-/// The reader of files: a command line or a server must not see what rules deny to it.
+/// A tool that reads files, as a subject. A command line or a server must not see what rules deny to such a tool.
 struct FileReaderSubject {
     labels: BTreeMap<String, String>,
     annotations: Map<String, Value>,

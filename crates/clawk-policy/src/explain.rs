@@ -1,4 +1,4 @@
-//! Why a call was decided as it was, for approval prompts and `clawk policy explain`.
+//! Explains the decision about a call, for approval prompts and `clawk policy explain`.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use crate::engine::AnalyzedSubject;
 use crate::rule::{Rule, RuleCondition};
 use crate::verdict::{Effect, Verdict};
 
-/// The first thing that kept a rule from applying.
+/// The first reason why a rule did not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhyNot<'e> {
-    /// `match.name` is another.
+    /// `match.name` differs.
     Name(&'e str),
-    /// `scope: category`, and the tool has none.
+    /// The rule has `scope: category`, and the tool has no category.
     NoCategory,
-    /// `match.category` is another.
+    /// `match.category` differs.
     Category(&'e str),
-    /// The label with this key is absent or another.
+    /// The label with this key is absent or differs.
     Label(&'e str),
-    /// The annotation with this key is absent or another.
+    /// The annotation with this key is absent or differs.
     Annotation(&'e str),
-    /// `rate_limit` is not spent.
+    /// The `rate_limit` is not used up.
     LimitNotSpent,
     /// `conditions.path_within` does not hold.
     Path,
@@ -29,31 +29,31 @@ pub enum WhyNot<'e> {
     From,
     /// `conditions.confidential` does not hold.
     Confidential,
-    /// A permissive rule has a condition that this version does not understand.
+    /// A permissive rule has a condition that this version does not know.
     UnknownCondition(&'e str),
 }
 
-/// One rule that was looked at.
+/// One rule that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplanationStep<'e> {
     /// The policy that holds it.
     pub policy: &'e str,
-    /// Its id.
+    /// The rule's id.
     pub rule_id: &'e str,
-    /// What it would have said.
+    /// The effect that it would have had.
     pub effect: Effect,
     /// Why it did not apply; `None`: it decided.
     pub why_not: Option<WhyNot<'e>>,
-    /// Which path was outside or refused.
+    /// The path that was outside or refused.
     pub detail: Option<String>,
 }
 
-/// A decision with every rule that was looked at, in order; the last one decided, unless no rule did.
+/// A decision with every checked rule, in order. The last rule decided, unless no rule applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionExplanation<'e> {
-    /// The same as [`Engine::decide`](crate::Engine::decide) gives.
+    /// The verdict of [`Engine::decide`](crate::Engine::decide).
     pub verdict: Verdict,
-    /// The rules in their order.
+    /// The checked rules, in order.
     pub steps: Vec<ExplanationStep<'e>>,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for DecisionExplanation<'_> {
 }
 
 impl AnalyzedSubject<'_> {
-    /// The path because of which `rule`'s `path_within` fails.
+    /// The path that makes `rule`'s `path_within` fail.
     pub(crate) fn paths_detail(&self, rule: &Rule) -> Option<String> {
         let paths = self.paths();
         if let Some(refused) = paths.refused() {

@@ -1,14 +1,14 @@
-//! Name patterns: `*` is any run of characters, `?` is one, everything else is itself; the whole name must fit.
+//! Name patterns: `*` matches any run of characters, `?` matches one, all others match themselves. The whole name must match.
 //!
-//! The same reading as for Atlas patterns (R29). Matching goes back no further than the last star, so a hostile
-//! name costs at most pattern × name.
+//! Atlas patterns have the same syntax (R29). The matcher backtracks only to the last star, so a hostile name costs at most pattern
+//! × name.
 
 /// A pattern, or a plain name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NamePattern {
-    /// No wildcard: equality.
+    /// Without a wildcard: equality.
     Exact(Box<str>),
-    /// At least one wildcard.
+    /// With at least one wildcard.
     Glob(WildcardPattern),
 }
 
@@ -28,7 +28,7 @@ impl NamePattern {
         }
     }
 
-    /// The text as the manifest has it.
+    /// The text in the manifest.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Exact(text) => text,
@@ -36,13 +36,13 @@ impl NamePattern {
         }
     }
 
-    /// Every name that fits `other` fits this, too (`other` absent: any name). Never claims too much.
+    /// Whether every name that matches `other` also matches this (`None`: any name). `true` is certain; `false` may be wrong.
     pub(crate) fn covers(&self, other: Option<&Self>) -> bool {
         match (self, other) {
             (_, None) => self.text() == "*",
             (name, Some(Self::Exact(text))) => name.matches(text),
             (Self::Exact(_), Some(Self::Glob(_))) => false,
-            // A star in the other pattern can stand for anything, so only a star of ours may take it.
+            // A star in the other pattern can match anything, so only a star of ours may cover it.
             (Self::Glob(ours), Some(Self::Glob(theirs))) => {
                 fits(ours.text.as_bytes(), theirs.text.as_bytes(), true)
             }
@@ -76,7 +76,7 @@ impl WildcardPattern {
     }
 }
 
-/// Whether `text` fits `pattern`. With `symbolic`, `text` is itself a pattern, whose `*` only a `*` may take.
+/// Whether `text` matches `pattern`. With `symbolic`, `text` is a pattern too, and only a `*` matches its `*`.
 fn fits(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
@@ -99,7 +99,7 @@ fn fits(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
             }
             (None, None) => return true,
             (_, _) => match retry {
-                // The last star takes one byte more.
+                // The last star takes one more byte.
                 Some((star, taken)) if taken < text.len() => {
                     retry = Some((star, taken + 1));
                     at = star + 1;
@@ -111,7 +111,7 @@ fn fits(pattern: &[u8], text: &[u8], symbolic: bool) -> bool {
     }
 }
 
-/// The byte is not the first one of its character.
+/// Whether the byte continues a UTF-8 character.
 const fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }

@@ -1,8 +1,8 @@
-//! Finding the first rule that applies without asking every rule.
+//! Finds the first rule that applies without checking every rule.
 //!
-//! Each rule lies in exactly one bucket, by the most telling thing its `match` asks for. A call looks only into the
-//! buckets that its own name, category, annotations and labels open, and gives up on a bucket as soon as it could
-//! only find rules later than the best one. So the cost grows with the rules that nearly fit, not with all of them.
+//! Each rule is in exactly one bucket, chosen by the most selective part of its `match`. A call checks only the buckets of its own
+//! name, category, annotations and labels. It stops in a bucket when the remaining rules are later than the best one found. So the
+//! cost depends on the rules that nearly match, not on all rules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::source::{PolicyWarning, WarningKind};
 /// Positions of rules, ascending.
 type RuleBucket = Vec<usize>;
 
-/// Rules by the value of one scalar.
+/// Rules by one scalar value.
 #[derive(Debug, Clone, Default)]
 struct ByValue {
     yes: RuleBucket,
@@ -26,21 +26,21 @@ struct ByValue {
     text: HashMap<Box<str>, RuleBucket>,
 }
 
-/// The buckets.
+/// The buckets of all rules.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     exact: HashMap<Box<str>, RuleBucket>,
     category: HashMap<Box<str>, RuleBucket>,
-    /// Patterns by the text before the first wildcard, where there is one.
+    /// Patterns by the text before the first wildcard, if there is any.
     prefix: HashMap<Box<str>, RuleBucket>,
-    /// Lengths, in bytes, that occur as keys of `prefix`.
+    /// The lengths, in bytes, of the keys of `prefix`.
     prefix_lengths: BTreeSet<usize>,
-    /// Patterns that begin with a wildcard, by the text after the last one.
+    /// Patterns that begin with a wildcard, by the text after the last wildcard.
     suffix: HashMap<Box<str>, RuleBucket>,
     suffix_lengths: BTreeSet<usize>,
     annotation: HashMap<Box<str>, ByValue>,
     label: HashMap<Box<str>, HashMap<Box<str>, RuleBucket>>,
-    /// Nothing above: patterns without a literal end, annotations that are neither boolean nor text, no `match` at all.
+    /// All other rules: patterns without a literal end, annotations that are neither boolean nor text, and rules without a `match`.
     rest: RuleBucket,
 }
 
@@ -91,7 +91,7 @@ impl Index {
         }
     }
 
-    /// The smallest position for which `applies` holds. `applies` is asked only for rules that may match.
+    /// The smallest position for which `applies` returns true. `applies` is called only for rules that may match.
     pub(crate) fn first(
         &self,
         subject: &PolicySubject<'_>,
@@ -109,7 +109,7 @@ impl Index {
         (best != usize::MAX).then_some(best)
     }
 
-    /// Hands over every bucket that may hold a rule matching the subject.
+    /// Passes on every bucket that may hold a matching rule.
     fn each_bucket<'i>(&'i self, subject: &PolicySubject<'_>, mut take: impl FnMut(&'i RuleBucket)) {
         take(&self.rest);
         let mut give = |bucket: Option<&'i RuleBucket>| {
@@ -161,11 +161,11 @@ impl Index {
         }
     }
 
-    /// Rules that an earlier one always keeps from deciding.
+    /// Finds rules that can never decide, because an earlier rule always decides first.
     pub(crate) fn unreachable(&self, rules: &[Arc<Rule>]) -> Vec<PolicyWarning> {
         let mut found = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
-            // The least a call must have for `rule` to match; whatever matches it as well, matches every such call.
+            // The minimal call that matches `rule`. A rule that matches this call matches every call that `rule` matches.
             let mut labels: BTreeMap<String, String> = BTreeMap::new();
             labels.extend(
                 rule.matcher
@@ -225,7 +225,7 @@ fn by_ends<'m>(
     }
 }
 
-/// Every call that `rule` matches, `other` decides before it.
+/// Whether `other` decides every call that `rule` matches.
 fn covers(other: &Rule, rule: &Rule, least: &PolicySubject<'_>) -> bool {
     let name = other.matcher.name.as_ref();
     let category_sure =

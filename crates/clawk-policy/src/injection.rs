@@ -1,9 +1,9 @@
-//! Prompt injection by pattern (CKP §5.8): phrases that address the model over its operator's head, looked for in the text
-//! as a model would read it, whatever it was dressed as.
+//! Detects prompt injection by patterns (CKP §5.8): phrases that give the model orders its operator did not give. Disguised phrases
+//! are found too.
 //!
-//! The text is folded first: compatibility forms, accents, look-alike letters, case, digits that stand for letters, zero-width
-//! characters, and everything between letters is taken out. Hidden characters that carry letters are read, and so are short
-//! pieces of base64, text turned by 13 letters and text written backwards.
+//! The text is folded first: compatibility forms, accents, look-alike letters, case, and digits used as letters are normalized;
+//! zero-width characters and everything between letters are removed. Hidden characters that encode letters are decoded, and so are
+//! short pieces of base64, rot13 text and reversed text.
 
 mod fold;
 mod phrases;
@@ -19,28 +19,28 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use fold::FoldedText;
 
-/// How deep wrappings are opened: base64 within base64.
+/// How many nested encodings are opened: base64 within base64.
 const MAX_DEPTH: u8 = 2;
 
 /// The goal of a suspected injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InjectionGoal {
-    /// Take back what the operator said.
+    /// Cancel the operator's instructions.
     Override,
-    /// Give the model another role, or take its limits away.
+    /// Give the model another role, or remove its limits.
     Jailbreak,
-    /// Speak with the operator's or the protocol's voice.
+    /// Pretend to be the operator or the protocol.
     Impersonation,
-    /// Get at what the model was told.
+    /// Reveal the model's instructions.
     PromptLeak,
-    /// Have the agent act, or keep something from its user.
+    /// Make the agent act, or make it hide something from its user.
     Hijack,
-    /// Written so that a person does not see it.
+    /// Text that a person can't see.
     HiddenText,
 }
 
 impl InjectionGoal {
-    /// A stable word.
+    /// The goal's stable name.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -54,29 +54,29 @@ impl InjectionGoal {
     }
 }
 
-/// A suspicious phrase: its position, and how it was hidden.
+/// A suspicious phrase: its position, and how it was disguised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InjectionHit {
-    /// What it tries.
+    /// The goal of the phrase.
     pub family: InjectionGoal,
-    /// First byte in the text.
+    /// The first byte in the text.
     pub start: usize,
-    /// Byte after the last.
+    /// The byte after the last one.
     pub end: usize,
     /// `plain`, `base64`, `rot13`, `reversed`, `hidden`.
     pub dress: &'static str,
 }
 
-/// How sure one phrase makes.
+/// How strong the evidence of one phrase is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PhraseWeight {
-    /// By itself.
+    /// Enough alone.
     Strong,
-    /// With another one.
+    /// Enough together with another phrase.
     Weak,
 }
 
-/// What stands behind a pattern of the search.
+/// The meaning of a search pattern.
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
     Phrase {
@@ -84,9 +84,9 @@ enum Pattern {
         weight: PhraseWeight,
         edges: bool,
     },
-    /// "previous instructions": counts with a verb before it.
+    /// "previous instructions": counts if a verb precedes it.
     Object { strong: bool },
-    /// A word as it looks when turned by 13 letters or written backwards.
+    /// A word in rot13 or reversed.
     Dressed(&'static str),
 }
 
@@ -154,7 +154,7 @@ pub fn pattern_count() -> usize {
 pub fn find(text: &str) -> Vec<InjectionHit> {
     let mut hits = Vec::new();
     let weak = look(text, "plain", MAX_DEPTH, &mut hits);
-    // Two weak signs of different kinds, or three of any, are as good as a strong one.
+    // Two weak signs of different kinds, or three of any kind, count as a strong one.
     let families = weak
         .iter()
         .map(|hit| hit.family)
@@ -173,7 +173,7 @@ pub fn find(text: &str) -> Vec<InjectionHit> {
     hits
 }
 
-/// Hits by what they try.
+/// The number of hits by goal.
 #[must_use]
 pub fn tally(hits: &[InjectionHit]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
@@ -183,7 +183,7 @@ pub fn tally(hits: &[InjectionHit]) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// Looks at one view of a text; gives the weak signs.
+/// Searches one view of a text. Returns the weak signs.
 fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>) -> Vec<InjectionHit> {
     let folded = FoldedText::of(text);
     let mut weak = Vec::new();
@@ -194,7 +194,7 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>
     let mut within = |inner: &str, dress: &'static str, place: (usize, usize), always: bool| {
         let mut found = Vec::new();
         let inner_weak = look(inner, dress, depth - 1, &mut found);
-        // What somebody took pains to hide need not be said twice.
+        // In a hidden text one weak sign is enough.
         let suspect = !found.is_empty() || inner_weak.len() >= 2 || (always && !inner_weak.is_empty());
         if suspect {
             let family = found
@@ -239,7 +239,7 @@ fn look(text: &str, dress: &'static str, depth: u8, hits: &mut Vec<InjectionHit>
     weak
 }
 
-/// By the search over the folded text; says whether it should be turned by 13, and whether backwards.
+/// Searches the folded text. Returns whether it must also be read as rot13, and whether reversed.
 fn by_patterns(
     folded: &FoldedText,
     dress: &'static str,
@@ -247,7 +247,7 @@ fn by_patterns(
     weak: &mut Vec<InjectionHit>,
 ) -> (bool, bool) {
     let mut dressed = (false, false);
-    // A phrase that comes again is no second sign: a word of the trade does that.
+    // A repeated phrase is not a second sign: technical terms repeat.
     let mut seen = std::collections::BTreeSet::new();
     let Some(automaton) = &SEARCH.automaton else {
         return dressed;

@@ -1,5 +1,4 @@
-//! Validation of text that comes in (CKP §5.8 `input_validation`): size, null bytes, encoding, white space, and characters
-//! that a person does not see.
+//! Validates inbound text (CKP §5.8 `input_validation`): size, null bytes, encoding, white space, and invisible characters.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,11 +6,11 @@ use std::fmt;
 use clawk_manifest::model;
 use serde_json::Value;
 
-/// So many line ends in a row push what follows out of a person's sight.
+/// At most this many line ends in a row. More would push the following text out of view.
 const MAX_LINE_ENDS: usize = 40;
-/// So many blanks in a row push what follows past the edge of a person's window.
+/// At most this many blanks in a row. More would push the following text past the window's edge.
 const MAX_BLANKS: usize = 200;
-/// So many joiners in one text are what scripts and emoji need; more hide something.
+/// At most this many joiners in one text, which is enough for scripts and emoji. More may hide something.
 const MAX_JOINERS: usize = 64;
 
 /// A fault of a text.
@@ -21,20 +20,21 @@ pub enum TextFault {
     Size,
     /// A null byte.
     NullByte,
-    /// Not of the expected encoding: invalid UTF-8, an overlong form, a lone surrogate, or a character that the encoding lacks.
+    /// The text does not have the expected encoding: invalid UTF-8, an overlong form, a lone surrogate, or a character that the
+    /// encoding lacks.
     Encoding,
-    /// Text hidden by white space: very long runs, carriage returns that overwrite, exotic blanks.
+    /// White space hides text: very long runs, carriage returns that overwrite, unusual blanks.
     Whitespace,
-    /// Characters without a picture: tags, zero-width, invisible operators, selectors that carry bytes.
+    /// Invisible characters: tags, zero-width characters, invisible operators, selectors that encode bytes.
     Invisible,
-    /// Characters that reorder what a person reads.
+    /// Characters that change the visible order of text.
     Bidirectional,
-    /// Control characters that a terminal acts on.
+    /// Control characters that affect a terminal.
     Control,
 }
 
 impl TextFault {
-    /// A stable word, the `data.reason` on the wire (R16a).
+    /// The fault's stable name, `data.reason` on the wire (R16a).
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -49,14 +49,14 @@ impl TextFault {
     }
 }
 
-/// A fault with its place.
+/// A fault with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// The fault.
     pub fault: TextFault,
-    /// JSON pointer to the text within a value; empty for a text by itself.
+    /// JSON pointer to the text inside a value; empty for a plain text.
     pub pointer: String,
-    /// Byte offset within the text.
+    /// Byte offset in the text.
     pub at: usize,
     /// For people: the character's name or number, or the sizes. Never the text.
     pub detail: String,
@@ -72,7 +72,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The encoding that a text must be of.
+/// The required encoding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TextEncoding {
     Ascii,
@@ -90,10 +90,10 @@ pub struct InputTextRules {
 }
 
 impl InputTextRules {
-    /// The strictest of what several policies ask.
+    /// Combines the rules of several policies to the strictest.
     ///
     /// # Errors
-    /// An `encoding` that is not known: its name.
+    /// The name of an unknown `encoding`.
     pub fn compile<'a>(blocks: impl IntoIterator<Item = &'a model::InputValidation>) -> Result<Self, String> {
         let mut rules = Self::default();
         for block in blocks {
@@ -114,16 +114,16 @@ impl InputTextRules {
         Ok(rules)
     }
 
-    /// Nothing is asked.
+    /// Whether there are no requirements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The first fault of bytes that claim to be text.
+    /// Finds the first fault in bytes that claim to be text.
     ///
     /// # Errors
-    /// The fault with its place.
+    /// The fault with its position.
     pub fn check_bytes(&self, bytes: &[u8]) -> Result<(), Finding> {
         self.check_size(bytes.len())?;
         match std::str::from_utf8(bytes) {
@@ -144,19 +144,19 @@ impl InputTextRules {
         }
     }
 
-    /// The first fault of a text.
+    /// Finds the first fault in a text.
     ///
     /// # Errors
-    /// The fault with its place.
+    /// The fault with its position.
     pub fn check(&self, text: &str) -> Result<(), Finding> {
         self.check_size(text.len())?;
         self.check_text(text, "")
     }
 
-    /// The first fault of a JSON value: its whole size, then every text and every key in it.
+    /// Finds the first fault in a JSON value: its total size, then every text and every key.
     ///
     /// # Errors
-    /// The fault with its place.
+    /// The fault with its position.
     pub fn check_json(&self, value: &Value, size_bytes: usize) -> Result<(), Finding> {
         if self.is_empty() {
             return Ok(());
@@ -235,7 +235,7 @@ fn finding(fault: TextFault, pointer: &str, at: usize, detail: String) -> Findin
 fn check_encoding(text: &str, pointer: &str, encoding: TextEncoding) -> Result<(), Finding> {
     let (most, name) = match encoding {
         TextEncoding::Utf8 => {
-            // A replacement character, or UTF-8 read as Latin-1 and written again: something was decoded wrongly before.
+            // A replacement character, or UTF-8 that was read as Latin-1 and encoded again: an earlier step decoded it wrongly.
             let at = text
                 .find('\u{fffd}')
                 .or_else(|| text.find("\u{c3}\u{82}\u{c2}"))
@@ -262,7 +262,7 @@ fn check_encoding(text: &str, pointer: &str, encoding: TextEncoding) -> Result<(
     }
 }
 
-/// Every kind of hiding, by one walk over the text.
+/// Finds every kind of hidden text in one pass.
 fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
     let (mut line_ends, mut blanks, mut joiners) = (0, 0, 0);
     let mut chars = text.char_indices().peekable();
@@ -285,7 +285,7 @@ fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
         };
         match kind_of(c) {
             Some(TextFault::Invisible) if is_joiner(c) => {
-                // Between letters of some scripts and within emoji; elsewhere it splits words that a filter looks for.
+                // Legitimate between letters of some scripts and inside emoji; elsewhere it splits words to evade a filter.
                 joiners += 1;
                 let belongs = !before.is_some_and(|b: char| b.is_ascii())
                     && !next.is_some_and(|n| n.is_ascii_alphanumeric());
@@ -317,12 +317,12 @@ fn check_hidden(text: &str, pointer: &str) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Zero-width joiner and non-joiner, and the selector of an emoji's style.
+/// Zero-width joiner and non-joiner, and the selector of emoji style.
 const fn is_joiner(c: char) -> bool {
     matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}')
 }
 
-/// The characters that a person does not see, or sees elsewhere than they are.
+/// The fault of a character that is invisible or shown at another position.
 pub(crate) const fn kind_of(c: char) -> Option<TextFault> {
     match c {
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => {
@@ -352,7 +352,7 @@ pub(crate) const fn kind_of(c: char) -> Option<TextFault> {
     }
 }
 
-/// Faults by word, for events.
+/// The faults by name, for events.
 #[must_use]
 pub fn words(findings: &[Finding]) -> BTreeSet<&'static str> {
     findings.iter().map(|finding| finding.fault.word()).collect()

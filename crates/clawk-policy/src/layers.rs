@@ -1,5 +1,5 @@
-//! All layers that a manifest puts on one call, in the kernel's order (R12): autonomy, the rules, each policy that is named
-//! besides. The kernel adds what only a running agent has: skills' ceilings and people's standing grants.
+//! All layers that decide a call, in the kernel's order (R12): autonomy, the rules, and each policy named in addition. The kernel
+//! adds layers of a running agent: ceilings of skills and standing grants.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::engine::{Engine, PolicySubject};
 use crate::explain::{DecisionExplanation, ExplanationStep};
 use crate::verdict::{Verdict, autonomy};
 
-/// The layers that narrow a call besides the rules.
+/// The layers that narrow a call in addition to the rules.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyLayers<'a> {
     /// The identity's autonomy.
     pub autonomy: AutonomyLevel,
-    /// The tool's `policy_ref`, `context.policy`: each narrows further (R15). A name that no policy has denies.
+    /// The tool's `policy_ref` and `context.policy`; each narrows further (R15). The name of a missing policy denies.
     pub named: &'a [&'a str],
 }
 
@@ -30,30 +30,30 @@ pub enum PolicyLayer<'a> {
     Named(&'a str),
 }
 
-/// A layer's own answer.
+/// The verdict of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerAnswer<'a> {
-    /// Which.
+    /// The layer.
     pub layer: PolicyLayer<'a>,
-    /// What it says by itself.
+    /// Its own verdict.
     pub verdict: Verdict,
-    /// The rules that it looked at, in order; none for the autonomy.
+    /// The rules that it checked, in order; empty for the autonomy.
     pub steps: Vec<ExplanationStep<'a>>,
 }
 
-/// A decision with what every layer said.
+/// A decision with the verdict of every layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayeredDecision<'a> {
-    /// The same as [`PolicyLayers::decide`] gives.
+    /// The verdict of [`PolicyLayers::decide`].
     pub verdict: Verdict,
-    /// In order.
+    /// The layers, in order.
     pub layers: Vec<LayerAnswer<'a>>,
-    /// Index of the layer whose word holds.
+    /// The index of the layer that decided.
     pub deciding: usize,
 }
 
 impl LayeredDecision<'_> {
-    /// The layer whose word holds.
+    /// The layer that decided.
     #[must_use]
     pub fn decided(&self) -> Option<&LayerAnswer<'_>> {
         self.layers.get(self.deciding)
@@ -71,7 +71,7 @@ impl fmt::Display for PolicyLayer<'_> {
 }
 
 impl PolicyLayers<'_> {
-    /// Every layer's own word, in order. The kernel decides by these.
+    /// Every layer's own verdict, in order. The kernel decides by these.
     pub fn words<'s>(
         &'s self,
         engine: &'s Engine,
@@ -93,14 +93,14 @@ impl PolicyLayers<'_> {
             .chain(named)
     }
 
-    /// The strictest of all layers.
+    /// The strictest verdict of all layers.
     #[must_use]
     pub fn decide(&self, engine: &Engine, subject: &PolicySubject<'_>) -> Verdict {
         let words = self.words(engine, subject).map(|(_, verdict)| verdict);
         words.reduce(Verdict::stricter).unwrap_or_else(Verdict::allow)
     }
 
-    /// The same decision with everything that led to it; for people, not for the path.
+    /// The decision with an explanation for people. Slower than [`decide`](Self::decide).
     #[must_use]
     pub fn explain<'e>(&'e self, engine: &'e Engine, subject: &PolicySubject<'_>) -> LayeredDecision<'e> {
         let by_rules = |layer, DecisionExplanation { verdict, steps }| LayerAnswer {
@@ -148,7 +148,7 @@ impl PolicyLayers<'_> {
     }
 }
 
-/// Without side effects (R13): the annotations that count say so.
+/// Whether the annotations in force say that the call has no side effects (R13).
 fn read_only(subject: &PolicySubject<'_>) -> bool {
     subject.annotations.get("readOnlyHint").and_then(Value::as_bool) == Some(true)
 }

@@ -1,7 +1,7 @@
-//! Secrets in text: values that are known here, in whatever encoding, and shapes of well-known keys (CKP §5.8).
+//! Finds secrets in text: known values in any common encoding, and the formats of well-known keys (CKP §5.8).
 //!
-//! Pure. [`Scanner`] looks at a whole text, [`LeakRedactingStream`] at pieces of one and holds back what might still become a secret.
-//! What was found is told by kind, place and count; the text found is never kept, printed or returned.
+//! No I/O. [`Scanner`] scans a whole text. [`LeakRedactingStream`] scans a text in pieces and holds back bytes that may still
+//! become a secret. Findings report kind, position and count; the secret itself is never kept, printed or returned.
 
 mod check;
 mod known;
@@ -23,31 +23,31 @@ pub use stream::LeakRedactingStream;
 
 /// The longest secret that is recognised as one, bytes.
 pub const MAX_SECRET_BYTES: usize = 16 * 1024;
-/// How far before a secret's first byte its recognition may look, bytes.
+/// How many bytes before a secret's first byte the detection may look.
 const LOOK_BEHIND: usize = 512;
 
 /// The position and the kind of a found secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretLeak {
-    /// What it is.
+    /// The kind of secret.
     pub kind: Kind,
-    /// First byte.
+    /// The first byte.
     pub start: usize,
-    /// Byte after the last.
+    /// The byte after the last one.
     pub end: usize,
 }
 
 /// The kind of a found secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A value that is known here, by the name of its reference.
+    /// A known value; holds the name of its reference.
     Known(Arc<str>),
-    /// The shape of a well-known key.
+    /// The format of a well-known key.
     Shape(&'static str),
 }
 
 impl Kind {
-    /// A stable word: `known-secret`, or the shape's.
+    /// A stable name: `known-secret`, or the format's name.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -71,23 +71,23 @@ impl Kind {
 pub struct LeakTally(BTreeMap<&'static str, usize>);
 
 impl LeakTally {
-    /// Kinds with their counts, in a fixed order.
+    /// The kinds with their counts, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
         self.0.iter().map(|(kind, count)| (*kind, *count))
     }
 
-    /// Nothing was found.
+    /// Whether nothing was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One more.
+    /// Counts one secret.
     fn add(&mut self, kind: &Kind) {
         *self.0.entry(kind.word()).or_default() += 1;
     }
 
-    /// Everything of another tally besides.
+    /// Adds the counts of another tally.
     pub fn join(&mut self, other: &Self) {
         for (kind, count) in other.iter() {
             *self.0.entry(kind).or_default() += count;
@@ -95,7 +95,7 @@ impl LeakTally {
     }
 }
 
-/// Finds secrets. Cheap to clone; holds the known values and never shows them.
+/// Finds secrets. Cheap to clone. It holds the known values but never shows them.
 #[derive(Clone)]
 pub struct Scanner {
     known: Arc<known::KnownSecretSearch>,
@@ -109,7 +109,7 @@ impl fmt::Debug for Scanner {
 }
 
 impl Scanner {
-    /// A scanner for these values and for every shape.
+    /// A scanner for these values and for every key format.
     #[must_use]
     pub fn new(known: impl IntoIterator<Item = KnownSecret>) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Scanner {
         }
     }
 
-    /// A scanner for these values alone.
+    /// A scanner for these values only.
     #[must_use]
     pub fn known_only(known: impl IntoIterator<Item = KnownSecret>) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Scanner {
         }
     }
 
-    /// The same known values, without the shapes.
+    /// The same known values, without the key formats.
     #[must_use]
     pub fn without_shapes(&self) -> Self {
         Self {
@@ -142,37 +142,37 @@ impl Scanner {
         shapes::count()
     }
 
-    /// Nothing is looked for.
+    /// Whether the scanner searches for nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.shapes && self.known.len() == 0
     }
 
-    /// The most bytes that one secret takes, but for one that begins with an anchor of [`Self::vast`].
+    /// The longest secret, bytes, except those that begin with an anchor of [`Self::vast`].
     fn longest(&self) -> usize {
         let shapes = if self.shapes { shapes::SHORT } else { 0 };
         self.known.longest().min(MAX_SECRET_BYTES).max(shapes)
     }
 
-    /// Where a secret may begin that takes up to [`MAX_SECRET_BYTES`].
+    /// Where a secret of up to [`MAX_SECRET_BYTES`] may begin.
     fn vast(&self, text: &[u8]) -> Option<usize> {
         self.shapes.then(|| shapes::vast(text)).flatten()
     }
 
-    /// The names of known values that clawk does not search for. They are too short or too plain, so they would hide ordinary
+    /// The names of known values that are not searched for. They are too short or too plain, so a search would redact ordinary
     /// text.
     #[must_use]
     pub fn passed_over(&self) -> &[Arc<str>] {
         self.known.passed_over()
     }
 
-    /// Every secret in a text, in order; touching and overlapping ones are one.
+    /// Every secret in a text, in order. Touching or overlapping secrets are merged.
     #[must_use]
     pub fn find(&self, text: &[u8]) -> Vec<SecretLeak> {
         joined(self.candidates(text))
     }
 
-    /// Unordered; may overlap.
+    /// Unordered findings, which may overlap.
     fn candidates(&self, text: &[u8]) -> Vec<SecretLeak> {
         let mut found = Vec::new();
         self.known.find(text, &mut found);
@@ -182,7 +182,7 @@ impl Scanner {
         found
     }
 
-    /// The text with every secret replaced by `[redacted:KIND]`, and what was found; `None` when there is none.
+    /// The text with every secret replaced by `[redacted:KIND]`, and the counts; `None` if there is no secret.
     #[must_use]
     pub fn redact(&self, text: &str) -> Option<(String, LeakTally)> {
         let leaks = self.find(text.as_bytes());
@@ -199,11 +199,11 @@ impl Scanner {
             at = leak.end;
         }
         out.extend_from_slice(text.as_bytes().get(at..).unwrap_or_default());
-        // Secrets begin and end between characters; were it otherwise, a broken character is shown as such.
+        // Secrets begin and end at character boundaries. If one did not, the broken character becomes a replacement character.
         Some((String::from_utf8_lossy(&out).into_owned(), tally))
     }
 
-    /// Redacts every text and every key within a JSON value, in place.
+    /// Redacts every text and key inside a JSON value, in place.
     pub fn redact_json(&self, value: &mut Value) -> LeakTally {
         let mut tally = LeakTally::default();
         self.redact_within(value, &mut tally);
@@ -238,7 +238,7 @@ impl Scanner {
                     .values_mut()
                     .for_each(|inner| self.redact_within(inner, tally));
             }
-            // A number may be a known value, too: an account's or a card's.
+            // A number may be a known value too, such as an account or card number.
             Value::Number(number) => {
                 if let Some((clean, found)) = self.redact(&number.to_string()) {
                     *value = Value::String(clean);
@@ -266,14 +266,14 @@ impl Scanner {
         tally
     }
 
-    /// A scan of a text that comes in pieces.
+    /// A scanner for a text that arrives in pieces.
     #[must_use]
     pub fn stream(&self) -> LeakRedactingStream {
         LeakRedactingStream::new(self.clone())
     }
 }
 
-/// Candidates in order, those that touch made one; the first names it.
+/// Sorts findings and merges touching ones; the first finding gives the kind.
 fn joined(mut candidates: Vec<SecretLeak>) -> Vec<SecretLeak> {
     candidates.sort_by(|a, b| (a.start, &a.kind, b.end).cmp(&(b.start, &b.kind, a.end)));
     let mut leaks: Vec<SecretLeak> = Vec::with_capacity(candidates.len());

@@ -1,9 +1,9 @@
 //! Decides what an agent may do, from policy rules and the autonomy, and explains every decision.
 //!
 //! *Owns:* the compiled rule set, first-match decisions and their order of strictness, `path_within`, explanations, warnings.
-//! *Depends on:* clawk-manifest's validated Policy; nothing that waits.
-//! *Must not know:* I/O, time, randomness: usage and the working directory are passed in.
-//! *Start reading at:* [`engine`], then [`rule`], then [`path`]; for people: [`layers`], then [`change`].
+//! *Depends on:* clawk-manifest's validated Policy; nothing that blocks. *Must not know:* I/O, time, randomness: the caller passes
+//! in the usage and the working directory. *Start reading at:* [`engine`], then [`rule`], then [`path`]; for people: [`layers`],
+//! then [`change`].
 
 pub mod change;
 mod confidential;

@@ -1,4 +1,4 @@
-//! `conditions.path_within`: which arguments of a call are paths, and whether they lie inside a root.
+//! `conditions.path_within`: which arguments of a call are paths, and whether they are inside a root.
 //!
 //! **What is a path.** In the arguments, at any depth (at most [`MAX_DEPTH`]):
 //! 1. a string, or an array of strings, under a key that names a path. Keys are compared without case, `_` and `-`:
@@ -7,20 +7,22 @@
 //!    `path`, `paths`, `file`, `files`, `filename`, `dir`, `dirs`, `directory` or `directories` (`output_path`);
 //! 2. a top-level string, or array of strings, whose property in the tool's `input_schema` has (itself or in `items`) a
 //!    `format` of `path`, `file`, `file-path`, `filepath`, `directory`, `directory-path`, `dir` or `folder`;
-//! 3. any other string without white space that reads as one: it begins with `/`, `~`, `./`, `../` or `file:`, or has a
-//!    `..` component. A tool that hides its path under an unusual key doesn't escape that way.
+//! 3. any other string without white space that looks like a path: it begins with `/`, `~`, `./`, `../` or `file:`, or has
+//!    a `..` component. So a tool can't avoid the check by an unusual key.
 //!
-//! A call without any path acts in its working directory, which then is its path. For rules that deny or ask, every other
-//! string counts as well that lies in a root and has a separator or names something that is there.
+//! A call without any path acts in its working directory, which then is its path. For rules that deny or ask, other strings
+//! count too, if they are inside a root and either have a separator or name something that exists.
 //!
-//! **Where it lies.** Twice: by its words, and by the place that would be opened. By words, `.` components vanish; NUL, `..`,
-//! an empty component (`//`), a component that begins with `~`, and `file:` are *refused*, never resolved. Relative paths start
-//! at the call's own `workdir`/`cwd` argument, where it has one, else at [`Subject::workdir`](crate::PolicySubject). The places are
-//! facts ([`RealLocations`]): the kernel follows the links and hands in what it found. Without facts only words are judged.
+//! **Where a path is.** Each path is checked twice: by its text, and by the real location that would be opened. In the text,
+//! `.` components are removed. NUL, `..`, an empty component (`//`), a component that begins with `~`, and `file:` are
+//! *refused*, never resolved. Relative paths start at the call's own `workdir`/`cwd` argument, or else at
+//! [`Subject::workdir`](crate::PolicySubject). The caller passes in the real locations ([`RealLocations`]): the kernel has
+//! followed the links. Without them only the text is checked.
 //!
-//! **Which way it fails.** For `allow` and `audit-only` rules every path must lie inside, by words and by place, and none be
-//! refused. For `deny` and `require-approval` rules one path inside, by words or by place, or one refused, is enough. Command
-//! lines are not paths: a rule that allows `shell` with `path_within` bounds its working directory only.
+//! **How the check fails.** For `allow` and `audit-only` rules, every path must be inside, by text and by real location, and
+//! none may be refused. For `deny` and `require-approval` rules, one path that is inside, by text or by real location, or one
+//! refused path, is enough. Command lines are not paths: a rule that allows `shell` with `path_within` limits only its
+//! working directory.
 
 mod collect;
 mod places;
@@ -37,22 +39,22 @@ pub use places::{RealLocation, RealLocations, RootPlace, RuleRoots};
 /// Arguments nested deeper count as a refused path.
 pub const MAX_DEPTH: usize = 64;
 
-/// Paths that one call may name, and working directories of its own; with more of them it is refused.
+/// The largest number of paths and working directories in one call; a call with more is refused.
 const MAX_PATHS: usize = 1024;
 const MAX_BASES: usize = 4;
 
 /// The paths of one call, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPaths {
-    /// Absolute, lexically normal; never empty unless something was refused.
+    /// Absolute, lexically normalized paths. Empty only if something was refused.
     inside: Vec<PathBuf>,
-    /// Where each of them leads; empty without facts.
+    /// The real location of each path; empty without facts.
     places: Vec<PathBuf>,
-    /// Strings that may be paths, by words and by place.
+    /// Strings that may be paths, by text and by real location.
     guesses: Vec<Vec<PathBuf>>,
-    /// Paths that lead elsewhere than they say, with where; also those that are refused.
+    /// Paths that lead to another location than they name, with that location; refused ones too.
     elsewhere: Vec<(PathBuf, Vec<PathBuf>)>,
-    /// There were more strings than are looked at.
+    /// There were more strings than are checked.
     overfull: bool,
     /// Why a path could not be resolved, with the JSON pointer of the first such argument.
     refused: Option<String>,
@@ -123,7 +125,7 @@ impl CallPaths {
         paths
     }
 
-    /// Where the paths lead. One of which nothing is known is refused.
+    /// Adds the real locations of the paths. A path without a known location is refused.
     fn follow(&mut self, places: &RealLocations) {
         for path in &self.inside {
             let unknown = match places.of(path) {
@@ -146,8 +148,8 @@ impl CallPaths {
         self.refused.get_or_insert(why);
     }
 
-    /// Every path lies inside one of the roots, by its words and by its place, and none is refused: what lets a permissive
-    /// rule apply. A further string whose words lie inside must not lead out through a link.
+    /// Whether every path is inside one of the roots, by text and by real location, and none is refused. This makes a permissive
+    /// rule apply. A guessed path that is inside by its text must not lead out through a link.
     #[must_use]
     pub fn all_within(&self, roots: &RuleRoots) -> bool {
         let out = |guess: &Vec<PathBuf>| match guess.split_first() {
@@ -157,8 +159,8 @@ impl CallPaths {
         self.refused.is_none() && self.outside(roots).is_none() && !self.guesses.iter().any(out)
     }
 
-    /// A path lies inside one of the roots, by its words or by its place, or one is refused: what makes a restrictive rule
-    /// apply. `guesses`: so does every other string that may be a path.
+    /// Whether a path is inside one of the roots, by text or by real location, or is refused. This makes a restrictive rule apply.
+    /// `guesses`: strings that only may be paths count too.
     #[must_use]
     pub fn any_within(&self, roots: &RuleRoots, guesses: bool) -> bool {
         let touches = |path: &PathBuf| roots.touches(path);
@@ -167,12 +169,12 @@ impl CallPaths {
             || (guesses && (self.overfull || self.guesses.iter().flatten().any(touches)))
     }
 
-    /// There are strings of which nothing says that they are paths.
+    /// Whether there are strings that only may be paths.
     pub(crate) const fn guesses(&self) -> bool {
         self.overfull || !self.guesses.is_empty()
     }
 
-    /// The first path or place that lies outside, for explanations.
+    /// The first path or location outside the roots, for explanations.
     #[must_use]
     pub fn outside(&self, roots: &RuleRoots) -> Option<&Path> {
         let named = self.inside.iter().find(|path| !roots.name(path));
@@ -190,26 +192,26 @@ impl CallPaths {
         self.refused.as_deref()
     }
 
-    /// The paths by their words.
+    /// The paths by their text.
     #[must_use]
     pub fn names(&self) -> &[PathBuf] {
         &self.inside
     }
 
-    /// The paths that lead elsewhere than they say, with where.
+    /// The paths that lead to another location than they name, with that location.
     #[must_use]
     pub fn elsewhere(&self) -> &[(PathBuf, Vec<PathBuf>)] {
         &self.elsewhere
     }
 
-    /// The places that the paths lead to, as far as they are known.
+    /// The known locations of the paths.
     #[must_use]
     pub fn places(&self) -> &[PathBuf] {
         &self.places
     }
 }
 
-/// A string that may be a path, by its words and then by its places: if it has a separator or names something.
+/// A string that may be a path, by text and then by location: it has a separator or names something that exists.
 fn guess(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<PathBuf>> {
     let path = base.join(plain(text));
     let found = places.and_then(|places| places.of(&path));
@@ -221,8 +223,8 @@ fn guess(text: &str, base: &Path, places: Option<&RealLocations>) -> Option<Vec<
     })
 }
 
-/// What has to be looked up for a decision about a call's paths: the paths that it names, then all other strings that may be
-/// paths; absolute, and otherwise as they are written.
+/// The paths to look up for a decision: those that the call names, then all other strings that may be paths. They are absolute and
+/// otherwise unchanged.
 #[must_use]
 pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &Path) -> Vec<PathBuf> {
     let found = PathCollector::of(arguments, schema);
@@ -239,19 +241,19 @@ pub fn wanted(arguments: &Map<String, Value>, schema: Option<&Value>, workdir: &
     }
     let mut all = bases.clone();
     for base in &bases {
-        // As they were given: only who follows links knows where `..` leads.
+        // Unchanged, because only a lookup that follows links can resolve `..`.
         all.extend(found.paths.iter().map(|(_, text)| base.join(plain(text))));
         all.extend(found.guesses.iter().map(|text| base.join(plain(text))));
     }
     all
 }
 
-/// `file:` URIs name files, too.
+/// Strips the scheme: `file:` URIs name files too.
 fn plain(text: &str) -> &str {
     text.strip_prefix("file://").unwrap_or(text)
 }
 
-/// `.` and `..` taken out by the text alone.
+/// Removes `.` and `..` by the text alone.
 fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -264,10 +266,10 @@ fn lexical(path: &Path) -> PathBuf {
     out
 }
 
-/// The lexically normal absolute form of `text`, relative ones from `base` (absolute, normal).
+/// The absolute, lexically normalized form of `text`. A relative path starts at `base`, which is absolute and normalized.
 ///
 /// # Errors
-/// The reason why the text can't be judged.
+/// Why the path can't be judged.
 pub fn resolve(text: &str, base: &Path) -> Result<PathBuf, &'static str> {
     if text.contains('\0') {
         return Err("NUL in a path");

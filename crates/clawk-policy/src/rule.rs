@@ -1,4 +1,4 @@
-//! One compiled rule and what it takes for it to apply.
+//! One compiled rule, and the check whether it applies.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::glob::NamePattern;
 use crate::value::ValueCondition;
 use crate::verdict::{Effect, SpentLimit, Verdict};
 
-/// What a rule applies to (R11).
+/// The calls that a rule applies to (R11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Any tool call.
+    /// Every tool call.
     Tool,
     /// Calls of tools that have a category (`labels.category`).
     Category,
-    /// Everything; what `match` gives must still hold.
+    /// All calls; `match` must still hold.
     All,
 }
 
-/// The `match` of a rule: everything given must hold; nothing given holds always.
+/// The `match` of a rule: all given parts must hold. An empty `match` always holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Matcher {
     pub(crate) name: Option<NamePattern>,
     pub(crate) category: Option<Box<str>>,
-    /// Equal texts.
+    /// The texts must be equal.
     pub(crate) labels: Vec<(Box<str>, Box<str>)>,
-    /// Equal JSON values; an absent annotation equals nothing, not even `false`.
+    /// The JSON values must be equal. An absent annotation equals nothing, not even `false`.
     pub(crate) annotations: Vec<(Box<str>, Value)>,
 }
 
 impl Matcher {
-    /// Everything but the name.
+    /// Checks all parts except the name.
     pub(crate) fn facts_match<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
         if let Some(wanted) = self
             .category
@@ -57,7 +57,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Nothing is asked for that only a known tool can have.
+    /// Whether it needs nothing that only a known tool can have.
     pub(crate) fn asks_for_name_only(&self) -> bool {
         self.category.is_none() && self.labels.is_empty() && self.annotations.is_empty()
     }
@@ -68,19 +68,19 @@ impl Matcher {
 pub(crate) enum RuleCondition {
     /// See [`crate::path`]. Relative roots start at the call's working directory.
     PathWithin(Vec<PathBuf>),
-    /// The context that asked for the call holds untrusted text of one of these kinds of origins (R46). Where nobody knows the
-    /// context, a restrictive rule applies and a permissive one does not.
+    /// The context of the call contains untrusted text of one of these kinds of origins (R46). If the context is unknown, a
+    /// restrictive rule applies and a permissive one does not.
     Taint(Vec<Box<str>>),
-    /// Values of arguments come from some origins: see [`crate::value`].
+    /// Argument values come from certain origins: see [`crate::value`].
     From(ValueCondition),
-    /// Text of a confidential place may leave: see [`crate::confidential`].
+    /// Confidential text may leave: see [`crate::confidential`].
     Confidential(ConfidentialCondition),
-    /// A key that this version does not know, or a value that it can't read. Fails closed: a permissive rule never
-    /// applies, a restrictive one is not held back.
+    /// An unknown key, or a value that is not valid. Fails closed: a permissive rule never applies, and a restrictive rule applies
+    /// regardless.
     Unknown(Box<str>),
 }
 
-/// `rate_limit` of a rule: the rule applies once any of them is spent (R11).
+/// The `rate_limit` of a rule. The rule applies once one of its limits is used up (R11).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) tokens_per_day: Option<u64>,
@@ -92,7 +92,7 @@ impl Limit {
         self.spent(usage).is_some()
     }
 
-    /// The limit that is spent, by its name in the rule.
+    /// The used-up limit, if there is one.
     fn spent(&self, usage: UsageView) -> Option<SpentLimit> {
         let tokens = self.tokens_per_day.map(|limit| SpentLimit {
             name: "tokens_per_day",
@@ -111,7 +111,7 @@ impl Limit {
     }
 }
 
-/// A rule, ready to be asked.
+/// A compiled rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) policy: Arc<str>,
@@ -125,20 +125,20 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The rule lets calls through without a person.
+    /// Whether the rule lets calls run without a person.
     pub(crate) const fn is_permissive(&self) -> bool {
         matches!(self.effect, Effect::Allow | Effect::AuditOnly)
     }
 
-    /// Nothing but `match` and `scope` decides whether it applies.
+    /// Whether only `match` and `scope` decide if it applies.
     pub(crate) const fn is_unconditional(&self) -> bool {
         self.conditions.is_empty() && self.limit.is_none()
     }
 
-    /// Whether the rule decides this call, and if not, the first thing that kept it from it.
+    /// Checks whether the rule applies to this call.
     ///
     /// # Errors
-    /// What did not hold. Cheap: texts are made only when the reason is shown.
+    /// The first part that does not hold. Cheap: texts are built only when the reason is shown.
     pub(crate) fn applies<'r>(&'r self, call: &AnalyzedSubject<'_>) -> Result<(), WhyNot<'r>> {
         self.matches(call.subject)?;
         match self.limit {
@@ -150,12 +150,12 @@ impl Rule {
             .try_for_each(|condition| self.holds(condition, call))
     }
 
-    /// The tool fits, and then it depends on the call's arguments whether the rule applies.
+    /// Whether the rule matches the tool, and then depends on the call's arguments.
     pub(crate) fn looks_at_arguments(&self, subject: &PolicySubject<'_>) -> bool {
         self.matches(subject).is_ok() && (self.speaks_of_places() || self.looks_at_values())
     }
 
-    /// The roots of its `path_within`, absolute.
+    /// The absolute roots of its `path_within`.
     pub(crate) fn roots<'r>(&'r self, workdir: &'r Path) -> impl Iterator<Item = PathBuf> + 'r {
         let of = |condition: &'r RuleCondition| match condition {
             RuleCondition::PathWithin(roots) => Some(from_workdir(roots, workdir)),
@@ -167,7 +167,7 @@ impl Rule {
         self.conditions.iter().filter_map(of).flatten()
     }
 
-    /// It speaks of places: it has a `path_within`.
+    /// Whether it has a `path_within`.
     pub(crate) fn speaks_of_places(&self) -> bool {
         let of_paths = |condition: &RuleCondition| match condition {
             RuleCondition::PathWithin(_) => true,
@@ -179,7 +179,7 @@ impl Rule {
         self.conditions.iter().any(of_paths)
     }
 
-    /// It looks at where values came from.
+    /// Whether it depends on the sources of values.
     pub(crate) fn looks_at_values(&self) -> bool {
         let of_values = |condition: &RuleCondition| match condition {
             RuleCondition::From(_) | RuleCondition::Confidential(_) => true,
@@ -188,7 +188,7 @@ impl Rule {
         self.conditions.iter().any(of_values)
     }
 
-    /// It looks at what was read, also where nothing foreign was.
+    /// Whether it depends on the texts that were read, even if none is foreign.
     pub(crate) fn looks_at_confidential(&self) -> bool {
         let of_secrets = |condition: &RuleCondition| match condition {
             RuleCondition::Confidential(_) => true,
@@ -200,7 +200,7 @@ impl Rule {
         self.conditions.iter().any(of_secrets)
     }
 
-    /// It looks at what the context was made of.
+    /// Whether it depends on the origins in the context.
     fn looks_at_taint(&self) -> bool {
         let of_taint = |condition: &RuleCondition| match condition {
             RuleCondition::Taint(_) | RuleCondition::From(_) | RuleCondition::Confidential(_) => true,
@@ -209,7 +209,7 @@ impl Rule {
         self.conditions.iter().any(of_taint)
     }
 
-    /// `scope` and `match` alone.
+    /// Checks `scope` and `match` only.
     fn matches<'r>(&'r self, subject: &PolicySubject<'_>) -> Result<(), WhyNot<'r>> {
         if self.scope == Scope::Category && subject.category().is_none() {
             return Err(WhyNot::NoCategory);
@@ -256,7 +256,7 @@ impl Rule {
         }
     }
 
-    /// What the rule says when it applies.
+    /// The rule's verdict when it applies.
     pub(crate) fn verdict(&self, usage: UsageView) -> Verdict {
         Verdict {
             effect: self.effect,
@@ -271,7 +271,7 @@ impl Rule {
     }
 }
 
-/// The roots with relative ones resolved; absolute ones replace the base by themselves.
+/// Resolves relative roots against the base; absolute roots stay as they are.
 pub(crate) fn from_workdir(roots: &[PathBuf], workdir: &Path) -> Vec<PathBuf> {
     roots.iter().map(|root| workdir.join(root)).collect()
 }

@@ -1,4 +1,4 @@
-//! What the policies of a manifest ask to be screened, as one (CKP §5.8): the strictest of all holds.
+//! The screening settings of a manifest's policies, combined (CKP §5.8): the strictest setting of all counts.
 
 use clawk_manifest::model::{self, InjectionAction, InjectionDetection, ScanAction, ScanScope};
 
@@ -7,24 +7,24 @@ use crate::{injection, input, leak};
 /// What clawk screens, and what it does with findings. If several policies apply, the strictest setting holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScreeningPolicy {
-    /// For text that comes in.
+    /// The requirements for inbound text.
     pub input: input::InputTextRules,
-    /// What happens to secrets in arguments, messages and what is to be remembered; `None`: not looked for.
+    /// The action for secrets in arguments, messages and new memories; `None`: no search.
     pub secrets_in: Option<ScanAction>,
-    /// What happens to secrets in results and errors; `None`: only values that are known here are looked for.
+    /// The action for secrets in results and errors; `None`: only known values are searched.
     pub secrets_out: Option<ScanAction>,
     /// How clawk searches for injected prompts.
     pub injection: Option<InjectionScreening>,
 }
 
-/// How injected prompts are looked for.
+/// How clawk searches for injected prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InjectionScreening {
-    /// By phrases.
+    /// Search with phrases.
     pub pattern: bool,
-    /// By a model.
+    /// Search with a model.
     pub judge: bool,
-    /// What happens to a find; never [`InjectionAction::Ignore`], which is not looking.
+    /// The action for a finding; never [`InjectionAction::Ignore`], which means no search.
     pub action: InjectionAction,
 }
 
@@ -32,7 +32,7 @@ impl ScreeningPolicy {
     /// Combines the settings of these policies.
     ///
     /// # Errors
-    /// Something that can't be served: an encoding or an engine that is not known, more patterns than there are.
+    /// An unsupported setting: an unknown encoding or engine, or more patterns than exist.
     pub fn compile(policies: &[model::Policy]) -> Result<Self, String> {
         let blocks = policies
             .iter()

@@ -1,4 +1,4 @@
-//! Compiles the manifest's validated Policy to rules, and warns the author about faulty ones.
+//! Compiles the manifest's validated policies to rules, and warns the author about doubtful ones.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::rule::{Limit, Matcher, Rule, RuleCondition, Scope};
 use crate::value::ValueCondition;
 use crate::verdict::{Approval, Effect};
 
-/// A value that no decision can be made of. The manifest's validation refuses these first; this is the second lock.
+/// A value that does not allow a decision. The manifest's validation rejects such values first; this is a second check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// `rate_limit.cost_per_day_usd` is negative, not a number, or too large to count in millionths.
@@ -35,18 +35,18 @@ pub enum CompileError {
     },
 }
 
-/// Something legal that is probably not meant.
+/// A legal setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyWarning {
     /// The policy.
     pub policy: Arc<str>,
-    /// The rule's id; empty when the policy itself is meant.
+    /// The rule's id; empty if the warning is about the policy itself.
     pub rule_id: Arc<str>,
-    /// What it is.
+    /// The kind of the warning.
     pub kind: WarningKind,
 }
 
-/// Kinds of [`PolicyWarning`].
+/// The kinds of [`PolicyWarning`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WarningKind {
     /// An earlier rule decides every call that this one matches.
@@ -56,11 +56,11 @@ pub enum WarningKind {
         /// Its policy.
         by_policy: Arc<str>,
     },
-    /// A key of `conditions` is unknown or its value unreadable; the rule fails closed.
+    /// A key of `conditions` is unknown, or its value is not valid; the rule fails closed.
     UnknownCondition(Box<str>),
-    /// The rule lets calls through only once its limit is spent (R11), which is rarely what is meant.
+    /// The rule allows calls only after its limit is used up (R11), which is rarely intended.
     AllowsWhenSpent,
-    /// A policy is declared under the built-in name `deny-all`, which always denies (R15).
+    /// A policy has the built-in name `deny-all`, which always denies (R15).
     ReservedName,
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for PolicyWarning {
     }
 }
 
-/// All rules in their order of evaluation: the policies as listed, each one's rules as written (CKP §5.8).
+/// All rules in evaluation order: the policies as listed, each one's rules as written (CKP §5.8).
 pub(crate) fn rules(
     policies: &[model::Policy],
     warnings: &mut Vec<PolicyWarning>,
@@ -205,7 +205,7 @@ fn conditions(given: &Map<String, Value>) -> Vec<RuleCondition> {
 /// The kinds of origins that a rule's `taint` may name.
 pub const TAINTS: [&str; 5] = ["web", "peer", "tool", "file", "memory"];
 
-/// One kind of origin, or several of which any will do.
+/// Reads one kind of origin, or a list of alternatives.
 fn taint(value: &Value) -> Option<Vec<Box<str>>> {
     let kinds: Vec<&str> = match value {
         Value::String(text) => vec![text],
@@ -216,7 +216,7 @@ fn taint(value: &Value) -> Option<Vec<Box<str>>> {
     known.then(|| kinds.into_iter().map(Into::into).collect())
 }
 
-/// One root, or several of which any will do. A root with `..`, `~` or NUL, or none at all, can't be read.
+/// Reads one root, or a list of alternatives. `None`: there is no root, or one contains `..`, `~` or NUL.
 pub(crate) fn path_roots(value: &Value) -> Option<Vec<PathBuf>> {
     let texts: Vec<&str> = match value {
         Value::String(text) => vec![text],
@@ -252,18 +252,19 @@ fn limit(policy: &str, rule: &model::Rule, rate: &model::RuleRate) -> Result<Lim
     })
 }
 
-/// Whole millionths of a dollar, rounded down: a limit is never raised. `None`: negative, no number, or more than 10^9 dollars.
+/// Whole millionths of a dollar, rounded down, so that a limit is never raised. `None`: negative, not a number, or more than 10^9
+/// dollars.
 #[must_use]
 pub fn micro_usd(usd: f64) -> Option<u64> {
     if !(0.0..=1e9).contains(&usd) {
         return None;
     }
-    // A shade up first, so that 0.29 is 290,000 and not 289,999.
+    // A tiny amount is added first, so that 0.29 gives 290,000 and not 289,999.
     let micro = (usd * 1e6 + 1e-3).floor();
     format!("{micro:.0}").parse().ok()
 }
 
-/// What is legal and probably not meant.
+/// Warns about legal settings that are probably mistakes.
 fn doubts(rule: &Rule) -> Vec<PolicyWarning> {
     let warning = |kind| PolicyWarning {
         policy: Arc::clone(&rule.policy),

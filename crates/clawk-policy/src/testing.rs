@@ -1,15 +1,15 @@
-//! Corpora for tests and benchmarks: secrets are made up at run time from templates, so that no fixture looks like a live key.
+//! Test data for tests and benchmarks. Secrets are generated at run time from templates, so that no fixture looks like a real key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use serde_json::Value;
 
-/// A small generator with a fixed seed (SplitMix64): the same corpus each time.
+/// A small random generator with a fixed seed (SplitMix64): it gives the same test data each time.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed.
+    /// A generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -24,13 +24,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Below `n`; 0 for 0.
+    /// A number below `n`; 0 for 0.
     pub fn below(&mut self, n: usize) -> usize {
         let n = u64::try_from(n).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.roll() % n).unwrap_or(0)
     }
 
-    /// One of these.
+    /// A random element.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len()))
     }
@@ -48,7 +48,7 @@ impl Dice {
         let mut out: String = (0..len)
             .filter_map(|_| self.pick(letters).map(|byte| char::from(*byte)))
             .collect();
-        // A token of these lengths without a digit and a letter is rarer than a broken test should be.
+        // A token of this length without a digit and a letter is too rare to break a test.
         if set != "digits" && len >= 4 {
             out.replace_range(len - 2..len, if set == "hex" { "a7" } else { "Z7" });
         }
@@ -56,16 +56,16 @@ impl Dice {
     }
 }
 
-/// One text with the kind of secret that must be found in it.
+/// A text with the kind of secret that must be found in it.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The kind, as [`crate::leak::Kind::word`] has it.
+    /// The kind, as in [`crate::leak::Kind::word`].
     pub kind: String,
-    /// The template it was made from.
+    /// The template of the text.
     pub template: String,
     /// The text.
     pub text: String,
-    /// The random parts: none of them may be left in a redacted text.
+    /// The random parts; a redacted text must not contain any of them.
     pub parts: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ fn member<'a>(value: &'a Value, name: &str) -> &'a Value {
     value.get(name).unwrap_or(&Value::Null)
 }
 
-/// A list of texts.
+/// Reads a list of texts.
 #[must_use]
 pub fn texts(list: &Value) -> Vec<String> {
     let items = list.as_array().into_iter().flatten();
@@ -153,7 +153,7 @@ fn make(what: &str, dice: &mut Dice) -> String {
     }
 }
 
-/// The forms that hide an attack.
+/// The names of the disguises for an attack.
 pub const DRESSES: &[&str] = &[
     "plain",
     "upper",
@@ -176,7 +176,7 @@ pub const DRESSES: &[&str] = &[
     "json",
 ];
 
-/// An attack in a dress.
+/// Disguises an attack.
 #[must_use]
 pub fn dress(name: &str, text: &str, dice: &mut Dice) -> String {
     match name {
@@ -199,7 +199,7 @@ fn shifted(c: char, base: u32, from: char) -> String {
     char::from_u32(code).map(String::from).unwrap_or_default()
 }
 
-/// One character in a dress.
+/// Disguises one character.
 fn worn(name: &str, c: char, dice: &mut Dice) -> String {
     let among = |from: &str, to: &str| {
         let at = from.chars().position(|other| other == c);

@@ -1,7 +1,7 @@
-//! Where the values of a call's arguments came from (R51): `conditions.from`.
+//! The sources of the values in a call's arguments (R51): `conditions.from`.
 //!
-//! A value that was copied whole from what the person said, or from a tool's result, is as good as its source, whatever else the
-//! conversation holds. Any other value may be the work of any text in the conversation.
+//! A value that was copied whole from the person's words or from a tool's result is as trustworthy as its source, whatever else the
+//! conversation contains. Any other value may come from any text in the conversation.
 
 use std::collections::BTreeSet;
 
@@ -12,26 +12,26 @@ use crate::glob::NamePattern;
 use crate::value_sources::{OPEN, USER};
 use crate::value_text::{links, number_groups};
 
-/// Values of one call that are looked up.
+/// The largest number of values that are checked per call.
 pub(crate) const MAX_VALUES: usize = 1_000;
 
-/// Annotation of a tool: the arguments that choose who gets what, where and how much. Without it, all arguments do.
+/// A tool annotation: the arguments that choose recipients, amounts and destinations. Without it, all arguments do.
 pub const TARGETS_ANNOTATION: &str = "targets";
-/// What a rule calls the arguments that the tool's annotation names.
+/// The name in rules for the arguments in the tool's annotation.
 const TARGETS: &str = "@targets";
-/// What a rule calls addresses and accounts within the other arguments.
+/// The name in rules for addresses and accounts inside the other arguments.
 const LINKS: &str = "@links";
 
-/// Arguments of a call that a rule looks at.
+/// The arguments that a rule checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArgumentSet {
-    /// All of them.
+    /// All arguments.
     All,
-    /// The one of this name.
+    /// The argument with this name.
     Named(Box<str>),
-    /// Those that choose who gets what, by the tool's annotations.
+    /// The arguments that choose recipients and amounts, by the tool's annotations.
     Targets,
-    /// What leads somewhere in the text of those that choose nothing.
+    /// Addresses and accounts in the text of the other arguments.
     Links,
 }
 
@@ -47,10 +47,10 @@ impl ArgumentSet {
     }
 }
 
-/// A value that a rule looks at.
+/// A value that a rule checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArgumentValue {
-    /// The argument that holds it.
+    /// The argument that contains it.
     pub(crate) argument: String,
     pub(crate) text: String,
 }
@@ -58,16 +58,16 @@ pub(crate) struct ArgumentValue {
 /// `conditions.from` of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValueCondition {
-    /// Arguments that are looked at.
+    /// The arguments to check.
     pub(crate) arguments: Vec<ArgumentSet>,
     /// Kinds of origins.
     pub(crate) origins: Vec<Box<str>>,
-    /// Tools whose results are as good as the person's word.
+    /// Tools whose results count as the person's words.
     pub(crate) trust: Vec<NamePattern>,
 }
 
 impl ValueCondition {
-    /// `argument` and `origins` are texts or lists of texts, `trust` may be absent. `None`: it can't be read.
+    /// `argument` and `origins` are texts or lists of texts; `trust` is optional. `None`: the value is not valid.
     pub(crate) fn read(value: &Value) -> Option<Self> {
         let members = value.as_object()?;
         if members
@@ -90,8 +90,8 @@ impl ValueCondition {
         })
     }
 
-    /// Whether it holds. A restrictive rule: a value of an argument may come from one of the origins. A permissive rule: there is a
-    /// value, and each comes from one of them for certain.
+    /// Whether the condition holds. For a restrictive rule: a value may come from one of the origins. For a permissive rule: there
+    /// is a value, and each value certainly comes from one of them.
     pub(crate) fn holds(&self, subject: &PolicySubject<'_>, permissive: bool) -> bool {
         let Some(taint) = subject.taint else {
             return !permissive; // nobody knows the context
@@ -100,7 +100,7 @@ impl ValueCondition {
         let foreign: BTreeSet<String> = taint.iter().map(kind).collect();
         let names_kind = |kind: &str| self.origins.iter().any(|wanted| **wanted == *kind);
         let any_foreign = foreign.iter().any(|kind| names_kind(kind));
-        // Where nothing foreign was read, every value is the person's.
+        // Without foreign text in the context, every value is the person's.
         let all_named = match foreign.is_empty() {
             true => names_kind(USER),
             false => foreign.iter().all(|kind| names_kind(kind)),
@@ -124,7 +124,7 @@ impl ValueCondition {
         }
     }
 
-    /// The value is surely from none of the origins.
+    /// Whether the value certainly comes from none of the origins.
     pub(crate) fn is_elsewhere(&self, subject: &PolicySubject<'_>, value: &str) -> bool {
         let names_kind = |kind: &str| self.origins.iter().any(|wanted| **wanted == *kind);
         let other = |kind: &str, tool: Option<&str>| (kind != OPEN && !names_kind(kind)) || self.trusts(tool);
@@ -135,7 +135,7 @@ impl ValueCondition {
         tool.is_some_and(|tool| self.trust.iter().any(|name| name.matches(tool)))
     }
 
-    /// The texts and numbers of the arguments that it looks at, and the names of members within them.
+    /// The texts and numbers in the checked arguments, and the member names inside them.
     pub(crate) fn values(&self, subject: &PolicySubject<'_>) -> Option<Vec<ArgumentValue>> {
         let targets = subject.annotations.get(TARGETS_ANNOTATION).and_then(texts);
         let mut found = Vec::new();
@@ -174,7 +174,7 @@ fn gives(subject: &PolicySubject<'_>, value: &str, accepts: &dyn Fn(&str, Option
     subject.values.is_some_and(|values| values.gives(value, accepts))
 }
 
-/// A text, or a list of texts.
+/// Reads a text, or a list of texts.
 pub(crate) fn texts(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::String(text) => Some(vec![text]),
@@ -183,7 +183,7 @@ pub(crate) fn texts(value: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// A truth value and an absent one hold no text.
+/// Collects the texts in a value. Booleans and null contain none.
 pub(crate) fn gather(value: &Value, found: &mut Vec<String>) {
     if found.len() > MAX_VALUES {
         return;

@@ -1,4 +1,4 @@
-//! The texts of a context in which values of arguments are looked up (R51), and who gave them.
+//! The texts of a context in which argument values are searched (R51), with their sources.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -9,58 +9,58 @@ use crate::glob::NamePattern;
 use crate::value::{MAX_VALUES, gather, texts};
 use crate::value_text::{address_forms, halves, holds_whole, is_plain_words, unspelled};
 
-/// Bytes of text in which values are looked up. What does not fit is left out: values are then taken for copies of foreign text.
+/// The largest total size of the texts, bytes. Texts above it are left out; values in them then count as copied from foreign text.
 const MAX_BYTES: usize = 4 << 20;
-/// Longest value that is looked up, bytes.
+/// The longest value that is searched, bytes.
 const MAX_VALUE_BYTES: usize = 16 << 10;
-/// Lookups of lookups that are followed.
+/// How many lookups that depend on earlier lookups are followed.
 const MAX_DEPTH: u8 = 3;
 
-/// The origin of what the person, the manifest or the agent itself said.
+/// The origin of text by the person, the manifest or the agent itself.
 pub(crate) const USER: &str = "user";
-/// The kind of a result that may hold text of any origin.
+/// The kind of a result that may contain text of any origin.
 pub(crate) const OPEN: &str = "open";
 
-/// Annotation of a tool: `{ fields, asked }`. In its results, which are JSON, the operator's own system writes these fields. They are as
-/// good as the values of the arguments `asked` that they were looked up with.
+/// A tool annotation: `{ fields, asked }`. The operator's own system writes these fields of the tool's JSON results. They are as
+/// trustworthy as the values of the arguments `asked`, which were used for the lookup.
 pub const LOOKUP_ANNOTATION: &str = "lookup";
-/// Annotation of a tool: `true`, or a list of who may read what it gives.
+/// A tool annotation: `true`, or a list of those who may read the tool's results.
 pub const CONFIDENTIAL_ANNOTATION: &str = "confidential";
 
-/// Whose text it is in which a value may be found.
+/// The source of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueSource {
-    /// The person whose turn it is said it.
+    /// The person whose turn it is.
     Person,
-    /// Somebody else said it.
+    /// Another person.
     Other,
-    /// The store of this name was asked for what fits the message.
+    /// A search in the store of this name for entries that fit the message.
     Recalled(Arc<str>),
-    /// It stands for messages that have left the context.
+    /// A summary of messages that have left the context.
     Summary,
-    /// A tool of this name gave it. `closed`: it reaches no network, no files and no other agents, so the text is the tool's own.
+    /// A tool of this name. `closed`: it uses no network, no files and no other agents, so the text is the tool's own.
     Tool { name: Arc<str>, closed: bool },
 }
 
-/// A text, and who gave it.
+/// A text with its source.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceText {
     pub(crate) source: ValueSource,
-    /// Where it stands among the texts of the context.
+    /// Its position among the texts of the context.
     pub(crate) order: usize,
-    /// The channel that it came in by.
+    /// The channel of the message.
     pub(crate) channel: Option<Arc<str>>,
     text: Arc<str>,
-    /// The same in small letters, once it is asked for.
+    /// The text in lower case, computed on demand.
     folded: OnceLock<Arc<str>>,
-    /// The values that a tool was asked with: it may only repeat them.
+    /// The values in the tool's arguments; the tool may only repeat them.
     asked: Vec<String>,
     lookup: Option<LookupFields>,
-    /// Who may read it besides the person; `None`: the tool's annotations keep nobody from it.
+    /// Who may read it besides the person; `None`: everybody, by the tool's annotations.
     pub(crate) readers: Option<Vec<NamePattern>>,
-    /// The store that it was asked for.
+    /// The store that was searched.
     pub(crate) store: Option<Arc<str>>,
-    /// Paths that it may have been read from; `None`: nobody knows which. Empty: from no file.
+    /// The paths that it may have been read from; `None`: unknown. Empty: no file.
     pub(crate) paths: Option<Vec<String>>,
 }
 
@@ -68,48 +68,48 @@ pub(crate) struct SourceText {
 #[derive(Debug, Clone)]
 struct LookupFields {
     values: BTreeSet<String>,
-    /// What they were looked up with.
+    /// The arguments' values that were used for the lookup.
     asked: Vec<String>,
 }
 
-/// A tool's result, as values are looked up in it.
+/// A tool's result with the facts that a value search needs.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolResult<'a> {
     /// The tool.
     pub tool: &'a str,
-    /// What it was called with.
+    /// The call's arguments.
     pub arguments: &'a Map<String, Value>,
-    /// What it said.
+    /// The text of the result.
     pub text: &'a str,
-    /// The text has the origin `tool` alone.
+    /// The text has only the origin `tool`.
     pub closed: bool,
-    /// Its `lookup` annotation counts: nothing but the tool's own system gave the text.
+    /// The `lookup` annotation applies: only the tool's own system wrote the text.
     pub is_lookup: bool,
-    /// It may hold text of files.
+    /// It may contain text of files.
     pub reads_files: bool,
-    /// The annotations that count (R13); `None`: nobody knows them.
+    /// The annotations in force (R13); `None`: unknown.
     pub annotations: Option<&'a Map<String, Value>>,
-    /// Where it stands among the texts of the context.
+    /// Its position among the texts of the context.
     pub order: usize,
 }
 
-/// The texts of a context in which values are looked up.
+/// The texts of a context in which argument values are searched.
 #[derive(Debug, Clone, Default)]
 pub struct ValueSources {
     texts: Vec<SourceText>,
     bytes: usize,
 }
 
-/// Which sources will do, by the kind of their origin and the tool's name.
+/// Decides which sources are accepted, by the kind of their origin and the tool's name.
 pub(crate) type OriginFilter<'a> = &'a dyn Fn(&str, Option<&str>) -> bool;
 
 impl ValueSources {
-    /// Adds the person's words, if there is room for them.
+    /// Adds the person's words, if the size limit allows it.
     pub fn add_person(&mut self, text: &str) {
         self.add_words(text, None, true, 0);
     }
 
-    /// Adds what somebody said on a channel. `own`: the person whose turn it is.
+    /// Adds a message of a channel. `own`: it is from the person whose turn it is.
     pub fn add_words(&mut self, text: &str, channel: Option<&str>, own: bool, order: usize) {
         let source = if own {
             ValueSource::Person
@@ -122,7 +122,7 @@ impl ValueSources {
         });
     }
 
-    /// Adds that a store was asked for what fits the message.
+    /// Records that a store was searched for entries that fit the message.
     pub fn add_recalled(&mut self, store: &str) {
         self.add(SourceText {
             store: Some(store.into()),
@@ -130,7 +130,7 @@ impl ValueSources {
         });
     }
 
-    /// Adds that earlier messages were replaced: nobody knows any more which of their words came from where.
+    /// Records that a summary replaced earlier messages: the sources of their words are no longer known.
     pub fn add_summary(&mut self, order: usize) {
         self.add(SourceText::new(ValueSource::Summary, "", order));
     }
@@ -150,7 +150,7 @@ impl ValueSources {
         let mut asked = Vec::new();
         arguments.values().for_each(|value| gather(value, &mut asked));
         let store = arguments.get("store").and_then(Value::as_str);
-        // A tool that was asked with more than can be looked at may only repeat it.
+        // If the call had more values than can be checked, the tool may only repeat them.
         let text = if asked.len() > MAX_VALUES { "" } else { text };
         let annotation = |name: &str| annotations.and_then(|annotations| annotations.get(name));
         let name: Arc<str> = tool.into();
@@ -175,7 +175,7 @@ impl ValueSources {
         if bytes <= MAX_BYTES {
             self.bytes = bytes;
         } else {
-            // That it was read is known, and no value stands in it.
+            // It is known that the text was read, but no value is searched in it.
             added.text = Arc::from("");
             added.lookup = None;
         }
@@ -186,7 +186,7 @@ impl ValueSources {
         &self.texts
     }
 
-    /// A source that this accepts holds the value whole, or the two values that it is put together from.
+    /// Whether an accepted source contains the value whole, or the two values that it consists of.
     pub(crate) fn gives(&self, value: &str, accepts: OriginFilter<'_>) -> bool {
         let whole = |value: &str| self.source_of(value, accepts, MAX_DEPTH).is_some();
         value.len() <= MAX_VALUE_BYTES
@@ -194,7 +194,7 @@ impl ValueSources {
                 || halves(value).any(|(first, second)| whole(first) && whole(second)))
     }
 
-    /// The person's words hold the value, or the two that it is put together from.
+    /// Whether the person's words contain the value, or the two values that it consists of.
     pub(crate) fn typed(&self, value: &str) -> bool {
         let person = |value: &str| {
             self.texts
@@ -205,7 +205,7 @@ impl ValueSources {
             || halves(value).any(|(first, second)| person(first) && person(second))
     }
 
-    /// Who gave the first text that holds the value.
+    /// The source of the first text that contains the value.
     pub(crate) fn holder(&self, value: &str) -> Option<&ValueSource> {
         self.texts
             .iter()
@@ -213,7 +213,7 @@ impl ValueSources {
             .map(|text| &text.source)
     }
 
-    /// The source that holds the value whole, of those that this accepts.
+    /// The accepted source that contains the value whole.
     pub(crate) fn source_of(&self, value: &str, accepts: OriginFilter<'_>, depth: u8) -> Option<&SourceText> {
         let is_source = |from: &&SourceText| self.is_source(from, value, accepts, depth);
         self.texts.iter().find(is_source)
@@ -257,7 +257,7 @@ impl SourceText {
         }
     }
 
-    /// The value stands in it whole. What a tool only repeats does not count.
+    /// Whether it contains the value whole. Values that the tool only repeats don't count.
     pub(crate) fn holds_own(&self, value: &str) -> bool {
         self.holds(value) && !self.was_asked_with(value)
     }
@@ -281,7 +281,8 @@ impl SourceText {
 }
 
 impl LookupFields {
-    /// `fields`: names of members, or `"*"`; `asked`: names of arguments. `None`: nothing was looked up by them, or it can't be read.
+    /// `fields`: member names, or `"*"`; `asked`: names of arguments. `None`: nothing was looked up with them, or the annotation is
+    /// not valid.
     fn read(annotation: &Value, arguments: &Map<String, Value>, text: &str) -> Option<Self> {
         let members = annotation.as_object()?;
         let fields = texts(members.get("fields")?)?;
@@ -325,7 +326,7 @@ fn gather_fields(value: &Value, inside: bool, fields: &[&str], found: &mut BTree
     }
 }
 
-/// Who may read what the tool gives. What can't be read is for nobody.
+/// Who may read the tool's results. An invalid annotation allows nobody.
 fn readers(annotation: &Value) -> Option<Vec<NamePattern>> {
     match annotation {
         Value::Bool(false) | Value::Null => None,

@@ -1,8 +1,8 @@
-//! How a value is found in a text (R51): whole, and what in a text leads somewhere.
+//! Finds a whole value in a text (R51), and finds addresses and accounts in a text.
 
-/// Digits from which on a number is taken for an account, a card or a telephone.
+/// The smallest number of digits of an account, card or telephone number.
 const ACCOUNT_DIGITS: usize = 9;
-/// Longest value that may be put together from two, bytes.
+/// The longest value that may consist of two values, bytes.
 const MAX_JOINED_BYTES: usize = 200;
 
 /// Escapes of escapes that are read.
@@ -56,7 +56,7 @@ pub(crate) fn is_plain_words(value: &str) -> bool {
     value.chars().all(|c| c.is_alphabetic() || c == ' ')
 }
 
-/// The text holds the value, and not as a part of a longer word, address or number.
+/// Whether the text contains the value, and not only as part of a longer word, address or number.
 pub(crate) fn holds_whole(text: &str, value: &str) -> bool {
     let (Some(first), Some(last)) = (value.chars().next(), value.chars().next_back()) else {
         return false;
@@ -71,20 +71,20 @@ pub(crate) fn holds_whole(text: &str, value: &str) -> bool {
     })
 }
 
-/// A mark within numbers, and a digit: `1,500` holds no 500.
+/// A separator inside numbers, followed by a digit: `1,500` does not contain 500.
 fn is_digit_behind(mut chars: impl Iterator<Item = char>) -> bool {
     matches!(chars.next(), Some(',' | '\'')) && chars.next().is_some_and(|c| c.is_ascii_digit())
 }
 
-/// A character that belongs to the word, address, path or number that this end of a value is a part of.
+/// Whether the next character continues the word, address, path or number at this end of the value.
 fn joins(edge: char, next: char) -> bool {
-    // Chinese, Japanese and Korean words follow an address without a blank.
+    // Chinese, Japanese and Korean words may follow an address without a blank.
     let is_unspaced =
         matches!(next, '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}');
     !(edge.is_ascii() && is_unspaced) && (next.is_alphanumeric() || "@._-/\\:+%~#&=?$*".contains(next))
 }
 
-/// What follows a value does not go on with it: a sentence's end does not.
+/// Whether the value ends here: the text after it does not continue it. A sentence's end does not continue it.
 fn ends(last: char, after: &str) -> bool {
     if last.is_ascii_digit() && is_digit_behind(after.chars()) {
         return false;
@@ -93,14 +93,14 @@ fn ends(last: char, after: &str) -> bool {
     rest.chars().next().is_none_or(|next| !joins(last, next))
 }
 
-/// Each way to read the value as two with a blank between, such as a day and an hour. No address and no path is put together so.
+/// Each way to read the value as two values with a blank between, such as a day and an hour. Addresses and paths are never split.
 pub(crate) fn halves(value: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_joined = value.len() <= MAX_JOINED_BYTES && !value.contains(['@', '/', '\\']);
     let blanks = value.match_indices(' ').filter(move |_| is_joined);
     blanks.filter_map(|(at, _)| Some((value.get(..at)?, value.get(at.saturating_add(1)..)?)))
 }
 
-/// The value, and how people type the same address: without `https://`, without the slash behind the host.
+/// The value, and the usual short forms of the same address: without `https://`, without the slash after the host.
 pub(crate) fn address_forms(value: &str) -> impl Iterator<Item = &str> {
     let bare = value.strip_prefix("https://");
     let is_host = |address: &&str| !address.contains(['/', '?', '#', '@']);
@@ -112,7 +112,7 @@ pub(crate) fn address_forms(value: &str) -> impl Iterator<Item = &str> {
     [Some(value), bare, bare_host, with_scheme].into_iter().flatten()
 }
 
-/// What in a text leads somewhere, or pays somebody: addresses, names of hosts, mail addresses, long numbers.
+/// Addresses, host names, mail addresses and long numbers in a text.
 pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
     let is_between =
         |c: char| c.is_whitespace() || c.is_control() || "'\"<>()[]{},;|`*“”‘’«»（）【】，。、；".contains(c);
@@ -121,7 +121,7 @@ pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| leads(word))
 }
 
-/// Numbers of accounts, cards and telephones that are written in groups, with a blank between.
+/// Account, card and telephone numbers that are written in groups separated by blanks.
 pub(crate) fn number_groups(text: &str) -> Vec<String> {
     let digits = |word: &str| word.chars().filter(|c| c.is_numeric()).count();
     let is_date = |word: &str| word.split('-').map(str::len).eq([4, 2, 2]);
@@ -147,7 +147,8 @@ fn leads(word: &str) -> bool {
     word.contains("://") || word.contains('@') || digits >= ACCOUNT_DIGITS || starts_with_host(word)
 }
 
-/// A name with a dot whose last part is letters: a host, or a file. A scheme without slashes (`mailto:`) leads somewhere, too.
+/// Whether the word begins with a name with a dot whose last part is letters: a host or a file. A scheme without slashes
+/// (`mailto:`) counts too.
 fn starts_with_host(word: &str) -> bool {
     let host = word.split(['/', ':', '?', '#', '\\']).next().unwrap_or_default();
     let is_scheme = word

@@ -1,30 +1,30 @@
-//! Where the values of a call came from, in words for people: for questions, refusals and `clawk policy explain`.
+//! Describes the sources of a call's values for people: in questions, refusals and `clawk policy explain`.
 
 use crate::engine::{Engine, PolicySubject};
 use crate::rule::{Rule, RuleCondition};
 use crate::value_sources::{ValueSource, ValueSources};
 use crate::verdict::Verdict;
 
-/// Longest value that is shown, characters.
+/// The longest value that is shown, characters.
 const MAX_SHOWN_CHARS: usize = 80;
-/// Values that are shown.
+/// The largest number of values that are shown.
 const MAX_SHOWN: usize = 20;
 
-/// Where one value of a call came from.
+/// The source of one value of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueOrigin {
-    /// The argument that holds it.
+    /// The argument that contains it.
     pub argument: String,
     /// The value, shortened.
     pub value: String,
-    /// In words: `you typed it`.
+    /// The source in words, such as `you typed it`.
     pub source: String,
-    /// The rule takes it for a value that foreign text may have chosen.
+    /// The rule treats it as a value that foreign text may have chosen.
     pub is_foreign: bool,
 }
 
 impl Engine {
-    /// Where the values came from that the deciding rule looks at.
+    /// The sources of the values that the deciding rule checks.
     #[must_use]
     pub fn value_origins(&self, verdict: &Verdict, subject: &PolicySubject<'_>) -> Vec<ValueOrigin> {
         let is_deciding = |rule: &&Rule| {
@@ -35,7 +35,7 @@ impl Engine {
             .map_or_else(Vec::new, |rule| rule.value_origins(subject))
     }
 
-    /// What a rule that decided on values has to say of them: the foreign ones, or the confidential text. `None`: nothing.
+    /// The reason text of a rule that decided by values: the foreign values, or the confidential text. `None`: the rule did not.
     #[must_use]
     pub fn value_reason(&self, verdict: &Verdict, subject: &PolicySubject<'_>) -> Option<String> {
         let is_deciding = |rule: &&Rule| {

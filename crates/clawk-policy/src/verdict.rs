@@ -1,4 +1,4 @@
-//! The answer of a decision, and the order of strictness among answers.
+//! The verdict of a decision, and the order of strictness among verdicts.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ pub use clawk_manifest::model::TimeoutDefault;
 /// How clawk asks a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
-    /// How long the question stands, milliseconds.
+    /// How long the question stays open, milliseconds.
     pub timeout_ms: u64,
     /// The decision if no person answers in time.
     pub default_if_timeout: TimeoutDefault,
 }
 
 impl Default for Approval {
-    /// Five minutes, then no: used where a rule or the autonomy asks without saying how.
+    /// Five minutes, then no. Used if a rule or the autonomy asks without further settings.
     fn default() -> Self {
         Self {
             timeout_ms: 300_000,
@@ -25,21 +25,21 @@ impl Default for Approval {
     }
 }
 
-/// What a rule, an autonomy or a whole stack of layers says about a call.
+/// The effect of a rule, an autonomy level or a whole stack of layers on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Go on.
+    /// Run the call.
     Allow,
-    /// Go on and write a full audit event (R16).
+    /// Run the call and write a full audit event (R16).
     AuditOnly,
     /// Ask a person first.
     Ask(Approval),
-    /// Refuse.
+    /// Refuse the call.
     Deny,
 }
 
 impl Effect {
-    /// The word of the manifest for it: `allow`, `audit-only`, `require-approval`, `deny`.
+    /// The manifest's name for it: `allow`, `audit-only`, `require-approval`, `deny`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Effect {
         }
     }
 
-    /// Higher is stricter. Of two questions the one that refuses when unanswered is the stricter.
+    /// A higher rank is stricter. Of two questions, the one that refuses without an answer is stricter.
     const fn rank(self) -> u8 {
         match self {
             Self::Allow => 0,
@@ -68,40 +68,40 @@ impl Effect {
     }
 }
 
-/// A `rate_limit` of a rule that is spent.
+/// A used-up `rate_limit` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpentLimit {
     /// `tokens_per_day` or `cost_per_day_usd`.
     pub name: &'static str,
-    /// The bound: tokens, or millionths of a US dollar.
+    /// The limit: tokens, or millionths of a US dollar.
     pub limit: u64,
-    /// Spent so far in the current UTC day.
+    /// The usage so far in the current UTC day.
     pub used: u64,
 }
 
 /// A decision with its origin. Cloning copies three reference counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// What is to happen.
+    /// What happens to the call.
     pub effect: Effect,
-    /// The rule that decided; `None` when no rule did (R14, autonomy).
+    /// The rule that decided; `None` if no rule did (R14, autonomy).
     pub rule_id: Option<Arc<str>>,
     /// The policy that holds the rule.
     pub policy: Option<Arc<str>>,
-    /// For a person: the rule's own `reason`, or ours.
+    /// The reason for people: the rule's own `reason`, or a generated one.
     pub reason: Option<Arc<str>>,
-    /// A full audit event is owed, whatever the effect: an `audit-only` verdict took part (R16).
+    /// A full audit event must be written, whatever the effect: an `audit-only` verdict took part (R16).
     pub audit: bool,
-    /// The rule applied because its `rate_limit` is spent: a refusal is `-32021`, not `-32011` (R16a).
+    /// The rule applied because its `rate_limit` is used up: a refusal is `-32021`, not `-32011` (R16a).
     pub limit_spent: bool,
-    /// Which limit that is.
+    /// The used-up limit.
     pub limit: Option<SpentLimit>,
-    /// The rule looked at what the context was made of: no standing grant stands against it.
+    /// The rule depends on the origins in the context, so no standing grant overrides it.
     pub taint: bool,
 }
 
 impl Verdict {
-    /// An allowance without an origin.
+    /// An allowance that no rule made.
     #[must_use]
     pub const fn allow() -> Self {
         Self {
@@ -126,15 +126,15 @@ impl Verdict {
         }
     }
 
-    /// The call goes on without a person.
+    /// Whether the call runs without a person.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self.effect, Effect::Allow | Effect::AuditOnly)
     }
 
-    /// The stricter of two layers (R12): deny, then ask, then audit-only, then allow. Between equals the one that a rule
-    /// made keeps the word, so that the trace names the rule; else `self`, the outer layer. An audit that either owes is
-    /// still owed, and of two questions what one of them forbids to spare.
+    /// The stricter of two layers' verdicts (R12): deny, then ask, then audit-only, then allow. If they are equal, a verdict of a
+    /// rule wins, so that the trace names the rule; otherwise `self`, the outer layer. An audit that either one requires stays
+    /// required. If both ask and one of them accepts no standing grant, the result accepts none.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let audit = self.audit || other.audit;
@@ -154,10 +154,10 @@ impl Verdict {
     }
 }
 
-/// What the identity's autonomy says before any rule is read (R13, CKP §5.1).
+/// The verdict of the identity's autonomy, before any rule (R13, CKP §5.1).
 ///
-/// `read_only` is true only when the manifest's annotations or the built-in's own say `readOnlyHint: true`.
-/// A standing grant that a person gave is the caller's to apply to the `Ask`.
+/// `read_only` is true only if the manifest's annotations or the built-in tool's own say `readOnlyHint: true`. The caller applies a
+/// person's standing grant to an `Ask`.
 #[must_use]
 pub fn autonomy(level: AutonomyLevel, read_only: bool) -> Verdict {
     match (level, read_only) {

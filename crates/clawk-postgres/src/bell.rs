@@ -1,5 +1,5 @@
-//! `LISTEN` and `NOTIFY`: a host that has nothing to do is woken by what others commit. Whoever is woken looks at the tables, and looks
-//! by itself as well: a notification that never comes costs time and nothing else.
+//! `LISTEN` and `NOTIFY`: wakes an idle host when another host commits. A woken host reads the tables; it also reads them regularly
+//! by itself. So a lost notification costs time and nothing else.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Wakes whoever listens in this schema, as part of the transaction. The server keeps notifications in a queue, which fills up if a
-/// client never reads them, and a full queue makes commits fail. So nobody is woken when half of the queue is used.
+/// Notifies the listeners of this schema when the transaction commits. The server queues notifications; a client that never reads
+/// them fills the queue, and a full queue makes commits fail. So nothing is sent when the queue is half full.
 const RING: &str = "SELECT pg_notify(current_schema(), '') WHERE pg_notification_queue_usage() < 0.5";
 
-/// Rings whenever another host has something to tell. One connection of a pool listens; when it ends, another one does.
+/// Wakes a waiting task when another host has notified. One connection of a pool listens; when it ends, another one takes over.
 #[derive(Debug, Default)]
 pub(crate) struct NotifyChannel {
     rung: Notify,
@@ -20,17 +20,17 @@ pub(crate) struct NotifyChannel {
 }
 
 impl NotifyChannel {
-    /// The server has notified.
+    /// Called when the server has notified.
     pub(crate) fn ring(&self) {
         self.rung.notify_one();
     }
 
-    /// Completes once it has rung since the last time.
+    /// Completes when a notification has arrived since the last call.
     pub(crate) async fn rung(&self) {
         self.rung.notified().await;
     }
 
-    /// The place of the connection that listens, if none does. It is free again when the value is dropped.
+    /// Claims the role of the listening connection, if no connection has it. Dropping the value frees the role.
     fn place(&self) -> Option<Arc<()>> {
         let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
         if listens.strong_count() > 0 {
@@ -42,17 +42,17 @@ impl NotifyChannel {
     }
 }
 
-/// Lets this connection listen from the end of its transaction on, if none of its pool does.
+/// Makes this connection listen from the end of its transaction on, if no other connection of its pool listens.
 pub(crate) async fn listen(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
     if let Some(place) = session.bell().place() {
-        // Checked by `Options::fault`: letters, digits and `_`.
+        // `Options::fault` has checked the name: letters, digits and `_`.
         session.batch(&format!("LISTEN \"{schema}\"")).await?;
         session.keep(place);
     }
     Ok(())
 }
 
-/// Wakes the other hosts when this transaction is committed.
+/// Notifies the other hosts when this transaction commits.
 pub(crate) async fn ring(session: &PgConnection) -> Result<(), PgFailure> {
     session.rows(RING, &[]).await.map(drop)
 }

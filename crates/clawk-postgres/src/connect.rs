@@ -1,4 +1,4 @@
-//! One connection: made within its deadline, with its statements prepared once.
+//! One connection: made within a deadline, with prepared statements that are reused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,32 +27,32 @@ use crate::servers::{
 };
 use crate::tls::PgTlsConnector;
 
-/// How our sessions are named in the server's lists.
+/// The application name of our sessions in the server's lists.
 const APPLICATION: &str = "clawk";
-/// Statements that one connection keeps prepared.
+/// The largest number of prepared statements that one connection keeps.
 const MAX_PREPARED: usize = 128;
 
-/// Parameters of a statement.
+/// The parameters of a statement.
 pub(crate) type StatementParams<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// How long a server that served before is waited for alone, where the URL names others.
+/// If the URL names several servers: how long to wait for the last used server before the others are asked too.
 const ALONE: Duration = Duration::from_secs(1);
-/// How long others of the URL may still answer after the first one that will do, so that the newest primary is found.
+/// How long to wait for further servers of the URL after the first usable answer, so that the newest primary is found.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Where the servers are and what is said to them, from the options.
+/// The servers and the settings of their connections, from the options.
 #[derive(Clone)]
 pub(crate) struct ConnectionTarget {
     servers: Arc<[PgServer]>,
     role: Role,
     tls: PgTlsConnector,
-    /// `HOST:PORT` of each, for messages.
+    /// `HOST:PORT` of each server, for messages.
     pub(crate) server: String,
     timeout: Duration,
     begin: String,
     known: Arc<watch::Sender<KnownServerState>>,
     pub(crate) bell: Arc<NotifyChannel>,
-    /// Where connections live; empty: where they are asked for.
+    /// The runtime of the connections; if empty, that of the caller.
     pub(crate) runtime: Arc<OnceLock<Handle>>,
 }
 
@@ -63,10 +63,10 @@ impl fmt::Debug for ConnectionTarget {
 }
 
 impl ConnectionTarget {
-    /// Nothing is connected.
+    /// Prepares the target without connecting.
     pub(crate) fn new(options: &Options, tls: PgTlsConnector) -> Result<Self, SetupError> {
         let (url, role) = servers::with_role(options.url.expose(), options.url.name())?;
-        // The parser's error may quote the URL, which may hold a password.
+        // The parser's error is not shown: it may quote the URL with its password.
         let parsed = url.parse::<Config>();
         let mut config = parsed.map_err(|_| {
             SetupError(format!(
@@ -92,7 +92,7 @@ impl ConnectionTarget {
             config.tcp_user_timeout(options.operation_timeout);
         }
         let role = role.or_else(|| servers::parsed_role(&config));
-        // A standby refuses every write, so whoever writes asks for a primary.
+        // A standby refuses every write, so a writer asks for a primary.
         let usual = if servers.len() > 1 && !options.read_only {
             Role::ReadWrite
         } else {
@@ -119,29 +119,29 @@ impl ConnectionTarget {
         })
     }
 
-    /// The URL names more servers than one.
+    /// Whether the URL names more than one server.
     pub(crate) fn has_several(&self) -> bool {
         self.servers.len() > 1
     }
 
-    /// The server that was used last waits for a standby at each commit.
+    /// Whether the last used server waits for a standby at each commit.
     pub(crate) fn waits(&self) -> bool {
         self.known.borrow().waits
     }
 
-    /// The server that was used last, `HOST:PORT`.
+    /// The last used server, `HOST:PORT`.
     pub(crate) fn used(&self) -> Option<String> {
         let at = self.known.borrow().at?;
         self.servers.get(at).map(|server| server.name.clone())
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn connect(&self) -> Result<PgConnection, PgFailure> {
         let target = self.clone();
         self.on_runtime(async move { target.connect_here().await }).await
     }
 
-    /// Looks at all servers anew, so that a failover is noticed although the old one still holds its connections.
+    /// Asks all servers again, so that a failover is noticed even if the old primary keeps its connections open.
     pub(crate) async fn look(&self) -> Result<(), PgFailure> {
         let target = self.clone();
         let looking = self.on_runtime(async move { target.search().await });
@@ -185,7 +185,7 @@ impl ConnectionTarget {
         self.search().await
     }
 
-    /// Asks all servers at once, and takes the best of those that answer.
+    /// Asks all servers at once and takes the best usable one.
     async fn search(&self) -> Result<PgConnection, PgFailure> {
         let mut until = Instant::now() + self.timeout;
         let all = self.servers.iter().enumerate();
@@ -211,7 +211,7 @@ impl ConnectionTarget {
         Ok(session)
     }
 
-    /// Why no server will do.
+    /// The error when no server is usable.
     fn none_of(&self, mut failed: Vec<PgFailure>) -> PgFailure {
         let late = || format!("no connection in {} ms", self.timeout.as_millis());
         match (self.has_several(), failed.pop()) {
@@ -230,7 +230,7 @@ impl ConnectionTarget {
         }
     }
 
-    /// The server of this connection is the one that is used from now on.
+    /// Makes the server of this connection the last used one.
     fn note(&self, session: &PgConnection) {
         let before = self.known.borrow().clone();
         let seen = &session.seen;
@@ -258,7 +258,7 @@ impl ConnectionTarget {
         }
     }
 
-    /// A connection to this server, if it will do.
+    /// Opens a connection to this server, if the server is usable.
     async fn one(&self, at: usize, server: &PgServer) -> Result<PgConnection, PgFailure> {
         let connecting = async {
             let (client, connection) = server.config.connect(self.tls.clone()).await?;
@@ -313,7 +313,7 @@ impl ConnectionTarget {
     }
 }
 
-/// What the URL and the options contradict each other in.
+/// Checks that the URL and the options do not contradict each other.
 fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
     let url = options.url.name();
     if config.get_hosts().is_empty() {
@@ -344,12 +344,12 @@ fn check(config: &Config, options: &Options) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// What every connection begins with.
+/// The statements at the start of every connection.
 fn begin(options: &Options) -> String {
     let limit = options.operation_timeout.as_millis();
     let idle = options.idle_timeout.map(|time| time.as_millis().max(1));
-    // A commit that is told is on the disk, and on the synchronous standby's, whatever the server's default says. `search_path` is set
-    // last so that an earlier setting can't name a function of ours.
+    // A confirmed commit must be on the disk of the primary and of the synchronous standby, whatever the server's default says.
+    // `search_path` is set last, so an earlier setting can't name a function of ours.
     format!(
         "SET statement_timeout = {limit}; SET lock_timeout = {limit}; SET idle_in_transaction_session_timeout = {idle}; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply'); \
@@ -360,13 +360,13 @@ fn begin(options: &Options) -> String {
     )
 }
 
-/// Where it goes what a server says unasked.
+/// Receives the messages that a server sends without a request.
 struct ServerMessageSink {
     warned: Arc<AtomicBool>,
     bell: Arc<NotifyChannel>,
 }
 
-/// Serves a connection until it ends, or its server was left behind by a failover.
+/// Drives a connection until it ends, or until a failover leaves its server behind.
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
     line: Arc<ConnectionTimeline>,
@@ -384,7 +384,7 @@ async fn drive<S, T>(
                         "PostgreSQL warns: {}",
                         notice.message()
                     );
-                    // Before the answer to what caused it is handed on.
+                    // This must happen before the answer to the causing statement is passed on.
                     heard.warned.store(true, Ordering::SeqCst);
                 }
                 Ok(AsyncMessage::Notification(_)) => heard.bell.ring(),
@@ -404,7 +404,7 @@ async fn drive<S, T>(
     }
 }
 
-/// The connection's own task; it ends with its [`PgConnection`].
+/// The connection's own task. It ends with its [`PgConnection`].
 #[expect(
     clippy::disallowed_methods,
     reason = "the session aborts its task when it is dropped, and the pool bounds how many there are"
@@ -413,7 +413,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }
 
-/// A connection in the making; it ends by its deadline.
+/// Starts opening a connection. The task ends by its deadline.
 fn spawn_on<T: Send + 'static>(
     runtime: &Handle,
     task: impl Future<Output = T> + Send + 'static,
@@ -421,12 +421,12 @@ fn spawn_on<T: Send + 'static>(
     runtime.spawn(task)
 }
 
-/// With what would mend it, where that is known.
+/// Adds a hint how to fix the error, if one is known.
 fn cure(why: &str) -> String {
     if why.contains("does not support TLS") {
         return format!("{why}; for a server on this machine write `[postgres] tls = \"disable\"`");
     }
-    // Another authority of the same name: its key did not sign this certificate.
+    // Another authority with the same name: its key did not sign this certificate.
     if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         return format!("{why}; name its authority's certificate in `[postgres] ca_file`");
     }
@@ -447,14 +447,14 @@ pub(crate) struct PgConnection {
     client: Client,
     task: JoinHandle<()>,
     prepared: Mutex<HashMap<String, Statement>>,
-    /// Which server of the URL.
+    /// The index of the server in the URL.
     at: usize,
     seen: ServerCondition,
     line: Arc<ConnectionTimeline>,
     /// The server sent a warning.
     warned: Arc<AtomicBool>,
     bell: Arc<NotifyChannel>,
-    /// It is the one of its pool that listens.
+    /// Set if this is the connection of its pool that listens.
     listens: OnceLock<Arc<()>>,
 }
 
@@ -466,7 +466,7 @@ impl fmt::Debug for PgConnection {
 
 impl Drop for PgConnection {
     fn drop(&mut self) {
-        // A statement that still runs is not waited for: the server ends it with the connection, and rolls back.
+        // A running statement is not awaited: when the connection ends, the server stops it and rolls back.
         self.task.abort();
     }
 }
@@ -476,28 +476,28 @@ impl PgConnection {
         !self.client.is_closed()
     }
 
-    /// What rings when a server notifies.
+    /// The channel that notifications of the server wake.
     pub(crate) fn bell(&self) -> &NotifyChannel {
         &self.bell
     }
 
-    /// From now on this connection is the one that listens, until it ends.
+    /// Makes this connection the listening one until it ends.
     pub(crate) fn keep(&self, place: Arc<()>) {
         let _kept = self.listens.set(place); // silent-ok: it listens already
     }
 
-    /// The server's timeline; 0: not known.
+    /// The server's timeline; 0: unknown.
     pub(crate) fn line(&self) -> u32 {
         self.seen.timeline
     }
 
-    /// Another server is the successor of this one's.
+    /// Whether a failover has replaced this connection's server.
     pub(crate) fn is_left_behind(&self) -> bool {
         self.line.is_left_behind()
     }
 
-    /// Commits. A commit that the server answers with a warning is in doubt: it gave up waiting for its synchronous standby, and what it
-    /// committed may be lost at a failover.
+    /// Commits. If the server answers with a warning, the commit is in doubt: the server gave up waiting for its synchronous
+    /// standby, and a failover may lose the commit.
     pub(crate) async fn commit(&self) -> Result<(), PgFailure> {
         self.warned.store(false, Ordering::SeqCst);
         match self.client.batch_execute("COMMIT").await {
@@ -515,12 +515,12 @@ impl PgConnection {
         }
     }
 
-    /// Statements without parameters, of our own words only.
+    /// Runs statements without parameters. The SQL must be our own text.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(sql).await
     }
 
-    /// The statement, prepared at its first use.
+    /// The prepared statement; the first use prepares it.
     async fn statement(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
         let known = {
             let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -556,7 +556,7 @@ impl PgConnection {
         Ok(self.client.execute(&statement, params).await?)
     }
 
-    /// The only column of the only row.
+    /// Runs a query and returns the only column of its only row.
     pub(crate) async fn value<T>(&self, sql: &str, params: StatementParams<'_>) -> Result<T, PgFailure>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,

@@ -1,9 +1,9 @@
-//! What went wrong, without secrets: a URL or a password is never part of a message.
+//! Errors without secrets: no message contains a URL or a password.
 
 use clawk_kernel::ports::MemoryError;
 use tokio_postgres::error::SqlState;
 
-/// Why the server can't be used as configured. Nothing was connected.
+/// Why the server can't be used as configured. No connection was made.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SetupError(pub(crate) String);
@@ -11,23 +11,23 @@ pub struct SetupError(pub(crate) String);
 /// Why an operation failed.
 #[derive(Debug)]
 pub(crate) enum PgFailure {
-    /// No connection: to where, and why.
+    /// No connection is possible: the server and the reason.
     Away { server: String, why: String },
     /// All connections are in use.
     Busy { connections: usize },
-    /// It took longer than it may.
+    /// The operation exceeded its time limit.
     Late { milliseconds: u128 },
-    /// The server refused, or the connection broke.
+    /// The server refused the statement, or the connection broke.
     Database(tokio_postgres::Error),
-    /// The connection broke while a commit was on its way: it may have happened.
+    /// The connection broke during a commit: the commit may have happened.
     Unknown(String),
-    /// Somebody else wrote the same key at the same time.
+    /// Another process wrote the same key at the same time.
     Conflict(String),
-    /// An entry does not fit the store.
+    /// An entry does not fit the store: its index and the reason.
     Entry { index: usize, reason: String },
-    /// Nobody has made our tables yet.
+    /// Our tables do not exist yet.
     Absent(String),
-    /// Our tables were made by a later version, or hold what we can't read.
+    /// A later version made our tables, or they hold something unreadable.
     Schema(String),
 }
 
@@ -46,7 +46,7 @@ impl From<tokio_postgres::Error> for PgFailure {
 }
 
 impl PgFailure {
-    /// The words for a person.
+    /// The error as text for people.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Away { server, why } => {
@@ -70,13 +70,14 @@ impl PgFailure {
         }
     }
 
-    /// The server is gone or on its way: the same again may succeed soon. Nothing was written, but for [`Self::Unknown`].
+    /// Whether the server is unreachable or restarting, so that a retry may succeed soon. Nothing was written, except perhaps with
+    /// [`Self::Unknown`].
     pub(crate) fn is_away(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Late { .. } | Self::Unknown(_) => true,
             Self::Database(error) => match error.code() {
                 None => true,
-                // The connection, a shutdown, a server that has become a standby, and a transaction that stood still for too long.
+                // Connection errors, a shutdown, a server that became a standby, and a transaction that was idle for too long.
                 Some(state) => {
                     let code = state.code();
                     code.starts_with("08") || code.starts_with("57P") || ["25006", "25P03"].contains(&code)
@@ -90,7 +91,7 @@ impl PgFailure {
         }
     }
 
-    /// As the port has it; `writes`: the operation was to change something.
+    /// Converts to the port's error; `writes`: the operation was a write.
     pub(crate) fn of_memory(self, writes: bool) -> MemoryError {
         let text = self.text();
         match self {
@@ -108,7 +109,8 @@ impl PgFailure {
     }
 }
 
-/// A server's or a connection's error in one line. A message of the server names tables and users, never what was sent.
+/// An error of the server or the connection in one line. The server's messages name tables and users, never the values that were
+/// sent.
 pub(crate) fn told(error: &tokio_postgres::Error) -> String {
     if let Some(database) = error.as_db_error() {
         return format!(

@@ -1,20 +1,21 @@
-//! Our tables, by numbered steps. Several processes may start at once: one migrates, the others wait for it.
+//! Our tables, in numbered migration steps. Several processes may start at once: one migrates, the others wait.
 
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// The number of the advisory lock: "clawk" in ASCII. One for all schemas of a database, so that two make the extension once.
+/// The number of the advisory lock: "clawk" in ASCII. All schemas of a database share it, so that the extension is created only
+/// once.
 const LOCK: i64 = 0x0063_6c61_776b;
 
-/// One step: its statements, and the oldest step whose programs can still serve a state that has it.
+/// One migration step: its statements, and the oldest step whose programs can still serve a state with it.
 #[derive(Debug, Clone, Copy)]
 struct MigrationStep {
     sql: &'static str,
     oldest: i32,
 }
 
-/// Each step once, in order; a step that was released is never changed. A step whose `oldest` is an earlier one only adds what programs
-/// of that one need not know.
+/// The steps, each run once and in order. A released step never changes. If `oldest` is an earlier step, the step only adds things
+/// that programs of that earlier step can ignore.
 const STEPS: [MigrationStep; 6] = [
     MigrationStep {
         sql: MEMORY,
@@ -45,10 +46,10 @@ const STEPS: [MigrationStep; 6] = [
 /// The last step that this program knows.
 pub(crate) const KNOWN: i32 = 6;
 
-/// The step with which several hosts may serve a state.
+/// From this step on, several hosts may serve a state.
 const SHARING: i32 = 4;
 
-/// Memory: parts, entries with their words, vectors, and what compaction set aside.
+/// Memory: parts, entries with their words, vectors, and entries that compaction set aside.
 const MEMORY: &str = "
 CREATE TEXT SEARCH DICTIONARY clawk_stem (TEMPLATE = pg_catalog.snowball, Language = english);
 CREATE TEXT SEARCH CONFIGURATION clawk_words (COPY = pg_catalog.simple);
@@ -76,9 +77,9 @@ CREATE INDEX memory_aside_id ON memory_aside (part, id);
 CREATE INDEX memory_aside_instead ON memory_aside (part, instead);
 ";
 
-/// An agent's state: the journal with its chains, contents, boxes, sums, and who holds the lease. Texts that come from outside are
-/// `bytea`, because they may hold a NUL, which `text` refuses. `journal` is one row: whoever commits locks it, so rows of `events`
-/// are numbered without gaps, in the order of their commits.
+/// An agent's state: the journal with its chains, contents, inbox and outbox, sums, and the lease. Texts from outside are `bytea`,
+/// because they may hold a NUL, which `text` rejects. `journal` has one row. Each commit locks it, so the rows of `events` are
+/// numbered without gaps, in commit order.
 const STATE: &str = "
 CREATE TABLE journal (
   id int PRIMARY KEY CHECK (id = 1), last_row bigint NOT NULL, commits bigint NOT NULL, agent text, moved bytea);
@@ -127,7 +128,7 @@ CREATE TABLE deliveries (place text PRIMARY KEY, size bigint NOT NULL, failures 
 CREATE TABLE marks (name text PRIMARY KEY, value bigint NOT NULL);
 ";
 
-/// Encrypted stores: their vectors are bytes, their keys have proofs; and a count of what came back or went, for indexes in memory.
+/// Encrypted stores: vectors as bytes, proofs of keys, and a counter of restored and deleted entries for the indexes in memory.
 const SEALED: &str = "
 ALTER TABLE memory_vectors ALTER COLUMN vector DROP NOT NULL;
 ALTER TABLE memory_vectors ADD COLUMN sealed bytea;
@@ -135,9 +136,9 @@ ALTER TABLE memory_parts ADD COLUMN changed bigint NOT NULL DEFAULT 0;
 CREATE TABLE memory_seals (agent text NOT NULL, store text NOT NULL, proof bytea NOT NULL, PRIMARY KEY (agent, store));
 ";
 
-/// Several hosts at once. A run is a host from one start of the agent to the next; a lease belongs to a run, and ends with it. A lease
-/// without a run is nobody's, or one of the whole agent. `orders`: what only the holder of a session may do. `claims`, `rated`,
-/// `reserved`: what has to be exact over all hosts.
+/// Several hosts at once. A run is a host from one start of the agent to the next; a lease belongs to a run and ends with it. A
+/// lease without a run is free, or is one of the whole agent. `orders`: actions that only the holder of a session may perform.
+/// `claims`, `rated`, `reserved`: values that must be exact over all hosts.
 const HOSTS: &str = "
 CREATE TABLE runs (
   run bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, host text NOT NULL, pid bigint NOT NULL, expires timestamptz NOT NULL,
@@ -161,9 +162,10 @@ CREATE INDEX reserved_purse ON reserved (purse);
 CREATE INDEX reserved_session ON reserved (session);
 ";
 
-/// A rolling restart over a step: the database says which programs can serve it, and each host says what it knows. And the requests of the
-/// present minute to each provider. And the encrypted stores of the state with the references of their keys (`previous`: until what lies
-/// elsewhere is sealed with the new key, too): nothing is sealed while another host serves the state.
+/// Rolling restarts across a step: the database records which programs can serve it, and each host records which step it knows.
+/// Also the requests of the present minute to each provider. Also the state's encrypted stores with the references of their keys
+/// (`previous`: kept until stores elsewhere are sealed with the new key too). Nothing is sealed while another host serves the
+/// state.
 const ROLLING: &str = "
 ALTER TABLE migrations ADD COLUMN oldest int;
 ALTER TABLE runs ADD COLUMN knows int;
@@ -174,23 +176,23 @@ CREATE INDEX asked_at ON asked (provider, at);
 CREATE TABLE seals (store text PRIMARY KEY, reference text NOT NULL, previous text, proof bytea NOT NULL);
 ";
 
-/// Secrets that all hosts of the agent know.
+/// Secrets that all hosts of the agent share.
 const SECRETS: &str = "
 CREATE TABLE secrets (id bytea PRIMARY KEY, secret bytea NOT NULL);
 ";
 
-/// What the server can do beyond plain SQL.
+/// Features of the server beyond plain SQL.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PgExtensions {
-    /// The schema in which the extension `vector` lies.
+    /// The schema of the extension `vector`.
     pub(crate) vector: Option<String>,
 }
 
-/// Makes the schema, or brings it up to this version.
+/// Creates the schema, or migrates it to this version.
 ///
 /// # Errors
-/// The server refuses, a later version of clawk made tables that this one can't serve, or hosts of an older version serve tables that have
-/// to be changed.
+/// The server refuses; a later version of clawk made tables that this one can't serve; or hosts of an older version serve tables
+/// that must change.
 pub(crate) async fn prepare(
     session: &PgConnection,
     schema: &str,
@@ -214,10 +216,10 @@ pub(crate) async fn prepare(
     }
 }
 
-/// For whoever only reads: the schema is there, and this version can read it.
+/// For read-only use: checks that the schema exists and that this version can read it.
 ///
 /// # Errors
-/// It is not.
+/// It does not exist or can't be read.
 pub(crate) async fn check(session: &PgConnection, schema: &str) -> Result<(), PgFailure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'journal')";
     let there: bool = session.value(sql, &[&schema]).await?;
@@ -229,7 +231,7 @@ pub(crate) async fn check(session: &PgConnection, schema: &str) -> Result<(), Pg
     suits(session, KNOWN).await
 }
 
-/// Whether a program that knows this step can serve the state. A later step says so itself.
+/// Checks whether a program that knows step `known` can serve the state. The database itself records this for later steps.
 ///
 /// # Errors
 /// It can't.
@@ -250,7 +252,7 @@ pub(crate) async fn suits(session: &PgConnection, known: i32) -> Result<(), PgFa
     )))
 }
 
-/// The last step that was done.
+/// The last completed step.
 async fn done(session: &PgConnection) -> Result<i32, PgFailure> {
     session
         .value("SELECT coalesce(max(step), 0) FROM migrations", &[])
@@ -265,7 +267,7 @@ async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) 
             &[&schema],
         )
         .await?;
-    // The right to make schemas is asked for only when one is missing.
+    // The right to create schemas is needed only if one is missing.
     if !there {
         session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await?;
     }
@@ -282,7 +284,7 @@ async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) 
     }
     for (number, step) in missing {
         session.batch(step.sql).await?;
-        // The column is there since that step.
+        // The column exists since that step.
         if number > SHARING {
             let sql = "INSERT INTO migrations (step, oldest) VALUES ($1, $2)";
             session.run(sql, &[&number, &step.oldest]).await?;
@@ -294,12 +296,12 @@ async fn migrate(session: &PgConnection, schema: &str, steps: &[MigrationStep]) 
     Ok(())
 }
 
-/// Hosts that know less than `oldest` serve no more: while one of them still does, nothing is changed. One that sleeps finds its right to
-/// write gone when it comes back.
+/// Ends the service of hosts that know less than `oldest`. Nothing changes while one of them is active. A host that was suspended
+/// finds, when it wakes, that it may no longer write.
 async fn end_older(session: &PgConnection, schema: &str, done: i32, oldest: i32) -> Result<(), PgFailure> {
-    // Before step 5 no host said what it knows.
+    // Before step 5 hosts did not record which step they know.
     let knows = if done > SHARING { "coalesce(knows, 4)" } else { "4" };
-    // INVARIANT: whoever begins to serve locks this row first, and then looks at the steps.
+    // INVARIANT: a host that begins to serve locks this row first, and then checks the steps.
     session
         .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
         .await?;
@@ -323,7 +325,8 @@ async fn end_older(session: &PgConnection, schema: &str, done: i32, oldest: i32)
     Ok(())
 }
 
-/// The schema of the extension `vector`. It is added where the server has it and we may; what we may not is left to others.
+/// The schema of the extension `vector`. The extension is created if the server has it and we have the right to; otherwise an
+/// administrator must create it.
 async fn extension(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT n.nspname::text FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'";
     if let Some(row) = session.first(sql, &[]).await? {

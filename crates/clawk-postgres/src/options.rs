@@ -1,58 +1,59 @@
-//! How the server is reached, checked before anything is connected.
+//! The settings of the connection, checked before anything connects.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clawk_secrets::Secret;
 
-/// Most connections of one process.
+/// The largest number of connections of one process.
 const MAX_CONNECTIONS: usize = 100;
-/// The longest time limit; the server counts in 31 bits.
+/// The longest time limit; the server stores it in 31 bits.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The longest name of a schema that PostgreSQL keeps whole, bytes.
+/// The longest schema name that PostgreSQL does not truncate, bytes.
 const MAX_SCHEMA_BYTES: usize = 63;
 
-/// How the server is reached, and how much of it is used.
+/// The settings of the connection and the limits of its use.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `postgres://USER@HOST:PORT/DATABASE`; with a password if it comes from a secret as a whole.
+    /// `postgres://USER@HOST:PORT/DATABASE`. It may hold a password only if the whole URL is a secret.
     pub url: Secret,
-    /// The password, where the URL has none.
+    /// The password, if the URL has none.
     pub password: Option<Secret>,
-    /// Who the server must prove to be.
+    /// How the server's certificate is checked.
     pub tls: TlsMode,
-    /// PEM certificates of the authorities that count instead of the platform's.
+    /// A PEM file of certificate authorities that replaces the platform's.
     pub ca_file: Option<PathBuf>,
-    /// Our tables' schema; made when missing.
+    /// The schema of our tables; created if missing.
     pub schema: String,
-    /// Connections open at once, at most; what needs one more waits.
+    /// The largest number of open connections; further operations wait.
     pub connections: usize,
-    /// How long a connection, or a place in the pool, is waited for.
+    /// How long to wait for a connection, or for a place in the pool.
     pub connect_timeout: Duration,
-    /// How long one operation may take, all its statements together.
+    /// The time limit of one operation with all its statements.
     pub operation_timeout: Duration,
-    /// How long a transaction may stand still: a process that sleeps in one keeps no lock for longer. `None`: twice the operation's time.
+    /// How long a transaction may be idle, so that a suspended process does not hold its locks for longer. `None`: twice the
+    /// operation's time limit.
     pub idle_timeout: Option<Duration>,
-    /// Use the extension `vector` where the database has it, or lets us add it.
+    /// Use the extension `vector` if the database has it, or if we may create it.
     pub pgvector: bool,
-    /// The server is asked, and never told: nothing is migrated, and a replica will do.
+    /// Only read: nothing is migrated, and a replica is enough.
     pub read_only: bool,
 }
 
-/// Who the server must prove to be.
+/// How the server's certificate is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// Its certificate comes from a known authority and names the host.
+    /// A known authority signed the certificate, and it names the host.
     #[default]
     VerifyFull,
-    /// Its certificate comes from a known authority, whatever host it names.
+    /// A known authority signed the certificate; the host name is not checked.
     VerifyCa,
     /// No encryption. For a server on this machine only.
     Disable,
 }
 
 impl Options {
-    /// The defaults, for this server.
+    /// The defaults, for the server at this URL.
     #[must_use]
     pub fn new(url: Secret) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl Options {
         }
     }
 
-    /// What contradicts itself, or cannot be.
+    /// The first contradiction or impossible value, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let first = |c: char| c.is_ascii_lowercase() || c == '_';
         let plain = self.schema.starts_with(first)

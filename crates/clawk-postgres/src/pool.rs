@@ -1,4 +1,4 @@
-//! A database: a bounded number of connections, each used by one operation at a time.
+//! A database: a bounded pool of connections. One operation at a time uses a connection.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::migrate::{self, PgExtensions};
 use crate::options::Options;
 use crate::tls::{self, PgTlsConnector};
 
-/// How long a connection that lay idle has to answer, before a new one is made.
+/// How long an idle connection may take to answer before a new one replaces it.
 const WAKE: Duration = Duration::from_secs(2);
 
 /// A PostgreSQL database with our schema. Clones share its connections.
@@ -29,16 +29,16 @@ struct PgPool {
     options: Options,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<PgConnection>>,
-    /// The schema is ours and of this version; what the server can do for us.
+    /// Set once the schema version is checked; holds the server's extensions.
     ready: OnceCell<PgExtensions>,
 }
 
-/// What an operation is about to do.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// All its statements see one state.
+    /// All its statements see the same snapshot.
     Read,
-    /// Each statement sees what was committed before it; a part is locked by whoever changes it.
+    /// Each statement sees earlier commits. A writer locks the parts that it changes.
     Write,
 }
 
@@ -52,10 +52,10 @@ impl Mode {
 }
 
 impl PgDatabase {
-    /// Checks the options. Nothing is connected before the first operation, so a server that is away keeps no agent from starting.
+    /// Checks the options. The first operation connects, so an unreachable server does not prevent the agent's start.
     ///
     /// # Errors
-    /// The options contradict themselves, the URL is not valid, or a certificate's file is not usable.
+    /// The options contradict each other, the URL is not valid, or a certificate file can't be used.
     pub fn new(options: Options, env: &EnvironmentSource) -> Result<Self, SetupError> {
         if let Some(fault) = options.fault() {
             return Err(SetupError(fault));
@@ -73,7 +73,7 @@ impl PgDatabase {
         })
     }
 
-    /// Runs one operation within its deadline. What is dropped at the deadline is rolled back by the server.
+    /// Runs one operation within its deadline. At the deadline the operation is dropped and the server rolls it back.
     pub(crate) async fn within<T>(
         &self,
         operation: impl Future<Output = Result<T, PgFailure>>,
@@ -87,7 +87,7 @@ impl PgDatabase {
         }
     }
 
-    /// A transaction on a connection of its own.
+    /// Begins a transaction on its own connection.
     pub(crate) async fn begin(&self, mode: Mode) -> Result<PgTransaction, PgFailure> {
         let shared = &self.shared;
         let waiting = timeout(
@@ -106,7 +106,7 @@ impl PgDatabase {
             if let Ok(Ok(())) = timeout(WAKE, session.batch(mode.begin())).await {
                 return Ok(self.transaction(session, place));
             }
-            // One that is dead tells that the others are, too: they are older.
+            // If one idle connection is dead, the older ones are dead too.
             self.idle().clear();
         }
         let session = shared.target.connect().await?;
@@ -124,7 +124,7 @@ impl PgDatabase {
         Ok(self.transaction(session, place))
     }
 
-    /// One transaction with its deadline.
+    /// Runs one read transaction within its deadline.
     pub(crate) async fn read<T>(
         &self,
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
@@ -137,7 +137,7 @@ impl PgDatabase {
         self.within(operation).await
     }
 
-    /// The same for what writes.
+    /// Runs one write transaction within its deadline.
     pub(crate) async fn write<T>(
         &self,
         work: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
@@ -150,7 +150,8 @@ impl PgDatabase {
         self.within(operation).await
     }
 
-    /// The same database, whose connections live on this runtime whoever asks: one that blocks its thread still gets its answer.
+    /// As [`Self::new`], but the connections live on this runtime, whatever the caller's runtime is. So a caller that blocks its
+    /// thread still gets its answer.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -165,30 +166,30 @@ impl PgDatabase {
         Ok(made)
     }
 
-    /// Completes once a server has notified since the last time; a connection listens from [`crate::bell::listen`] on.
+    /// Completes when the server has notified since the last call. [`crate::bell::listen`] makes a connection listen.
     pub(crate) async fn rung(&self) {
         self.shared.target.bell.rung().await;
     }
 
-    /// Our tables' schema.
+    /// The schema of our tables.
     pub(crate) fn schema(&self) -> &str {
         &self.shared.options.schema
     }
 
-    /// The URL names more servers than one.
+    /// Whether the URL names more than one server.
     pub(crate) fn has_several(&self) -> bool {
         self.shared.target.has_several()
     }
 
-    /// Looks at all servers of the URL anew: whether a failover has made another one the primary.
+    /// Asks all servers of the URL again, to detect that a failover has made another one the primary.
     pub(crate) async fn look(&self) {
         if let Err(failure) = self.shared.target.look().await {
             tracing::debug!(error = failure.text(), "no server of the URL can be written");
         }
     }
 
-    /// Why a failover may lose what was acknowledged, or leave two servers that take writes; `None`: it can't, or there is one server.
-    /// To be asked after the first operation.
+    /// Why a failover may lose acknowledged commits or leave two servers that accept writes. `None`: it can't, or there is only one
+    /// server. Call it after the first operation.
     #[must_use]
     pub fn unprotected(&self) -> Option<String> {
         let target = &self.shared.target;
@@ -201,7 +202,7 @@ impl PgDatabase {
         })
     }
 
-    /// The server that was used last, `HOST:PORT`.
+    /// The last used server, `HOST:PORT`.
     #[must_use]
     pub fn server(&self) -> Option<String> {
         self.shared.target.used()
@@ -224,7 +225,7 @@ impl PgDatabase {
     }
 }
 
-/// A transaction. Dropped without [`PgTransaction::end`], its connection is closed and the server rolls back.
+/// A transaction. If it is dropped without [`PgTransaction::end`], its connection closes and the server rolls back.
 #[derive(Debug)]
 pub(crate) struct PgTransaction {
     database: PgDatabase,
@@ -241,13 +242,13 @@ impl Deref for PgTransaction {
 }
 
 impl PgTransaction {
-    /// The schema of the extension `vector`, where it may be used.
+    /// The schema of the extension `vector`, if it may be used.
     pub(crate) fn vector(&self) -> Option<&str> {
         let ready = self.database.shared.ready.get()?;
         ready.vector.as_deref()
     }
 
-    /// Commits what was done, or rolls it back.
+    /// Commits after `Ok`, rolls back after `Err`.
     pub(crate) async fn end<T>(self, done: Result<T, PgFailure>) -> Result<T, PgFailure> {
         match done {
             Ok(done) => self.session.commit().await.map(|()| {
@@ -255,7 +256,7 @@ impl PgTransaction {
                 done
             }),
             Err(failure) => {
-                // silent-ok: a connection that can't roll back is closed, which rolls back as well
+                // silent-ok: a connection that can't roll back is closed, which rolls back too
                 if self.session.batch("ROLLBACK").await.is_ok() {
                     self.database.idle().push(self.session);
                 }

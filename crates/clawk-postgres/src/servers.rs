@@ -1,7 +1,8 @@
-//! The servers of a URL, and which of them is used: what `target_session_attrs` asks for, and never one that a failover left behind.
+//! The servers of a URL, and the choice among them: according to `target_session_attrs`, and never a server that a failover left
+//! behind.
 //!
-//! Each promotion of a standby begins a timeline with a higher number. A process that has seen a timeline uses no server of a lower one
-//! any more, and its connections to such a server end.
+//! Each promotion of a standby begins a timeline with a higher number. Once a process has seen a timeline, it uses no server of a
+//! lower one, and its connections to such servers end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,10 +12,10 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 use crate::error::SetupError;
 
-/// The parameter of a URL, as libpq has it.
+/// The URL parameter's name, as in libpq.
 const ATTRS: &str = "target_session_attrs";
 
-/// What a server must be, by libpq's names.
+/// The required role of a server, with libpq's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Any,
@@ -38,7 +39,7 @@ impl Role {
         }
     }
 
-    /// Only servers that can be written will do.
+    /// Whether only writable servers are usable.
     pub(crate) const fn writes(self) -> bool {
         match self {
             Self::ReadWrite | Self::Primary => true,
@@ -46,7 +47,7 @@ impl Role {
         }
     }
 
-    /// Why a server in this condition will not do.
+    /// Why a server in this condition is not usable; `None`: it is.
     pub(crate) fn refuses(self, seen: &ServerCondition) -> Option<&'static str> {
         match self {
             Self::ReadWrite if seen.read_only => Some("it does not allow writes"),
@@ -62,7 +63,7 @@ impl Role {
         }
     }
 
-    /// Of several servers that will do, the highest is taken; `None`: no other can be better than this one.
+    /// The rank among several usable servers; the highest wins. `None`: no other server can be better.
     pub(crate) fn rank(self, seen: &ServerCondition) -> Option<u32> {
         match self {
             Self::ReadWrite | Self::Primary => Some(seen.timeline),
@@ -72,18 +73,19 @@ impl Role {
     }
 }
 
-/// A server's condition when it was connected to.
+/// A server's condition at connection time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerCondition {
     pub(crate) standby: bool,
     pub(crate) read_only: bool,
-    /// 0: a standby, whose timeline does not matter.
+    /// The timeline; 0 for a standby, whose timeline does not matter.
     pub(crate) timeline: u32,
     /// A commit waits for a standby (`synchronous_standby_names`).
     pub(crate) waits: bool,
 }
 
-/// The best of the servers that have answered. Two may say that they are a primary: the one that others have left does not know it.
+/// The best of the servers that have answered. Two may claim to be the primary, because one that a failover left behind does not
+/// know that.
 #[derive(Debug)]
 pub(crate) struct BestServer<T> {
     role: Role,
@@ -95,7 +97,7 @@ impl<T> BestServer<T> {
         Self { role, best: None }
     }
 
-    /// Takes a server that will do, if it is better than those before. `true`: none can be better than it.
+    /// Adds a usable server, if it is better than the previous ones. Returns `true` if none can be better.
     pub(crate) fn offer(&mut self, seen: &ServerCondition, one: T) -> bool {
         let Some(rank) = self.role.rank(seen) else {
             self.best = Some((0, one));
@@ -107,13 +109,13 @@ impl<T> BestServer<T> {
         false
     }
 
-    /// The best one; `None`: none has answered that will do.
+    /// The best server; `None`: no usable server has answered.
     pub(crate) fn taken(self) -> Option<T> {
         self.best.map(|(_, one)| one)
     }
 }
 
-/// What a new connection is asked.
+/// The query that each new connection runs.
 pub(crate) const LOOK: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
     CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END, \
     current_setting('synchronous_standby_names') <> ''";
@@ -126,18 +128,18 @@ pub(crate) struct PgServer {
     pub(crate) config: Config,
 }
 
-/// What this process knows of the servers.
+/// What this process knows about the servers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownServerState {
-    /// The server that was used last.
+    /// The index of the last used server.
     pub(crate) at: Option<usize>,
-    /// The highest timeline that was seen.
+    /// The highest timeline seen so far.
     pub(crate) timeline: u32,
-    /// The server that was used last waits for a standby at each commit.
+    /// The last used server waits for a standby at each commit.
     pub(crate) waits: bool,
 }
 
-/// The timeline of a connection's server; 0: not known, or of no matter.
+/// The timeline of a connection's server; 0: unknown, or it does not matter.
 #[derive(Debug)]
 pub(crate) struct ConnectionTimeline {
     own: AtomicU32,
@@ -156,7 +158,7 @@ impl ConnectionTimeline {
         self.own.store(timeline, Ordering::SeqCst);
     }
 
-    /// A server with a higher timeline was seen since.
+    /// Whether a server with a higher timeline was seen since.
     pub(crate) fn is_left_behind(&self) -> bool {
         self.is_below(&self.known.borrow())
     }
@@ -166,7 +168,7 @@ impl ConnectionTimeline {
         own != 0 && own < known.timeline
     }
 
-    /// Ends when the server was left behind by a failover.
+    /// Completes when a failover has left the server behind.
     pub(crate) async fn left_behind(&self) {
         let mut known = self.known.clone();
         if known.wait_for(|known| self.is_below(known)).await.is_err() {
@@ -175,7 +177,7 @@ impl ConnectionTimeline {
     }
 }
 
-/// The URL without `target_session_attrs`, and what that asks for.
+/// The URL without `target_session_attrs`, and the role that the parameter asks for.
 pub(crate) fn with_role(url: &str, name: &str) -> Result<(String, Option<Role>), SetupError> {
     let Some((place, query)) = url.split_once('?') else {
         return Ok((url.to_owned(), None));
@@ -199,7 +201,7 @@ pub(crate) fn with_role(url: &str, name: &str) -> Result<(String, Option<Role>),
     Ok((format!("{place}?{}", rest.join("&")), role))
 }
 
-/// What a parsed configuration asks for where it is not written as a URL.
+/// The required role in a parsed configuration, for a configuration that is not a URL.
 pub(crate) fn parsed_role(config: &Config) -> Option<Role> {
     match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadWrite => Some(Role::ReadWrite),
@@ -208,7 +210,7 @@ pub(crate) fn parsed_role(config: &Config) -> Option<Role> {
     }
 }
 
-/// Each server of a configuration by itself, with everything that holds for all of them.
+/// One configuration per server, each with the settings that apply to all.
 pub(crate) fn each(config: &Config) -> Vec<PgServer> {
     let hosts = config.get_hosts().iter().enumerate();
     hosts.map(|(at, host)| single(config, at, host)).collect()
@@ -332,7 +334,7 @@ mod tests {
             assert_eq!(taken(role, &[&old, &new]), (Some((4, false)), None));
             assert_eq!(taken(role, &[&new, &old]), (Some((4, false)), None));
         }
-        // A standby is better than each primary, and is waited for by no one who does not want one.
+        // A standby is better than any primary. A caller that does not want a standby does not wait for one.
         let prefers = Role::PreferStandby;
         assert_eq!(
             taken(prefers, &[&new, &standby, &old]),

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::error::SetupError;
 use crate::options::TlsMode;
 
-/// The configuration that a mode asks for; `None`: no encryption.
+/// The TLS configuration of a mode; `None`: no encryption.
 pub(crate) fn config(
     mode: TlsMode,
     ca_file: Option<&Path>,
@@ -92,7 +92,7 @@ fn roots_of(file: &Path) -> Result<RootCertStore, SetupError> {
     Ok(roots)
 }
 
-/// The chain is verified, the name is not (`verify-ca`).
+/// Verifies the certificate chain but not the name (`verify-ca`).
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -109,7 +109,7 @@ impl ServerCertVerifier for AnyName {
             .0
             .verify_server_cert(end_entity, intermediates, name, ocsp, now);
         match verified {
-            // The name is looked at last, when the chain is already verified.
+            // The name is checked last, after the chain is verified.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -140,11 +140,11 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Makes handshakes; without a configuration, tokio-postgres asks for none.
+/// Makes TLS handshakes. Without a configuration, tokio-postgres does not ask for one.
 #[derive(Clone)]
 pub(crate) struct PgTlsConnector(pub(crate) Option<Arc<ClientConfig>>);
 
-/// One handshake to come.
+/// One pending handshake.
 pub(crate) struct PgTlsHandshake {
     config: Option<Arc<ClientConfig>>,
     name: String,

@@ -1,12 +1,12 @@
-//! A2A 0.3 and 1.0: the same objects in two shapes. In 0.3, objects have a `kind`, states and roles are lower-case words, and a file
-//! is an object of its own. Members that both have alike are kept as they are.
+//! A2A 0.3 and 1.0: the same objects in two shapes. In 0.3, objects have a `kind`, states and roles are lower-case words, and a
+//! file is a separate object. Members that are equal in both versions are kept unchanged.
 
 use serde_json::{Map, Value, json};
 
 const STATE: &str = "TASK_STATE_";
 const ROLE: &str = "ROLE_";
 
-/// A task's state of 1.0, in the word of 0.3: `TASK_STATE_AUTH_REQUIRED` is `auth-required`.
+/// Converts a task's state from 1.0 to 0.3: `TASK_STATE_AUTH_REQUIRED` becomes `auth-required`.
 #[must_use]
 pub fn old_state(state: &str) -> String {
     match state.strip_prefix(STATE) {
@@ -15,7 +15,7 @@ pub fn old_state(state: &str) -> String {
     }
 }
 
-/// A task's state of 0.3, in the word of 1.0.
+/// Converts a task's state from 0.3 to 1.0.
 #[must_use]
 pub fn new_state(state: &str) -> String {
     match state {
@@ -24,7 +24,7 @@ pub fn new_state(state: &str) -> String {
     }
 }
 
-/// A message of 1.0 in the shape of 0.3.
+/// Converts a message from 1.0 to 0.3.
 #[must_use]
 pub fn old_message(message: &Value) -> Value {
     let mut old = with_parts(message, old_part);
@@ -39,7 +39,7 @@ pub fn old_message(message: &Value) -> Value {
     kind(old, "message")
 }
 
-/// A message of 0.3 in the shape of 1.0.
+/// Converts a message from 0.3 to 1.0.
 #[must_use]
 pub fn new_message(message: &Value) -> Value {
     let mut new = with_parts(message, new_part);
@@ -53,7 +53,7 @@ pub fn new_message(message: &Value) -> Value {
     Value::Object(new)
 }
 
-/// A task of 1.0 in the shape of 0.3, where each task has a `contextId`.
+/// Converts a task from 1.0 to 0.3, where each task has a `contextId`.
 #[must_use]
 pub fn old_task(task: &Value) -> Value {
     let mut old = object(task);
@@ -67,7 +67,7 @@ pub fn old_task(task: &Value) -> Value {
     kind(old, "task")
 }
 
-/// A task of 0.3 in the shape of 1.0.
+/// Converts a task from 0.3 to 1.0.
 #[must_use]
 pub fn new_task(task: &Value) -> Value {
     let mut new = object(task);
@@ -80,7 +80,7 @@ pub fn new_task(task: &Value) -> Value {
     Value::Object(new)
 }
 
-/// One event of a stream of 1.0 (`task`, `message`, `statusUpdate`, `artifactUpdate`) in the shape of 0.3.
+/// Converts one stream event (`task`, `message`, `statusUpdate`, `artifactUpdate`) from 1.0 to 0.3.
 #[must_use]
 pub fn old_event(event: &Value) -> Value {
     if let Some(task) = event.get("task") {
@@ -108,7 +108,7 @@ pub fn old_event(event: &Value) -> Value {
     kind(old, "artifact-update")
 }
 
-/// A push receiver of 0.3 (`pushNotificationConfig`) in the shape of 1.0.
+/// Converts a push receiver (`pushNotificationConfig`) from 0.3 to 1.0.
 #[must_use]
 pub fn new_receiver(config: &Value) -> Value {
     let mut new = object(config);
@@ -123,7 +123,7 @@ pub fn new_receiver(config: &Value) -> Value {
     Value::Object(new)
 }
 
-/// A task's push receiver of 1.0 in the shape of 0.3.
+/// Converts a task's push receiver from 1.0 to 0.3.
 #[must_use]
 pub fn old_receiver(config: &Value) -> Value {
     let mut old = object(config);
@@ -163,7 +163,7 @@ fn old_part(part: &Value) -> Value {
         return kind(old, "text");
     }
     if let Some(data) = old.remove("data") {
-        // Data of 0.3 is an object.
+        // In 0.3, data is an object.
         let data = if data.is_object() {
             data
         } else {
@@ -212,7 +212,7 @@ fn kind(mut object: Map<String, Value>, kind: &str) -> Value {
     Value::Object(object)
 }
 
-/// Replaces a member, where there is one.
+/// Replaces a member, if it exists.
 fn change(object: &mut Map<String, Value>, name: &str, by: impl FnOnce(Value) -> Value) {
     if let Some(value) = object.get_mut(name) {
         *value = by(value.take());

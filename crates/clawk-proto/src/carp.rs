@@ -1,7 +1,7 @@
 //! CARP wire types: requests, resolutions, execute answers (CRA PROTOCOL §3).
 //!
-//! Requests are read field by field in `clawk-carp`, which answers every fault with its pointer; these types are what
-//! comes out. They are closed: an unknown member is an error. What we write holds `null` where the golden files do.
+//! `clawk-carp` reads requests field by field and reports every fault with its pointer; these types are its result. They are
+//! closed: an unknown member is an error. Output contains `null` where the golden files do.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One block of a tool result's `content`. `text` is what every implementation must read.
+/// One block of a tool result's `content`. Every implementation must support `text`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ContentBlock {
@@ -20,7 +20,7 @@ pub enum ContentBlock {
         #[serde(rename = "mimeType")]
         mime_type: String,
     },
-    /// An embedded or linked resource, kept as MCP gave it.
+    /// An embedded or linked resource, unchanged from MCP.
     Resource {
         /// MCP's `resource` object.
         resource: Value,
@@ -33,7 +33,7 @@ impl ContentBlock {
         Self::Text { text: text.into() }
     }
 
-    /// What a model that reads only text gets to see of this block.
+    /// The block as text, for a model that accepts only text.
     #[must_use]
     pub fn as_model_text(&self) -> String {
         match self {

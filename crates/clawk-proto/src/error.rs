@@ -40,31 +40,31 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The bytes are no JSON.
+    /// The bytes are not JSON.
     ParseError = -32700, "Parse error", retryable: false, no_effect: true;
-    /// The JSON is not a request, or the method may not be called now (R4).
+    /// The JSON is not a request, or the method can't be called now (R4).
     InvalidRequest = -32600, "Invalid request", retryable: false, no_effect: true;
-    /// The method is unknown, or above the agent's level (R6).
+    /// The method is unknown, or requires a higher level than the agent has (R6).
     MethodNotFound = -32601, "Method not found", retryable: false, no_effect: true;
-    /// The params do not have the method's shape, or name something that doesn't exist.
+    /// The params do not have the method's shape, or name something that does not exist.
     InvalidParams = -32602, "Invalid params", retryable: false, no_effect: true;
-    /// A defect of ours, or the journal can't be written.
+    /// An internal error, or the journal can't be written.
     Internal = -32603, "Internal error", retryable: false, no_effect: false;
     /// `claw.initialize` with another major version.
     ProtocolVersion = -32001, "Protocol version not supported", retryable: false, no_effect: true;
-    /// The sandbox refused, or the level asked for is not to be had (R32).
+    /// The sandbox refused, or the requested level is not available (R32).
     SandboxDenied = -32010, "Sandbox denied", retryable: false, no_effect: true;
-    /// A policy, the autonomy or a limit of calls refused.
+    /// A policy, the autonomy or a limit on calls refused.
     PolicyDenied = -32011, "Policy denied", retryable: false, no_effect: true;
     /// Nobody answered the question in time.
     ApprovalTimeout = -32012, "Approval timeout", retryable: false, no_effect: true;
     /// A person said no.
     ApprovalDenied = -32013, "Approval denied", retryable: false, no_effect: true;
-    /// The tool ran past its `timeout_ms` and was ended; it may have done part of its work.
+    /// The tool exceeded its `timeout_ms` and was ended. It may have done part of its work.
     ToolTimeout = -32014, "Tool execution timeout", retryable: false, no_effect: false;
     /// No model endpoint could be reached.
     ProviderUnavailable = -32020, "Provider unavailable", retryable: true, no_effect: true;
-    /// Tokens or money are spent.
+    /// The budget of tokens or money is used up.
     QuotaExceeded = -32021, "Provider quota exceeded", retryable: false, no_effect: true;
     /// The memory's backend can't be reached.
     MemoryBackend = -32030, "Memory backend error", retryable: true, no_effect: false;
@@ -76,9 +76,9 @@ codes! {
     PeerFailed = -32041, "Peer task failed", retryable: false, no_effect: false;
     /// The channel's platform refused our credentials.
     ChannelAuth = -32050, "Channel auth failed", retryable: true, no_effect: true;
-    /// The channel's platform limits us.
+    /// The channel's platform limits our requests.
     ChannelRate = -32051, "Channel rate limited", retryable: true, no_effect: true;
-    /// The manifest is invalid (outside `claw.initialize`, which says -32602, R3).
+    /// The manifest is invalid (not for `claw.initialize`, which uses -32602, R3).
     ManifestInvalid = -32060, "Manifest invalid", retryable: false, no_effect: true;
     /// A referenced file or URI can't be resolved.
     PrimitiveNotFound = -32061, "Primitive not found", retryable: false, no_effect: true;
@@ -87,9 +87,9 @@ codes! {
 /// The `error` member of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RpcError {
-    /// The number; ours are in [`ErrorCode`].
+    /// The error code; clawk's codes are in [`ErrorCode`].
     pub code: i64,
-    /// For a person: what is wrong, where, and what would mend it.
+    /// The message for people: what is wrong, where, and how to fix it.
     pub message: String,
     /// Structured facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ impl RpcError {
         }
     }
 
-    /// The same error with `data`.
+    /// Adds `data` to the error.
     #[must_use]
     pub fn with(mut self, data: Value) -> Self {
         self.data = Some(data);

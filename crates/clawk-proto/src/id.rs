@@ -1,4 +1,4 @@
-//! Ids and digests as types, so that one is never passed for another.
+//! Ids and digests as separate types, so that one can't be passed for another.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// A session: one conversation, one chain in the trace. UUIDv7 when we make it.
+    /// A session: one conversation, one chain in the trace. clawk creates UUIDv7.
     SessionId
 );
 uuid_id!(
@@ -42,16 +42,16 @@ uuid_id!(
 #[serde(transparent)]
 pub struct RequestId(String);
 
-/// The text is no UUID.
+/// The text is not a UUID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a UUID")]
 pub struct NotAUuid(String);
 
 impl RequestId {
-    /// Reads a UUID in its usual hyphenated form.
+    /// Parses a UUID in its hyphenated form.
     ///
     /// # Errors
-    /// The text is no UUID.
+    /// The text is not a UUID.
     pub fn parse(text: &str) -> Result<Self, NotAUuid> {
         match Uuid::try_parse(text) {
             Ok(id) => Ok(Self(id.hyphenated().to_string())),
@@ -93,7 +93,7 @@ impl Digest {
     /// 32 zero bytes: the `previous_event_hash` of a chain's first event.
     pub const ZERO: Self = Self([0; 32]);
 
-    /// Reads 64 lower-case hex digits; anything else is `None`.
+    /// Parses 64 lower-case hex digits; any other text gives `None`.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();

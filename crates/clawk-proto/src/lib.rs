@@ -1,10 +1,8 @@
-//! Wire types of the two protocol families: what travels, and nothing else.
+//! The wire types of the two protocol families, and nothing else.
 //!
-//! *Owns:* JSON-RPC frames, CKP methods with params and results, TRACE wire types, the error-code table, `claw://` URIs, ids, places on the network and
-//! the judgement of them.
-//! *Depends on:* serde, and the URL parser.
-//! *Must not know:* tokio, files, manifests, time.
-//! *Start reading at:* [`rpc`], then [`method`], then [`error`].
+//! *Owns:* JSON-RPC frames, CKP methods with params and results, TRACE wire types, the error-code table, `claw://` URIs, ids,
+//! network addresses and the rules about them. *Depends on:* serde, and the URL parser. *Must not know:* tokio, files, manifests,
+//! time. *Start reading at:* [`rpc`], then [`method`], then [`error`].
 
 pub mod a2a;
 pub mod carp;

@@ -1,14 +1,14 @@
-//! `claw.message.send` (R40): an extension, by which a client talks to the agent.
+//! `claw.message.send` (R40): an extension with which a client talks to the agent.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{MessageId, RequestId, SessionId};
 
-/// The method. It is none of the specification's fifteen; `capabilities.messages` announces it.
+/// The method's name. The specification does not define it; `capabilities.messages` announces it.
 pub const SEND: &str = "claw.message.send";
-/// The notification of a piece of an answer.
+/// The notification with a piece of an answer.
 pub const DELTA: &str = "claw.message.delta";
-/// The notification of a step of a turn.
+/// The notification about a step of a turn.
 pub const STEP: &str = "claw.message.step";
 
 /// A part of a message.
@@ -16,7 +16,7 @@ pub const STEP: &str = "claw.message.step";
 #[serde(tag = "type", rename_all = "lowercase")]
 #[serde(expecting = "internally tagged enum Part")]
 pub enum MessagePart {
-    /// Words.
+    /// A text.
     Text {
         /// UTF-8.
         text: String,
@@ -28,7 +28,7 @@ pub enum MessagePart {
         mime_type: String,
         /// Base64 of the bytes.
         data: String,
-        /// What it is called.
+        /// The file name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
@@ -39,25 +39,25 @@ pub enum MessagePart {
         mime_type: String,
         /// Base64 of the bytes.
         data: String,
-        /// What it is called.
+        /// The file name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// Sound.
+    /// An audio recording.
     Audio {
         /// For example `audio/ogg`.
         #[serde(rename = "mimeType")]
         mime_type: String,
         /// Base64 of the bytes.
         data: String,
-        /// What it is called.
+        /// The file name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
 }
 
 impl MessagePart {
-    /// What a model that reads only text gets to see of it.
+    /// The part as text, for a model that accepts only text.
     #[must_use]
     pub fn as_text(&self) -> String {
         let note = |what: &str, mime_type: &str, data: &str, name: &Option<String>| {
@@ -94,18 +94,18 @@ impl MessagePart {
 /// Params of `claw.message.send`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendParams {
-    /// Which conversation goes on; absent: a new one.
+    /// The conversation to continue; `None`: a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
-    /// What is said; this or `text`.
+    /// The message's parts. Required if there is no `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<MessagePart>>,
-    /// What is said, where it is nothing but words.
+    /// The message, if it is only text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// For idempotency (R19): kept for at least seven days.
+    /// The request id for idempotency (R19), stored for at least seven days.
     pub request_id: RequestId,
-    /// Sends `claw.message.delta` and `claw.message.step` meanwhile.
+    /// Whether to send `claw.message.delta` and `claw.message.step` during the turn.
     #[serde(default)]
     pub stream: bool,
 }
@@ -114,7 +114,7 @@ pub struct SendParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TurnStopCode {
-    /// With an answer.
+    /// The agent answered.
     Answered,
     /// The model declined to answer.
     Refused,
@@ -122,40 +122,40 @@ pub enum TurnStopCode {
     Cancelled,
     /// A budget was used up; `reason` says which.
     Budget,
-    /// The loop guard ended it; `reason` says why.
+    /// The loop guard stopped it; `reason` says why.
     Stopped,
-    /// It could not be finished; `reason` says why.
+    /// The turn failed; `reason` says why.
     Failed,
 }
 
-/// Tokens of a turn.
+/// The token counts of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Read.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Written.
+    /// Output tokens.
     pub output_tokens: u64,
 }
 
 /// Result of `claw.message.send`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendResult {
-    /// What `conversation` takes to go on with it.
+    /// The value for `conversation` to continue it.
     pub conversation: String,
-    /// The session that it is, as the trace has it.
+    /// The session's id in the trace.
     pub session_id: SessionId,
-    /// The turn.
+    /// The turn's id.
     pub turn_id: MessageId,
     /// The agent's answer.
     pub parts: Vec<MessagePart>,
     /// How the turn ended.
     pub stop: TurnStopCode,
-    /// Why it could not be finished.
+    /// Why it could not be completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the turn did by the record, with one line for people as `text`; absent where the record has nothing to say.
+    /// What the turn did, from the record, with one line for people as `text`; absent if the record has nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<serde_json::Value>,
-    /// What it took.
+    /// The tokens that the turn used.
     pub usage: Tokens,
 }

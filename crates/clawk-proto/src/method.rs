@@ -1,6 +1,6 @@
 //! The fifteen CKP methods with their params and results (CKP §9.3).
 //!
-//! Wire params tolerate unknown members (R10); required ones are checked by their types.
+//! Params may have unknown members (R10); the types require the mandatory ones.
 
 #[cfg(test)]
 mod tests;
@@ -71,10 +71,10 @@ methods! {
     MemoryCompact = "claw.memory.compact", Memory, false;
 }
 
-/// Who sent `claw.initialize`.
+/// The client that sent `claw.initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientInfo {
-    /// The operator's implementation.
+    /// The name of the operator's implementation.
     pub name: String,
     /// Its version.
     pub version: String,
@@ -86,15 +86,15 @@ pub struct ClientInfo {
 pub struct InitializeParams {
     /// The highest version that the operator supports, semver.
     pub protocol_version: String,
-    /// Who asks.
+    /// The client.
     pub client_info: ClientInfo,
     /// A manifest object, or a `claw://` URI as a string.
     pub manifest: Value,
-    /// Empty: unrestricted; else only the groups named (R2).
+    /// Empty: unrestricted. Otherwise only the named groups (R2).
     pub capabilities: Map<String, Value>,
 }
 
-/// Who answers `claw.initialize`.
+/// The agent that answers `claw.initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInfo {
     /// The Identity's name.
@@ -113,7 +113,7 @@ pub struct InitializeResult {
     pub agent_info: AgentInfo,
     /// `level-1`, `level-2` or `level-3`.
     pub conformance_level: String,
-    /// Groups that the agent serves and the operator asked for.
+    /// The groups that the agent supports and the operator requested.
     pub capabilities: Map<String, Value>,
 }
 
@@ -121,17 +121,17 @@ pub struct InitializeResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum LifecycleState {
-    /// Manifest being read.
+    /// The manifest is being read.
     Init,
-    /// Parts being connected.
+    /// The components are being connected.
     Starting,
-    /// Serving.
+    /// The agent serves requests.
     Ready,
-    /// Draining.
+    /// The agent is draining.
     Stopping,
-    /// Ended; may be initialized again.
+    /// The agent has ended; it may be initialized again.
     Stopped,
-    /// Failed; recovering or on the way to stopping.
+    /// The agent failed; it is recovering or stopping.
     Error,
 }
 
@@ -153,20 +153,20 @@ impl LifecycleState {
 /// Result of `claw.status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusResult {
-    /// The state now.
+    /// The present state.
     pub state: LifecycleState,
-    /// Milliseconds since initialize was answered (R5).
+    /// Milliseconds since the answer to `claw.initialize` (R5).
     pub uptime_ms: u64,
 }
 
 /// Params of the `claw.heartbeat` notification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatParams {
-    /// The state now.
+    /// The present state.
     pub state: LifecycleState,
-    /// Milliseconds since initialize was answered.
+    /// Milliseconds since the answer to `claw.initialize`.
     pub uptime_ms: u64,
-    /// RFC 3339, UTC.
+    /// The time, RFC 3339, UTC.
     pub timestamp: String,
 }
 
@@ -174,7 +174,7 @@ pub struct HeartbeatParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShutdownScope {
-    /// This connection alone.
+    /// Only this connection.
     Connection,
     /// The agent and its host, with all connections.
     Host,
@@ -183,13 +183,13 @@ pub enum ShutdownScope {
 /// Params of `claw.shutdown`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownParams {
-    /// For the trace.
+    /// The reason, for the trace.
     #[serde(default)]
     pub reason: Option<String>,
     /// How long to drain, milliseconds.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// What ends; absent: the agent on the launcher's connection, this connection on any other.
+    /// What ends. Default: the agent on the launcher's connection, only the connection on others.
     #[serde(default)]
     pub scope: Option<ShutdownScope>,
 }
@@ -204,14 +204,14 @@ pub struct ShutdownResult {
 /// `context` of `claw.tool.call`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallContext {
-    /// For idempotency (R19).
+    /// The request id for idempotency (R19).
     pub request_id: RequestId,
     /// The calling agent's Identity.
     pub identity: String,
-    /// A narrower sandbox (R15).
+    /// The name of a narrower sandbox (R15).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// A further policy (R15).
+    /// The name of an additional policy (R15).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
@@ -221,21 +221,21 @@ pub struct CallContext {
 pub struct ToolCallParams {
     /// The tool's name in the manifest.
     pub name: String,
-    /// Input by the tool's `input_schema`.
+    /// The arguments, valid for the tool's `input_schema`.
     pub arguments: Map<String, Value>,
-    /// Who calls, and how narrow.
+    /// The caller and its restrictions.
     pub context: CallContext,
 }
 
 /// Result of `claw.tool.call` (R20, R20a).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCallResult {
-    /// What a model reads.
+    /// The content for the model.
     pub content: Vec<ContentBlock>,
     /// The tool ran and failed.
     #[serde(default, rename = "isError")]
     pub is_error: bool,
-    /// Facts beside the text.
+    /// Facts in addition to the text.
     #[serde(
         default,
         rename = "structuredContent",
@@ -258,7 +258,7 @@ pub struct AnswerParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(expecting = "struct Acknowledged")]
 pub struct AcknowledgedResult {
-    /// It was taken.
+    /// Whether the answer was accepted.
     pub acknowledged: bool,
 }
 
@@ -266,7 +266,7 @@ pub struct AcknowledgedResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "struct Task")]
 pub struct DelegateTask {
-    /// What is to be done, in words.
+    /// The work, described in words.
     pub description: String,
     /// Structured input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -276,25 +276,25 @@ pub struct DelegateTask {
 /// `context` of `claw.swarm.delegate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelegateContext {
-    /// For idempotency.
+    /// The request id for idempotency.
     pub request_id: RequestId,
     /// The swarm's name.
     pub swarm: String,
-    /// Only this member, identity or role; absent: the whole swarm.
+    /// Only this member, identity or role; `None`: the whole swarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
-    /// Who reports the task shows it: 128 random bits, hexadecimal.
+    /// A secret that the report must repeat: 128 random bits, hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_token: Option<String>,
-    /// At most this, for everybody who works on it.
+    /// Limits for every member that works on the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<TaskLimits>,
-    /// Who gives the task, by its key.
+    /// The giver's signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<HostSignature>,
 }
 
-/// A host's signature of a task or a report (an extension, which an agent need not know). ADR 185 says what is signed.
+/// A host's signature of a task or a report (an extension, which agents may ignore). ADR 185 defines the signed bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(expecting = "struct Proof")]
 pub struct HostSignature {
@@ -302,31 +302,31 @@ pub struct HostSignature {
     pub key: String,
     /// The signature: 128 hexadecimal digits.
     pub signature: String,
-    /// Of a task: when it was given, milliseconds since 1970.
+    /// For a task: when it was given, milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<i64>,
 }
 
-/// What a delegated task may at most: each of them only narrows (an extension, which an agent need not know).
+/// The limits of a delegated task; each one only narrows (an extension, which agents may ignore).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskLimits {
-    /// The role of who delegates: `viewer`, `user` or `admin`.
+    /// The role of the delegating agent: `viewer`, `user` or `admin`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The autonomy of who delegates.
+    /// The autonomy of the delegating agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autonomy: Option<String>,
-    /// At most these tools.
+    /// Only these tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Tokens.
+    /// The largest number of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Millionths of a dollar.
+    /// The largest cost, millionths of a US dollar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_microusd: Option<u64>,
-    /// Milliseconds, from its acceptance.
+    /// The time limit from its acceptance, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
@@ -334,11 +334,11 @@ pub struct TaskLimits {
 /// Params of `claw.swarm.delegate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DelegateParams {
-    /// UUID of the task.
+    /// The task's UUID.
     pub task_id: RequestId,
     /// The work.
     pub task: DelegateTask,
-    /// Where it belongs.
+    /// The swarm and the request of the task.
     pub context: DelegateContext,
 }
 
@@ -346,11 +346,11 @@ pub struct DelegateParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
-    /// Done.
+    /// The task is done.
     Completed,
-    /// Not done.
+    /// The task is not done.
     Failed,
-    /// Done in part.
+    /// The task is partly done.
     Partial,
 }
 
@@ -359,23 +359,23 @@ pub enum TaskStatus {
 pub struct ReportParams {
     /// The task's id.
     pub task_id: RequestId,
-    /// Its end.
+    /// The status at its end.
     pub status: TaskStatus,
     /// The task's own output.
     pub result: Value,
-    /// Tokens spent.
+    /// The number of tokens used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_usage: Option<u64>,
     /// Wall time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Millionths of a dollar spent.
+    /// The cost, millionths of a US dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_microusd: Option<u64>,
-    /// `context.report_token` of the task.
+    /// The task's `context.report_token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_token: Option<String>,
-    /// Who reports, by its key.
+    /// The reporter's signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<HostSignature>,
 }
@@ -401,11 +401,11 @@ pub struct DiscoverParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerStatus {
-    /// Takes work.
+    /// Accepts work.
     Ready,
-    /// At its bound.
+    /// Has reached its limit.
     Busy,
-    /// Not there.
+    /// Is not reachable.
     Unavailable,
 }
 
@@ -414,14 +414,14 @@ pub enum PeerStatus {
 pub struct Peer {
     /// Its Identity's name.
     pub identity: String,
-    /// Its `claw://` URI, canonical.
+    /// Its canonical `claw://` URI.
     pub uri: String,
     /// Its readiness.
     pub status: PeerStatus,
     /// Its name in the swarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
-    /// Its part in the swarm.
+    /// Its role in the swarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -433,31 +433,31 @@ pub struct DiscoverResult {
     pub peers: Vec<Peer>,
 }
 
-/// What `claw.memory.query` asks.
+/// The query of `claw.memory.query`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum MemoryQuery {
-    /// By meaning or words.
+    /// A search by meaning or words.
     Semantic {
-        /// The text.
+        /// The text to search for.
         text: String,
-        /// At most so many entries.
+        /// The largest number of entries.
         #[serde(default)]
         top_k: Option<u32>,
     },
-    /// By exact key, or by entry id in stores without keys (R21).
+    /// A lookup by exact key, or by entry id in stores without keys (R21).
     Key {
         /// The key.
         key: String,
-        /// At most so many entries.
+        /// The largest number of entries.
         #[serde(default)]
         top_k: Option<u32>,
     },
-    /// By time, in chronological order.
+    /// A search by time, in chronological order.
     TimeRange {
-        /// From and to, inclusive.
+        /// The first and last time, inclusive.
         time_range: TimeRange,
-        /// At most so many entries.
+        /// The largest number of entries.
         #[serde(default)]
         top_k: Option<u32>,
     },
@@ -466,9 +466,9 @@ pub enum MemoryQuery {
 /// Two RFC 3339 times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeRange {
-    /// Start, inclusive.
+    /// The start, RFC 3339, inclusive.
     pub from: String,
-    /// End, inclusive.
+    /// The end, RFC 3339, inclusive.
     pub to: String,
 }
 
@@ -477,27 +477,27 @@ pub struct TimeRange {
 pub struct MemoryQueryParams {
     /// The store's name.
     pub store: String,
-    /// The question.
+    /// The query.
     pub query: MemoryQuery,
 }
 
-/// One found entry.
+/// An entry in the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryEntry {
     /// Its id.
     pub id: String,
-    /// A string or an object.
+    /// The content: a string or an object.
     pub content: Value,
-    /// 0..1, for semantic queries.
+    /// The score, 0..1, for semantic queries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
-    /// RFC 3339, UTC.
+    /// The time, RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// Its key, in key-value stores.
+    /// The key, in key-value stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What came with it.
+    /// The metadata that was stored with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
@@ -505,19 +505,19 @@ pub struct MemoryEntry {
 /// Result of `claw.memory.query`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryQueryResult {
-    /// Best first, or oldest first for time ranges.
+    /// The entries: best first, or oldest first for time ranges.
     pub entries: Vec<MemoryEntry>,
 }
 
-/// One entry to keep.
+/// An entry to store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewEntry {
-    /// A string or an object.
+    /// The content: a string or an object.
     pub content: Value,
-    /// Required by key-value stores.
+    /// The key; required by key-value stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Anything.
+    /// Any metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
@@ -525,7 +525,7 @@ pub struct NewEntry {
 /// `context` of `claw.memory.store`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryContext {
-    /// For idempotency (R19).
+    /// The request id for idempotency (R19).
     pub request_id: RequestId,
 }
 
@@ -534,7 +534,7 @@ pub struct MemoryContext {
 pub struct MemoryStoreParams {
     /// The store's name.
     pub store: String,
-    /// What to keep.
+    /// The entries to store.
     pub entries: Vec<NewEntry>,
     /// The request's id.
     pub context: MemoryContext,
@@ -543,7 +543,7 @@ pub struct MemoryStoreParams {
 /// Result of `claw.memory.store`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStoreResult {
-    /// How many were kept.
+    /// The number of stored entries.
     pub stored: u64,
     /// Their ids, in the order given.
     pub ids: Vec<String>,
@@ -559,8 +559,8 @@ pub struct MemoryCompactParams {
 /// Result of `claw.memory.compact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryCompactResult {
-    /// Entries before.
+    /// The number of entries before.
     pub entries_before: u64,
-    /// Entries after; never more.
+    /// The number of entries after; never more than before.
     pub entries_after: u64,
 }

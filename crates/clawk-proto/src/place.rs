@@ -1,5 +1,5 @@
-//! Where an agent may go: the judgement of a URL, or of a host and a port, without I/O. The one function that judges hosts: the
-//! static check of a call, the guarded client and the proxy of a box all ask it.
+//! Decides which addresses an agent may reach: checks a URL, or a host and port, without I/O. This is the only code that makes this
+//! decision. The static check of a call, the guarded client and a sandbox's proxy all use it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,24 +9,23 @@ use url::Url;
 
 pub mod address;
 
-/// An allow-list for requests that an agent chose. The default allows nothing.
+/// An allow-list for requests that an agent chooses. The default allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostAllowList {
-    /// Public hosts: `example.com`, `*.example.com` (names below it, not itself), `example.com:8443`, an IP literal, or `*`.
+    /// Public hosts: `example.com`, `*.example.com` (subdomains only), `example.com:8443`, an IP literal, or `*`.
     pub hosts: Vec<HostPattern>,
-    /// Hosts that may have addresses inside the own network: exact names or IP literals, with or without a port. They need
-    /// not stand under `hosts`, too.
+    /// Hosts that may have private addresses: exact names or IP literals, with or without a port. They need not be in `hosts` too.
     pub allow_private: Vec<HostPattern>,
-    /// Ports for entries without one.
+    /// The allowed ports of entries without a port.
     pub ports: Vec<u16>,
-    /// Hosts of `hosts` may have addresses inside the own network: the manifest has switched the guard off.
+    /// Whether `hosts` may have private addresses: the manifest has switched this protection off.
     pub any_private: bool,
-    /// Entries without a port are for every port: the manifest allows everything.
+    /// Whether entries without a port allow every port: the manifest allows everything.
     pub any_port: bool,
-    /// How many redirects are followed; each is judged like a first request.
+    /// The largest number of redirects; each one is checked like a first request.
     pub max_redirects: u8,
-    /// Largest response body, in bytes.
+    /// The largest response body, bytes.
     pub max_response_bytes: u64,
 }
 
@@ -64,13 +63,13 @@ enum Kind {
 #[error("`{0}` is not a host, `*.suffix`, IP literal or `*`, each with or without `:port`")]
 pub struct PatternError(String);
 
-/// Why a URL is not requested.
+/// Why a URL is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRefusal {
-    /// Neither http nor https.
+    /// The scheme is neither http nor https.
     #[error("scheme `{0}` is not allowed, only http and https")]
     Scheme(String),
-    /// `user:password@` in the URL.
+    /// The URL contains `user:password@`.
     #[error("credentials in a URL are not allowed")]
     Credentials,
     /// The URL has no host.
@@ -79,21 +78,21 @@ pub enum UrlRefusal {
     /// The host is not on the list.
     #[error("host `{0}` is not on the allow-list")]
     Host(String),
-    /// An IP literal that no entry names.
+    /// The host is an IP literal that no entry names.
     #[error("IP literal `{0}` is not named in the allow-list")]
     Literal(IpAddr),
     /// The port is not allowed for this host.
     #[error("port {port} is not allowed for host `{host}`")]
     Port {
-        /// The host asked for.
+        /// The requested host.
         host: String,
-        /// The port asked for.
+        /// The requested port.
         port: u16,
     },
     /// The host has an address that is not public.
     #[error("host `{host}` has the address {address}, which is not public ({range})")]
     Address {
-        /// The host asked for.
+        /// The requested host.
         host: String,
         /// The first address that is not public.
         address: IpAddr,
@@ -109,7 +108,7 @@ pub enum UrlRefusal {
 }
 
 impl UrlRefusal {
-    /// A word for programs and the trace.
+    /// A stable identifier for programs and the trace.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -123,28 +122,28 @@ impl UrlRefusal {
     }
 }
 
-/// A URL that passed: what may be connected to.
+/// The target of a URL that passed the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermittedTarget {
-    /// Lower case, without a trailing dot; an IPv6 literal without brackets.
+    /// The host in lower case, without a trailing dot; an IPv6 literal without brackets.
     pub host: String,
     /// The port to connect to.
     pub port: u16,
-    /// The address, when the URL holds a literal.
+    /// The address, if the URL contains an IP literal.
     pub literal: Option<IpAddr>,
-    /// Whether addresses that are not public are fine.
+    /// Whether private addresses are allowed.
     pub private: bool,
-    /// The entry that let it pass, as it is written; for the trace.
+    /// The entry that allowed it, as written; for the trace.
     pub rule: String,
-    /// The entry names this very port.
+    /// Whether the entry names this port explicitly.
     pub named_port: bool,
 }
 
 impl HostAllowList {
-    /// Judges everything about `url` that can be judged before its name is looked up.
+    /// Checks everything about `url` that needs no name lookup.
     ///
     /// # Errors
-    /// [`UrlRefusal`] with what the URL breaks.
+    /// [`UrlRefusal`] with the broken rule.
     pub fn judge(&self, url: &Url) -> Result<PermittedTarget, UrlRefusal> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(UrlRefusal::Scheme(url.scheme().to_owned()));
@@ -152,7 +151,7 @@ impl HostAllowList {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(UrlRefusal::Credentials);
         }
-        // The parser has made `0x7f.1`, `2130706433` and `[::ffff:7f00:1]` into plain literals by now.
+        // The parser has already converted `0x7f.1`, `2130706433` and `[::ffff:7f00:1]` to plain literals.
         let host = url.host_str().ok_or(UrlRefusal::NoHost)?;
         let port = url.port_or_known_default().ok_or(UrlRefusal::NoHost)?;
         self.judge_place(&HostPort {
@@ -161,10 +160,10 @@ impl HostAllowList {
         })
     }
 
-    /// Judges a host and a port, before the host is looked up.
+    /// Checks a host and a port, before the host is looked up.
     ///
     /// # Errors
-    /// [`UrlRefusal`] with what the place breaks.
+    /// [`UrlRefusal`] with the broken rule.
     pub fn judge_place(&self, place: &HostPort) -> Result<PermittedTarget, UrlRefusal> {
         let (host, port) = (&place.host, place.port);
         let literal = place.literal();
@@ -207,10 +206,10 @@ impl HostAllowList {
     }
 }
 
-/// A host and a port in normal form: what a URL, an authority or a SOCKS request comes down to.
+/// A host and a port in normal form. A URL, an authority and a SOCKS request are all converted to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// Lower case, ASCII, without a trailing dot; an IPv6 literal without brackets.
+    /// The host in lower case, ASCII, without a trailing dot; an IPv6 literal without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -236,7 +235,7 @@ impl HostPort {
         if authority.is_empty() || authority.len() > MAX_BYTES || !authority.bytes().all(plain) {
             return None;
         }
-        // A scheme without a port of its own shows whether one is written; `foo:` alone writes none.
+        // A scheme without a default port shows whether the text contains a port; `foo:` alone contains none.
         let url = Url::parse(&format!("http://{authority}/")).ok()?; // silent-ok: no place
         let written = authority
             .rsplit_once(':')
@@ -259,13 +258,13 @@ impl HostPort {
         }
     }
 
-    /// The address, when the host is one.
+    /// The address, if the host is an IP literal.
     #[must_use]
     pub fn literal(&self) -> Option<IpAddr> {
         self.host.parse().ok() // silent-ok: not a literal
     }
 
-    /// As an authority: `host`, or `host:port` when the port is not `default`.
+    /// The authority form: `host`, or `host:port` if the port is not `default`.
     #[must_use]
     pub fn authority(&self, default: u16) -> String {
         let host = if self.host.contains(':') {
@@ -282,10 +281,10 @@ impl HostPort {
 }
 
 impl PermittedTarget {
-    /// Judges one address that the host has.
+    /// Checks one address of the host.
     ///
     /// # Errors
-    /// [`UrlRefusal::Address`] when it is not public and need be.
+    /// [`UrlRefusal::Address`] if it is not public but has to be.
     pub fn admit(&self, address: IpAddr) -> Result<(), UrlRefusal> {
         match address::judge(address) {
             Err(range) if !self.private => Err(UrlRefusal::Address {
@@ -299,7 +298,7 @@ impl PermittedTarget {
 }
 
 impl HostPattern {
-    /// Whether the entry is for this place: name and port, the port being one of `ports` where the entry has none.
+    /// Whether the entry matches this host and port. An entry without a port matches the `ports`.
     #[must_use]
     pub fn is_for(&self, place: &HostPort, ports: &[u16]) -> bool {
         let fits = match place.literal() {
@@ -309,7 +308,7 @@ impl HostPattern {
         fits && self.opens(place.port, ports)
     }
 
-    /// Whether the entry is for this host, at whatever port.
+    /// Whether the entry matches this host, at any port.
     #[must_use]
     pub fn is_for_host(&self, host: &str) -> bool {
         match host.parse::<IpAddr>() {
@@ -324,7 +323,7 @@ impl HostPattern {
         self.port
     }
 
-    /// The host of an entry that is neither a wildcard nor a suffix.
+    /// The host, if the entry is neither `*` nor a suffix.
     #[must_use]
     pub fn exact(&self) -> Option<&str> {
         match &self.kind {
@@ -333,7 +332,7 @@ impl HostPattern {
         }
     }
 
-    /// The name that every host of the entry ends with; `None` for `*`.
+    /// The name with which every host of the entry ends; `None` for `*`.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
         match &self.kind {
@@ -367,7 +366,7 @@ impl TryFrom<String> for HostPattern {
 
     fn try_from(text: String) -> Result<Self, PatternError> {
         let bad = || PatternError(text.clone());
-        // A bare IPv6 literal has colons of its own.
+        // A bare IPv6 literal contains colons itself.
         if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
             return Ok(Self {
                 kind: Kind::Exact(address.to_string()),
@@ -379,7 +378,7 @@ impl TryFrom<String> for HostPattern {
             None => (text.as_str(), None),
         };
         let name = |host: &str| {
-            // The URL parser's own normal form: case, IDNA, odd spellings of IPv4.
+            // The URL parser's normal form covers upper case, IDNA and unusual spellings of IPv4.
             let url = Url::parse(&format!("http://{host}/")).map_err(|_| bad())?;
             let plain = url.username().is_empty()
                 && url.path() == "/"

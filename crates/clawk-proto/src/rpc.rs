@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 frames (CKP §9.1, R24): one inbound text becomes one [`InboundRpc`], borrowed from it.
+//! JSON-RPC 2.0 frames (CKP §9.1, R24): parses an inbound text to an [`InboundRpc`] that borrows from the text.
 
 mod scan;
 #[cfg(test)]
@@ -14,19 +14,19 @@ use crate::error::{ErrorCode, RpcError};
 
 pub use write::{write_error, write_notification, write_result};
 
-/// How deep brackets may nest in one message, its own braces included. What is deeper can't be decoded later, so it is
-/// refused as no JSON of ours (-32700) before anything looks at it.
+/// The deepest nesting of brackets in one message, including its own braces. A deeper message could not be decoded later, so it is
+/// refused as invalid JSON (-32700) at once.
 pub const MAX_DEPTH: usize = 127;
 
-/// How many messages one batch may hold; more is one -32600.
+/// The largest number of messages in one batch; a larger batch gets one -32600.
 pub const MAX_BATCH: usize = 1024;
 
-/// A request's id, as the JSON text that came: `1.0` is answered with `1.0`, and `"\u0041"` as it was written.
+/// A request's id as its original JSON text: `1.0` is answered with `1.0`, and `"\u0041"` as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RpcId<'a>(Cow<'a, str>);
 
 impl<'a> RpcId<'a> {
-    /// `null`: the id of answers to what had none that can be told.
+    /// `null`: the id of answers to messages whose id is unknown.
     pub const NULL: RpcId<'static> = RpcId(Cow::Borrowed("null"));
 
     fn from_raw(raw: &'a str) -> Option<Self> {
@@ -36,7 +36,7 @@ impl<'a> RpcId<'a> {
         }
     }
 
-    /// An id from its JSON text; `None` when that is neither a string, a number nor null.
+    /// An id from its JSON text; `None` if that is not a string, a number or null.
     #[must_use]
     pub fn of_json(text: &'a str) -> Option<Self> {
         Self::from_raw(text)
@@ -48,7 +48,7 @@ impl<'a> RpcId<'a> {
         &self.0
     }
 
-    /// The same id, free of the text it came in.
+    /// The same id, independent of the text that it borrowed from.
     #[must_use]
     pub fn into_owned(self) -> RpcId<'static> {
         RpcId(Cow::Owned(self.0.into_owned()))
@@ -58,35 +58,36 @@ impl<'a> RpcId<'a> {
 /// One well-formed message. A notification has no id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Present in requests, absent in notifications.
+    /// The id; absent in notifications.
     pub id: Option<RpcId<'a>>,
-    /// For example `claw.status`.
+    /// The method, for example `claw.status`.
     pub method: Cow<'a, str>,
-    /// JSON text of an object or an array: the method decides what it must be. Absent params are `{}`.
+    /// The params as JSON text of an object or an array; each method checks their shape. Absent params are `{}`.
     pub params: &'a str,
 }
 
-/// A message that is not a request, and the answer that it must get.
+/// A message that is not a request, with the answer to send.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InvalidRpcMessage<'a> {
-    /// The id to answer with.
+    /// The id for the answer.
     pub id: RpcId<'a>,
-    /// Why.
+    /// The error.
     pub error: RpcError,
 }
 
-/// One message, judged.
+/// One parsed message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RpcMessage<'a> {
     /// A request or a notification.
     Request(Request<'a>),
-    /// To be answered with an error.
+    /// An invalid message, which must be answered with an error.
     Refused(InvalidRpcMessage<'a>),
-    /// Never answered: a notification whose params are not a structure, or a response to a request that we did not send.
+    /// A message that is never answered: a notification whose params are not an object or array, or a response to a request that we
+    /// did not send.
     Ignored,
 }
 
-/// What one line, frame or file holds.
+/// The content of one line, frame or file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InboundRpc<'a> {
     /// A single message.
@@ -95,9 +96,9 @@ pub enum InboundRpc<'a> {
     Batch(Vec<RpcMessage<'a>>),
 }
 
-/// Reads one message or batch: one pass over a single message, two over a batch's members.
+/// Parses one message or batch, in one pass (two for a batch's members).
 ///
-/// Everything has an outcome: no UTF-8, no JSON or nested deeper than [`MAX_DEPTH`] is one -32700 with `id: null`.
+/// Every input has a result: invalid UTF-8, invalid JSON, or nesting deeper than [`MAX_DEPTH`] gives one -32700 with `id: null`.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> InboundRpc<'_> {
     let text = match std::str::from_utf8(bytes) {
@@ -197,7 +198,7 @@ fn refuse_json<'a>(error: &serde_json::Error) -> InboundRpc<'a> {
     refuse(ErrorCode::ParseError, format!("invalid JSON: {error}"))
 }
 
-/// A request that we send as a client (conformance driver, control socket), without a newline.
+/// Writes a client request (conformance driver, control socket), without a newline.
 #[must_use]
 pub fn request_text(id: u64, method: &str, params: &Value) -> String {
     serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()

@@ -1,6 +1,6 @@
-//! A secret's name, and a secret in the place of its name: people paste the key where its reference belongs.
+//! Detects a secret in the place of its name: people sometimes paste the key where its reference belongs.
 
-/// How keys of well-known services begin.
+/// The prefixes of well-known services' keys.
 const KEY_BEGINNINGS: &[&str] = &[
     "sk-",
     "sk_",
@@ -43,16 +43,17 @@ const KEY_BEGINNINGS: &[&str] = &[
     "syt_",
     "aq.",
 ];
-/// A text that begins so is a key from this length on: with a digit, and without one.
+/// The length, in bytes, from which a text with such a prefix counts as a key if it has a digit. `SHORTEST` is for a text without a
+/// digit.
 const SHORTEST_WITH_DIGIT: usize = 12;
 const SHORTEST: usize = 20;
-/// A part without separators that mixes capitals, small letters and digits is a key from this length on; one of hexadecimal digits alone
-/// from the second.
+/// The length, in bytes, from which a part without separators counts as a key if it mixes upper case, lower case and digits.
+/// `HEXADECIMAL` is for a part of hexadecimal digits only.
 const MIXED: usize = 20;
 const HEXADECIMAL: usize = 32;
 
-/// Whether a text that stands in the place of a secret's name is most likely the secret itself. Names that people choose, such as
-/// `LLM_API_KEY` or `prod.openai-2`, are not.
+/// Whether a text in the place of a secret's name is most likely the secret itself. Usual names, such as `LLM_API_KEY` or
+/// `prod.openai-2`, give `false`.
 ///
 /// ```
 /// assert!(!clawk_proto::secret_name::looks_like_key("OPENAI_API_KEY"));
@@ -64,8 +65,8 @@ pub fn looks_like_key(text: &str) -> bool {
     let small = text.to_ascii_lowercase();
     let has_digit = text.bytes().any(|byte| byte.is_ascii_digit());
     let has_small = text.bytes().any(|byte| byte.is_ascii_lowercase());
-    // A name in capitals begins like a key by chance (`AKIA_ROLE`, `KEY-1`), but no key of these services is all capitals with a
-    // separator in it.
+    // A name in capitals may begin like a key by chance (`AKIA_ROLE`, `KEY-1`). But no key of these services has only capitals and
+    // a separator.
     let shouted = !has_small && text.contains(['_', '-', '.']);
     let known = KEY_BEGINNINGS
         .iter()
@@ -76,7 +77,7 @@ pub fn looks_like_key(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(is_random)
 }
 
-/// No word that a person writes.
+/// Whether it is not a word that a person writes.
 fn is_random(part: &str) -> bool {
     let any = |is: fn(&u8) -> bool| part.bytes().any(|byte| is(&byte));
     let digits = any(u8::is_ascii_digit);

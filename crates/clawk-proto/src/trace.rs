@@ -1,4 +1,4 @@
-//! TRACE wire types (CRA; hash rules R26, R27 live in `clawk-trace`).
+//! TRACE wire types (CRA). The hash rules R26 and R27 are in `clawk-trace`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

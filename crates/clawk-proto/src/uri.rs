@@ -1,4 +1,4 @@
-//! `claw://` URIs (CKP §7, R8): names of primitives, here (`local`) or in a registry.
+//! `claw://` URIs (CKP §7, R8): names of primitives, in the same manifest (`local`) or in a registry.
 //!
 //! ```
 //! use clawk_proto::uri::ClawUri;
@@ -15,33 +15,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[cfg(test)]
 mod tests;
 
-/// Longest name, namespace (CKP §7).
+/// The longest name or namespace, characters (CKP §7).
 pub const MAX_NAME: usize = 63;
 
-/// A primitive that a URI can address. `Claw`, the root, is not among them.
+/// A kind of primitive that a URI can address. The root, `Claw`, can't be addressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Who the agent is.
+    /// The agent's identity.
     Identity,
-    /// Where the model answers.
+    /// An inference endpoint.
     Provider,
     /// How people and events reach the agent.
     Channel,
-    /// What the agent can call.
+    /// A function that the agent can call.
     Tool,
-    /// What the agent knows how to do.
+    /// A workflow of tools.
     Skill,
-    /// What the agent keeps.
+    /// The stores of the agent.
     Memory,
-    /// Where tools run.
+    /// The isolation of tools.
     Sandbox,
-    /// What is allowed.
+    /// The rules about calls.
     Policy,
-    /// Several agents at one task.
+    /// Several agents that work on one task.
     Swarm,
-    /// What is told about the agent (0.3.0 grammar).
+    /// The exported events and metrics (0.3.0 grammar).
     Telemetry,
-    /// What skills plan with (0.3.0).
+    /// A model that predicts outcomes for plans (0.3.0).
     WorldModel,
 }
 
@@ -61,7 +61,7 @@ impl Kind {
         Self::WorldModel,
     ];
 
-    /// The word after `kind:` in a document.
+    /// The name after `kind:` in a document.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// The word in a URI, and the stem of generated names (R7).
+    /// The name in a URI, which also begins generated names (R7).
     #[must_use]
     pub const fn segment(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// The kind with this URI word; letters may be of either case (RFC 5234 §2.3).
+    /// The kind with this name in a URI; upper and lower case are equal (RFC 5234 §2.3).
     #[must_use]
     pub fn from_segment(word: &str) -> Option<Self> {
         Self::ALL
@@ -105,7 +105,7 @@ impl Kind {
             .find(|kind| kind.segment().eq_ignore_ascii_case(word))
     }
 
-    /// The kind with exactly this `kind:` word.
+    /// The kind with exactly this name after `kind:`.
     #[must_use]
     pub fn from_title(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.title() == word)
@@ -121,54 +121,54 @@ impl fmt::Display for Kind {
 /// A primitive's address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClawUri {
-    /// `claw://local/{kind}/{name}[@{version}]`: declared in the same manifest.
+    /// `claw://local/{kind}/{name}[@{version}]`: a primitive in the same manifest.
     Local {
-        /// What it is.
+        /// The kind of primitive.
         kind: Kind,
         /// Its name.
         name: String,
-        /// Its version, when one is asked for.
+        /// The requested version, if any.
         version: Option<String>,
     },
-    /// `claw://registry/{namespace}/{name}@{version}`: kept elsewhere.
+    /// `claw://registry/{namespace}/{name}@{version}`: a document in a registry.
     Registry {
-        /// Whose it is.
+        /// The owner's namespace.
         namespace: String,
         /// Its name.
         name: String,
-        /// Its version; always asked for.
+        /// The requested version; always present.
         version: String,
     },
 }
 
-/// Why a text is no `claw://` URI.
+/// Why a text is not a valid `claw://` URI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
-    /// Another scheme, or none.
+    /// The text has another scheme, or none.
     #[error("a claw URI starts with `claw://`")]
     Scheme,
-    /// Not one of the kinds.
+    /// The kind is unknown.
     #[error("`{0}` is not a valid kind of primitive")]
     Kind(String),
-    /// Not 1 to 63 letters, digits, hyphens.
+    /// The name is not 1 to 63 letters, digits and hyphens.
     #[error("`{0}` is not a valid name: 1 to 63 letters, digits and hyphens")]
     Name(String),
-    /// Not 1 to 63 letters, digits, hyphens, dots.
+    /// The namespace is not 1 to 63 letters, digits, hyphens and dots.
     #[error("`{0}` is not a valid namespace: 1 to 63 letters, digits, hyphens and dots")]
     Namespace(String),
-    /// Not `MAJOR.MINOR.PATCH[-PRE]`.
+    /// The version is not `MAJOR.MINOR.PATCH[-PRE]`.
     #[error("`{0}` is not a valid version: `MAJOR.MINOR.PATCH`, with `-PRERELEASE` at most")]
     Version(String),
-    /// A registry URI without `@version`.
+    /// A registry URI has no `@version`.
     #[error("a registry URI always names a version: `claw://registry/NAMESPACE/NAME@VERSION`")]
     NoVersion,
-    /// The alias form with `@version`.
+    /// The alias form has an `@version`.
     #[error("the alias form takes no version; write `claw://local/KIND/NAME@VERSION`")]
     AliasVersion,
-    /// The alias form where only canonical ones are allowed.
+    /// The alias form is not allowed here.
     #[error("the alias form is for manifests only; write `claw://local/KIND/NAME`")]
     Alias,
-    /// Too few or too many segments.
+    /// There are too few or too many segments.
     #[error(
         "a claw URI is `claw://local/KIND/NAME`, `claw://registry/NAMESPACE/NAME@VERSION` or `claw://KIND/NAME`"
     )]
@@ -176,7 +176,7 @@ pub enum UriError {
 }
 
 impl ClawUri {
-    /// Reads any of the three forms; the alias becomes its canonical form.
+    /// Parses any of the three forms; an alias is converted to its canonical form.
     ///
     /// ```
     /// use clawk_proto::uri::ClawUri;
@@ -193,7 +193,7 @@ impl ClawUri {
         read(text).map(|(uri, _)| uri)
     }
 
-    /// Reads the canonical forms only, as on the wire.
+    /// Parses only the canonical forms, as on the wire.
     ///
     /// # Errors
     /// The text does not follow the grammar of CKP §7, or it is the alias form.
@@ -204,7 +204,7 @@ impl ClawUri {
         }
     }
 
-    /// The name of what it addresses.
+    /// The name of the addressed primitive.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -309,7 +309,7 @@ fn split_version(text: &str) -> Result<(&str, Option<String>), UriError> {
     }
 }
 
-/// User text in a message is bounded.
+/// Shortens user text for a message.
 fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -353,7 +353,7 @@ impl Serialize for ClawUri {
 }
 
 impl<'de> Deserialize<'de> for ClawUri {
-    /// Canonical forms only: this is the wire.
+    /// Accepts only canonical forms, as on the wire.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse_canonical(&text).map_err(serde::de::Error::custom)

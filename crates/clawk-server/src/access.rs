@@ -1,4 +1,4 @@
-//! Who may do what (R43): one table of tokens for every door, and the rights of a connection.
+//! Rights of clients (R43): one table of tokens for every door, and the rights of a connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-/// The longest token that is looked at, bytes.
+/// The longest token that is checked, bytes.
 const MAX_TOKEN_BYTES: usize = 1_024;
 
 /// A right of a token. `admin` includes all other rights and sees every session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// See its own sessions and their traces, and the Atlases.
+    /// Reads its own sessions and their traces, and the Atlases.
     Read,
-    /// Talk to the agent (`claw.message.send`).
+    /// Talks to the agent (`claw.message.send`).
     Message,
-    /// Call tools (`claw.tool.call`).
+    /// Calls tools (`claw.tool.call`).
     Tool,
-    /// Ask, fill and compact the memory (`claw.memory.*`).
+    /// Queries, fills and compacts the memory (`claw.memory.*`).
     Memory,
-    /// Delegate, report, broadcast (`claw.swarm.*`).
+    /// Delegates, reports and broadcasts (`claw.swarm.*`).
     Swarm,
-    /// Open and end CRA sessions, resolve, validate.
+    /// Opens and ends CRA sessions, resolves and validates.
     Resolve,
-    /// Execute CRA actions.
+    /// Executes CRA actions.
     Execute,
-    /// See and answer open questions.
+    /// Reads and answers open questions.
     Approve,
-    /// Load and remove Atlases, stop the host, see everything.
+    /// Loads and removes Atlases, stops the host, sees everything.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Self; 9] = [
         Self::Read,
         Self::Message,
@@ -49,7 +49,7 @@ impl Scope {
         Self::Admin,
     ];
 
-    /// The word in `clawk.toml`.
+    /// The scope's name in `clawk.toml`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Scope {
     }
 }
 
-/// A token: its digest only.
+/// A token with its name and scopes. It holds only the digest of its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     name: Arc<str>,
@@ -81,7 +81,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A token whose SHA-256 is known.
+    /// Makes a token from the SHA-256 of its text.
     #[must_use]
     pub fn new(name: &str, digest: [u8; 32], scopes: Vec<Scope>) -> Self {
         Self {
@@ -91,19 +91,19 @@ impl Token {
         }
     }
 
-    /// A token whose text is at hand; only its digest is kept.
+    /// Makes a token from its text, and keeps only the digest.
     #[must_use]
     pub fn of_text(name: &str, text: &str, scopes: Vec<Scope>) -> Self {
         Self::new(name, Sha256::digest(text.as_bytes()).into(), scopes)
     }
 
-    /// The name of the client. Sessions belong to this name.
+    /// The client's name. Sessions belong to this name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it may do.
+    /// The rights that the token gives.
     pub(crate) fn rights(&self) -> ClientRights {
         ClientRights {
             name: Arc::clone(&self.name),
@@ -115,7 +115,7 @@ impl Token {
     }
 }
 
-/// All tokens.
+/// The table of tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens(Vec<Token>);
 
@@ -128,13 +128,13 @@ impl Tokens {
         self.0.len()
     }
 
-    /// The token with this text, and its place.
+    /// The token with this text, and its index.
     pub(crate) fn find(&self, presented: &[u8]) -> Option<(usize, &Token)> {
         if presented.is_empty() || presented.len() > MAX_TOKEN_BYTES {
             return None;
         }
         let digest: [u8; 32] = Sha256::digest(presented).into();
-        // Every token is looked at, whichever fits: the time says nothing.
+        // The loop compares every token, so that its duration reveals nothing.
         let (mut found, mut at) = (Choice::from(0), u32::MAX);
         for (index, token) in (0u32..).zip(&self.0) {
             let same = token.digest.ct_eq(&digest);
@@ -146,21 +146,21 @@ impl Tokens {
     }
 }
 
-/// The rights of a client and its name.
+/// A client's name and rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientRights {
     name: Arc<str>,
     scopes: Vec<Scope>,
-    /// It owns the agent.
+    /// The client owns the agent.
     owner: bool,
-    /// It gives the orders of `clawk approve`, `clawk stop` and so on.
+    /// The client may send operator orders (`clawk approve`, `clawk stop` and so on).
     orders: bool,
-    /// It comes by a queue or a folder: whoever can write there is this client.
+    /// The client uses a queue or a folder: everybody who can write there counts as this client.
     by_queue: bool,
 }
 
 impl ClientRights {
-    /// The process that launched the host, on standard input: its connection owns the agent (R38).
+    /// The rights of the process that launched the host. Its connection on standard input owns the agent (R38).
     #[must_use]
     pub fn launcher() -> Self {
         Self {
@@ -172,7 +172,7 @@ impl ClientRights {
         }
     }
 
-    /// The user whose state directory it is, on the control socket.
+    /// The rights of the state directory's user, on the control socket.
     #[must_use]
     pub fn local_user(user: u32) -> Self {
         Self {
@@ -181,19 +181,19 @@ impl ClientRights {
         }
     }
 
-    /// The name under which the client's words are recorded, by the name that it gives itself.
+    /// The name that the record gives the client. `own` is the name that the client gives itself.
     pub(crate) fn client_name(&self, own: &str) -> String {
         if self.by_queue {
             return format!("{QUEUE_CLIENTS}{own}");
         }
-        // Below admin it is the token's name, which the client can't choose: what somebody may recall hangs on it.
+        // For a client below admin this is the token's name, which the client can't choose: access to memories depends on it.
         if !self.is_admin() {
             return self.name().to_owned();
         }
         own.to_owned()
     }
 
-    /// Who comes by a queue or a folder, with the role that `[doors.NAME]` says (R39).
+    /// The rights of a client of a queue or a folder, from the role in `[doors.NAME]` (R39).
     pub(crate) fn by_role(name: &str, role: Role) -> Self {
         let scopes = match role {
             Role::Viewer => vec![Scope::Read],
@@ -215,7 +215,7 @@ impl ClientRights {
         }
     }
 
-    /// Who comes with a token of an authorization server.
+    /// The rights of a token from an authorization server.
     pub(crate) fn of_subject(name: &str, scopes: Vec<Scope>) -> Self {
         Self {
             name: name.into(),
@@ -226,7 +226,7 @@ impl ClientRights {
         }
     }
 
-    /// Everything, under this name.
+    /// All rights, under this name.
     pub(crate) fn admin(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -237,34 +237,34 @@ impl ClientRights {
         }
     }
 
-    /// Its name.
+    /// The client's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its name, shared.
+    /// The client's name, shared.
     pub(crate) fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 
-    /// The end of its connection is the end of the host.
+    /// Whether the end of the connection also ends the host.
     pub(crate) const fn owns(&self) -> bool {
         self.owner
     }
 
-    /// It may give `clawk.…` orders.
+    /// Whether the client may send `clawk.…` orders.
     pub(crate) const fn orders(&self) -> bool {
         self.orders
     }
 
-    /// It may everything.
+    /// Whether the client has all rights.
     pub(crate) fn is_admin(&self) -> bool {
         self.scopes.contains(&Scope::Admin)
     }
 
-    /// With which role its messages and calls come in (R39): `admin` is an admin, a token that may only read or answer
-    /// questions is a viewer, every other a user.
+    /// The role of the client's messages and calls (R39): `admin` gives admin, a token that may only read or answer questions gives
+    /// viewer, every other token gives user.
     pub(crate) fn role(&self) -> Role {
         let looks_only = |scope: &Scope| matches!(scope, Scope::Read | Scope::Approve);
         match self.is_admin() {
@@ -274,7 +274,7 @@ impl ClientRights {
         }
     }
 
-    /// It may do this.
+    /// Whether the client has this scope.
     pub(crate) fn may(&self, scope: Scope) -> bool {
         self.is_admin() || self.scopes.contains(&scope)
     }

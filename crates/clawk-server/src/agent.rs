@@ -1,4 +1,4 @@
-//! Makes agents: the binary implements [`AgentFactory`], and `claw.initialize` uses it.
+//! Creates agents. The binary implements [`AgentFactory`], and `claw.initialize` uses it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,50 +10,50 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// Makes agents (R3). One implementation is bound to the manifest that `clawk serve FILE` was launched with; the other
-/// takes the manifest on the wire.
+/// Creates agents (R3). One implementation uses the manifest that `clawk serve FILE` was started with. The other one takes the
+/// manifest from the client.
 pub trait AgentFactory: Send + Sync + fmt::Debug {
-    /// Judges the manifest of a `claw.initialize`, an object or a `claw://` URI, and starts nothing: what is refused here
-    /// changes nothing (R3a). `claw` may be absent.
+    /// Checks the manifest of a `claw.initialize` (an object or a `claw://` URI) without starting anything, so an invalid one
+    /// changes nothing (R3a). The parameter may lack `claw`.
     ///
     /// # Errors
-    /// The manifest is invalid or can't be had.
+    /// The manifest is invalid or can't be read.
     fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>>;
 
-    /// Starts a run, INIT to READY, of the launched agent, or of `wire`'s where none was launched. The run before it has
-    /// been shut down.
+    /// Starts a run, from INIT to READY. It uses the launched agent, or the manifest in `wire` if no agent was launched. The
+    /// previous run must have been shut down.
     ///
     /// # Errors
     /// The manifest is invalid, or the agent can't be served here.
     fn start<'a>(&'a self, wire: Option<&'a Value>) -> BoxFuture<'a, Result<Kernel, InitFailure>>;
 }
 
-/// One thing that is wrong with a manifest, as `clawk validate --format json` prints it.
+/// One error in a manifest, as `clawk validate --format json` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ManifestFault {
     /// JSON pointer into the manifest.
     pub path: String,
-    /// What is wrong and what would mend it.
+    /// What is wrong, and how to fix it.
     pub message: String,
     /// The diagnostic's stable code.
     pub code: String,
 }
 
-/// Why `claw.initialize` did not give an agent.
+/// Why `claw.initialize` failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InitFailure {
-    /// All its faults.
+    /// All errors of the manifest.
     #[error("the manifest is invalid: {}", faults(.0))]
     Manifest(Vec<ManifestFault>),
-    /// The `claw://` URI names nothing that local configuration knows.
+    /// The local configuration does not know this `claw://` URI.
     #[error("`{uri}` can't be resolved: {reason}")]
     Unresolvable {
         /// The URI.
         uri: String,
-        /// Why, and the cure.
+        /// The reason, and how to fix it.
         reason: String,
     },
-    /// The manifest is valid, but the agent does not start here.
+    /// The manifest is valid, but the agent can't start here.
     #[error(transparent)]
     Start(#[from] StartError),
 }
@@ -71,23 +71,23 @@ fn faults(faults: &[ManifestFault]) -> String {
     text.join("; ")
 }
 
-/// The run that is served now, shared between the RPC and the control socket: a new `claw.initialize` replaces it.
+/// The current run, shared by RPC and the control socket. Each `claw.initialize` replaces it.
 #[derive(Debug, Clone, Default)]
 pub struct CurrentKernel(Arc<watch::Sender<Option<Kernel>>>);
 
 impl CurrentKernel {
-    /// The run, if an agent was started; it may be stopped by now.
+    /// The current run, if an agent was started. It may have stopped since.
     #[must_use]
     pub fn get(&self) -> Option<Kernel> {
         self.0.borrow().clone()
     }
 
-    /// From now on, this run.
+    /// Replaces the current run.
     pub fn set(&self, kernel: Kernel) {
         self.0.send_replace(Some(kernel));
     }
 
-    /// The run that is served, and every later one.
+    /// The current run and all later ones.
     pub(crate) fn follow(&self) -> watch::Receiver<Option<Kernel>> {
         self.0.subscribe()
     }

@@ -1,4 +1,4 @@
-//! The host's view of its agent's channels: they get requests at `/channels/NAME`, and orders.
+//! The host's interface to its agent's channels: it passes them requests at `/channels/NAME`, and operator orders.
 
 use std::fmt;
 
@@ -8,40 +8,40 @@ use http::{Request, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// The body of an answer to a request at `/channels/NAME`.
+/// The body of a response at `/channels/NAME`.
 #[derive(Debug)]
 pub enum HookBody {
-    /// All of it.
+    /// The complete body.
     Whole(Vec<u8>),
-    /// Piece by piece, until the sender is dropped.
+    /// A streamed body. It ends when the sender is dropped.
     Stream(mpsc::Receiver<Bytes>),
-    /// None: the request asked for a WebSocket, and the channel talks on it.
+    /// No body: the request asked for a WebSocket, and the channel continues there.
     Socket(HookSocket),
 }
 
 /// A channel's end of a WebSocket.
 #[derive(Debug)]
 pub struct HookSocket {
-    /// The subprotocol that was agreed on.
+    /// The agreed subprotocol.
     pub protocol: &'static str,
-    /// The longest frame that is taken, bytes.
+    /// The longest accepted frame, bytes.
     pub max_frame_bytes: usize,
-    /// What the client says; dropped when the client is gone.
+    /// Frames from the client. This sender is dropped when the client disconnects.
     pub heard: mpsc::Sender<SocketFrame>,
-    /// What it is told, until the channel drops its sender.
+    /// Frames for the client. The socket closes when the channel drops its sender.
     pub said: mpsc::Receiver<SocketFrame>,
 }
 
-/// The channels of a host's agent.
+/// The channels of the host's agent.
 pub trait Channels: Send + Sync + fmt::Debug {
-    /// A request to `/channels/NAME`. It has passed the listener's Host, Origin, rate and size checks and no other: whether it is
-    /// genuine is the channel's to say, by the platform's signature.
+    /// Handles a request to `/channels/NAME`. The listener has checked only Host, Origin, rate and size. The channel must check the
+    /// platform's signature.
     fn receive<'a>(&'a self, name: &'a str, request: Request<Bytes>) -> BoxFuture<'a, Response<HookBody>>;
 
-    /// An order of the state directory's owner, `clawk.channels.…`; `by` is who gave it. `None`: there is no such order.
+    /// Runs an operator order (`clawk.channels.…`); `by` is the person who gave it. Returns `None` for an unknown order.
     ///
     /// # Errors
-    /// Why it was not obeyed, for people.
+    /// Why the order failed, for people.
     fn order<'a>(
         &'a self,
         method: &'a str,

@@ -1,5 +1,5 @@
-//! Clients that have no stream of their own: each message comes by itself, by HTTP, from a queue or a folder. A client is a
-//! connection in a task of its own; its messages are letters, each with the place where its answer is wanted.
+//! Clients without a stream of their own: their messages arrive one by one, by HTTP, from a queue or from a folder. Each client is
+//! a connection with its own task. Each message carries the place for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,49 +17,49 @@ use crate::rpc::RpcConnection;
 use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
 use crate::transport::outbox::{Outbox, OutgoingMessages};
 
-/// A client that says nothing for so long is forgotten: its CKP session ends.
+/// After this time without a message the client is removed, and its CKP session ends.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3_600);
 /// The queue of messages for one client's connection. If it is full, the sender waits.
 const WAITING: usize = 64;
 
-/// One message and where its answer goes.
+/// One message with the place for its answer.
 #[derive(Debug)]
 pub(crate) struct AddressedMessage {
-    /// One JSON-RPC message or batch.
+    /// A JSON-RPC message or batch.
     pub(crate) message: Bytes,
-    /// Takes the answer and what is told on the way to it; dropped when nothing more will come.
+    /// Receives the answer and the notifications before it. Dropped when nothing more follows.
     pub(crate) reply: Arc<Outbox>,
 }
 
-/// When a client's connection ends by itself.
+/// When a client's connection ends without a request from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientEndPolicy {
-    /// [`SILENCE`] passed without a message and without a listener.
+    /// After [`SILENCE`] without a message and without a listener.
     Silent,
-    /// So, and with `claw.shutdown`.
+    /// As `Silent`, and after `claw.shutdown`.
     SilentOrShutDown,
 }
 
 /// How a client's session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientSessionEnd {
-    /// By `claw.shutdown`.
+    /// `claw.shutdown` ended it.
     ShutDown,
-    /// It was silent, or the agent ends.
+    /// The client was silent for too long, or the agent is stopping.
     Silent,
 }
 
-/// A client's connection, from outside.
+/// A handle to a client's connection.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientConnection {
     letters: mpsc::Sender<AddressedMessage>,
-    /// Heartbeats, questions: what answers no letter.
+    /// Messages that answer no request: heartbeats and questions.
     pub(crate) notices: Arc<OutgoingMessages>,
     end: CancellationToken,
 }
 
 impl ClientConnection {
-    /// A new client's connection. `tasks` holds it until it has ended, which `over` asks for; then `gone` is called.
+    /// Opens a connection for a new client. `tasks` tracks it until its end. `over` asks it to end; `gone` is called afterwards.
     pub(crate) fn open(
         host: AgentHost,
         rights: ClientRights,
@@ -106,12 +106,12 @@ impl ClientConnection {
         self.letters.send(letter).await.is_ok()
     }
 
-    /// Its connection has ended.
+    /// Whether the connection has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.letters.is_closed()
     }
 
-    /// Ends the connection; what is in flight may finish.
+    /// Ends the connection. Requests in flight may finish.
     pub(crate) fn end(&self) {
         self.end.cancel();
     }
@@ -131,7 +131,7 @@ impl MessageSource for AddressedMessageSource {
             let letter = match timeout(patience, self.incoming.recv()).await {
                 Ok(Some(letter)) => letter,
                 Ok(None) => return ConnectionEndCause::Input,
-                // silent-ok: its answers are under way, or somebody listens
+                // silent-ok: answers are still in flight, or somebody listens
                 Err(_) if connection.is_busy() || self.notices.is_heard() => continue,
                 Err(_) => return ConnectionEndCause::Input, // silent-ok: who says nothing for so long wants nothing
             };
@@ -140,7 +140,7 @@ impl MessageSource for AddressedMessageSource {
             if over && self.incoming.is_empty() {
                 self.shut_down.store(true, Ordering::SeqCst);
                 self.incoming.close();
-                // What slipped in is answered, too.
+                // Messages that arrived in the meantime are answered too.
                 while let Ok(letter) = self.incoming.try_recv() {
                     connection.take_to(&letter.message, letter.reply).await;
                 }

@@ -1,5 +1,5 @@
-//! The control socket: CKP for other processes of this user while the agent runs, many at once, each with the rights of an
-//! admin. Beside the protocol's methods it takes orders with the prefix `clawk.` (`clawk approvals`, `clawk approve`, `clawk
+//! The control socket: CKP for other processes of the same user while the agent runs. Many clients may connect, and each one has
+//! the rights of an admin. Besides CKP it accepts orders with the prefix `clawk.` (`clawk approvals`, `clawk approve`, `clawk
 //! stop`, …), which need no `claw.initialize`.
 
 mod client;
@@ -29,14 +29,14 @@ pub use client::{ControlClient, ControlError};
 
 /// The socket's name in the state directory.
 pub const SOCKET: &str = "control.sock";
-/// Connections at a time; more wait in the socket's backlog.
+/// The largest number of connections; more clients wait in the socket's backlog.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a client may not read before it is cut off.
+/// How long a write may block before the client is disconnected.
 const WRITE: Duration = Duration::from_secs(30);
-/// A socket's address holds so many bytes at most (`sun_path`, with its final zero).
+/// The longest socket address, bytes (`sun_path` without its final zero).
 const MAX_ADDRESS: usize = 107;
 
-/// The listening side. Dropped, its socket file goes.
+/// The listening socket. Dropping it removes the socket file.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -45,10 +45,10 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens on `control.sock` (mode 0600) in the state directory. Replaces the file of a process that has ended.
+    /// Listens on `control.sock` (mode 0600) in the state directory. Replaces the socket file of a process that has ended.
     ///
     /// # Errors
-    /// Another process answers there (`AddrInUse`), or the socket can't be made.
+    /// Another process already answers there (`AddrInUse`), or the socket can't be created.
     pub fn bind(state_dir: &Path, host: AgentHost) -> io::Result<Self> {
         let path = state_dir.join(SOCKET);
         let dir = File::open(state_dir)?;
@@ -58,7 +58,7 @@ impl ControlSocket {
                 "another clawk serves this state directory",
             ));
         }
-        // Made under another name, so that nobody meets it before it is ours alone.
+        // The socket gets its final name only after its mode is set, so nobody else can connect before.
         let fresh = state_dir.join(format!("{SOCKET}.{}", std::process::id()));
         remove(&fresh)?;
         let listener = UnixListener::bind(address(&dir, &fresh))?;
@@ -108,7 +108,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // silent-ok: a file that stays is replaced by the next start
+        // silent-ok: the next start replaces a file that stays
         let _left = fs::remove_file(&self.path);
     }
 }
@@ -120,7 +120,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The socket's path, through the open directory when it is too long for an address.
+/// The socket's path. A path that is too long for an address goes through `/proc` and the open directory.
 fn address(dir: &File, path: &Path) -> PathBuf {
     match path.file_name() {
         Some(name) if path.as_os_str().len() > MAX_ADDRESS => Path::new("/proc/self/fd")
@@ -130,7 +130,7 @@ fn address(dir: &File, path: &Path) -> PathBuf {
     }
 }
 
-/// One client, until it goes or the host ends.
+/// Serves one client until it disconnects or the host ends.
 async fn converse(stream: UnixStream, host: AgentHost, over: CancellationToken) -> io::Result<()> {
     let rights = ClientRights::local_user(stream.peer_cred()?.uid());
     let (reader, writer) = stream.into_split();

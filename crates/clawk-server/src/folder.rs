@@ -1,8 +1,9 @@
-//! `--dir`: CKP by files (runtime profile §6.3). A file in `inbox/` is a message; its answer is `outbox/` under the same name,
-//! and it goes to `archive/` once that is written. What is no message goes to `archive/bad/` with the error beside it.
+//! `--dir`: CKP through files (runtime profile §6.3). A file in `inbox/` is a message. Its answer goes to `outbox/` under the same
+//! name. Then the message moves to `archive/`. A file that is not a valid message moves to `archive/bad/`, with the error beside
+//! it.
 //!
-//! A request lies in the inbox until its answer is on the disk, as `….json.taken` while it is handled, so a crash repeats it, and
-//! its request id keeps it from being done twice.
+//! A request stays in the inbox until its answer is on the disk; while it is handled, its name ends in `….json.taken`. So after a
+//! crash it is handled again, and its request id prevents a second execution.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -26,48 +27,48 @@ use crate::guests::{GuestClients, Kind, is_answer, no_id};
 use crate::host::AgentHost;
 use crate::transport::outbox::OutgoingMessages;
 
-/// Files that are being answered at a time; more wait in the inbox.
+/// The largest number of files in progress; more wait in the inbox.
 const IN_FLIGHT: usize = 8_192;
-/// Files looked at in one round.
+/// The largest number of files in one scan.
 const ROUND: usize = 2 * IN_FLIGHT;
-/// Files that lie unread in the outbox: from here on, requests wait in the inbox.
+/// With this many unread files in the outbox, requests wait in the inbox.
 const UNREAD: usize = 10_000;
-/// From here on, nothing is told unasked.
+/// With this many unread files in the outbox, no notifications are written.
 const UNREAD_NOTICES: usize = 1_000;
-/// How often a full outbox is looked at.
+/// How often a full outbox is checked.
 const FULL: Duration = Duration::from_millis(250);
-/// How long the end waits for answers.
+/// How long the shutdown waits for answers.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// What the name of a message that is being handled ends in.
+/// The suffix of a message that is being handled.
 const TAKEN: &str = ".taken";
-/// How often the archive is pruned, in files.
+/// The archive is pruned after this many files.
 const PRUNE_EVERY: usize = 256;
 
 /// Settings of the folder door.
 #[derive(Debug, Clone)]
 pub struct FolderOptions {
-    /// With which role its messages come in.
+    /// The role of its messages.
     pub role: Role,
-    /// Where sessions are kept over a restart: a folder below the state directory.
+    /// The folder, below the state directory, where sessions survive a restart.
     pub kept: PathBuf,
-    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    /// Seals the stored answers, if the agent's stores are encrypted.
     pub vault: Option<clawk_recall::seal::SealKeyring>,
-    /// Files that the archive holds at most; the oldest go. 0: none is kept.
+    /// The largest number of files in the archive; the oldest are deleted. 0: the archive keeps nothing.
     pub archived_files: usize,
 }
 
-/// Why a folder is not served.
+/// Why a folder can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Anybody on this machine could write messages.
+    /// Every user of this machine could write messages.
     #[error("every user may write into `{}`; remove this right with `chmod o-w`", .0.display())]
     Open(PathBuf),
-    /// The file system refuses.
+    /// The file system reported an error.
     #[error("can't use `{}`: {cause}", .folder.display())]
     Io {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The error.
         cause: io::Error,
     },
 }
@@ -84,13 +85,13 @@ struct FolderDoorInner {
     guests: GuestClients,
     options: FolderOptions,
     places: Arc<Semaphore>,
-    /// A file has left the inbox.
+    /// Notified when a file has left the inbox.
     left: Notify,
     archived: Mutex<usize>,
 }
 
 impl FolderDoor {
-    /// Makes what is missing of `inbox`, `outbox` and `archive`, for the owner alone.
+    /// Creates `inbox`, `outbox` and `archive` where they are missing, readable by the owner only.
     ///
     /// # Errors
     /// The folder can't be used, or everybody may write into it.
@@ -135,7 +136,7 @@ impl FolderDoor {
         })))
     }
 
-    /// Serves until `cancel`; then what is in flight may end, and what has no answer stays in the inbox.
+    /// Serves until `cancel`. Requests in flight may finish; unanswered ones stay in the inbox.
     pub async fn serve(self, cancel: CancellationToken) {
         let inner = self.0;
         let watch = FolderWatcher::new(&inner.inbox);
@@ -168,12 +169,12 @@ impl FolderDoorInner {
         self.places.available_permits() == 0
     }
 
-    /// The number of unread files.
+    /// The number of unread files in the outbox.
     fn unread(&self) -> usize {
         fs::read_dir(&self.outbox).map_or(0, Iterator::count)
     }
 
-    /// Takes what lies in the inbox, the oldest first.
+    /// Handles the files in the inbox, oldest first.
     async fn round(self: &Arc<Self>) {
         while self.unread() >= UNREAD {
             tokio::time::sleep(FULL).await;
@@ -187,7 +188,7 @@ impl FolderDoorInner {
                 continue;
             };
             let taken = with_ending(&file);
-            // Renamed first: what is found so after a crash may have been done.
+            // The file is renamed first: a file with this name after a crash may have been executed.
             match fs::rename(&file, &taken) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -203,7 +204,7 @@ impl FolderDoorInner {
         }
     }
 
-    /// Takes again what an earlier process took and did not answer.
+    /// Handles the files that an earlier process took but did not answer.
     async fn take_again(self: &Arc<Self>) {
         let names = fs::read_dir(&self.inbox).into_iter().flatten().flatten();
         let mut names: Vec<OsString> = names.map(|entry| entry.file_name()).collect();
@@ -213,7 +214,7 @@ impl FolderDoorInner {
                 continue;
             };
             let file = self.inbox.join(&taken);
-            // The change of its name was when it was taken.
+            // The rename changed `ctime`, so it is the time of the take.
             let since = fs::symlink_metadata(&file).map_or(0, |it| it.ctime());
             let age = self.guests.age(Timestamp(since.saturating_mul(1_000_000)));
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
@@ -223,7 +224,7 @@ impl FolderDoorInner {
         }
     }
 
-    /// `again`: an earlier process took it, so long ago.
+    /// Handles one file. `again`: an earlier process took it this long ago.
     async fn take(
         self: &Arc<Self>,
         file: &Path,
@@ -272,7 +273,7 @@ impl FolderDoorInner {
         });
     }
 
-    /// Writes what comes of a message; then the message goes to the archive.
+    /// Writes the answer to a message, then moves the message to the archive.
     async fn answer(
         self: &Arc<Self>,
         file: &Path,
@@ -297,13 +298,13 @@ impl FolderDoorInner {
         if answered {
             self.file_away(file, &self.archive, name);
         } else if !self.guests.is_closing() {
-            // Its session ended before it was read: the next one takes it.
-            // silent-ok: it is taken again at the next start
+            // The session ended before it read the message: the next session takes it. silent-ok: it is taken again at the next
+            // start
             let _back = fs::rename(file, self.inbox.join(name));
         }
     }
 
-    /// What answers nothing. A client that does not read is told nothing more.
+    /// Writes messages that answer no request. A client that does not read gets no more of them.
     async fn tell(self: &Arc<Self>, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
@@ -326,7 +327,7 @@ impl FolderDoorInner {
         name(micros.saturating_mul(1000), &clock.uuid().to_string())
     }
 
-    /// On the disk before it is taken for said.
+    /// Writes a message durably.
     async fn write(self: &Arc<Self>, name: String, line: Vec<u8>) {
         let inner = Arc::clone(self);
         let written = tokio::task::spawn_blocking(move || put(&inner.outbox, &name, &line)).await;
@@ -337,7 +338,7 @@ impl FolderDoorInner {
         }
     }
 
-    /// It is no message: it is answered, and kept with the error beside it.
+    /// Answers a file that is not a valid message, and keeps it with the error beside it.
     fn reject(&self, file: &Path, name: &OsStr, refusal: &RpcError) {
         let shown = name.to_string_lossy();
         tracing::warn!(file = %shown, error = %refusal.message, "a file is not a message");
@@ -369,7 +370,7 @@ impl FolderDoorInner {
         }
     }
 
-    /// Lets go of the oldest files beyond the bound.
+    /// Deletes the oldest files above the limit.
     fn prune(&self) {
         for folder in [self.archive.clone(), self.archive.join(BAD)] {
             let mut names: Vec<OsString> = fs::read_dir(&folder)
@@ -382,7 +383,7 @@ impl FolderDoorInner {
             names.sort_unstable();
             let surplus = names.len().saturating_sub(self.options.archived_files);
             for name in names.into_iter().take(surplus) {
-                // silent-ok: it is tried again with the next ones
+                // silent-ok: the next prune tries again
                 let _gone = fs::remove_file(folder.join(name));
             }
         }

@@ -1,6 +1,5 @@
-//! Clients of a queue or a folder: known by a name, each with a connection of its own. Their CKP sessions outlive this process:
-//! what a client initialized with is kept beside the state, so that a message that is delivered again after a crash finds its
-//! session.
+//! Clients of a queue or a folder. Each has a name and its own connection. Their CKP sessions survive this process: clawk stores
+//! each client's `claw.initialize` beside the state, so a message that is delivered again after a crash finds its session.
 
 mod answers;
 
@@ -32,33 +31,33 @@ use crate::clients::{AddressedMessage, ClientConnection, ClientEndPolicy, Client
 use crate::host::AgentHost;
 use crate::transport::outbox::{Outbox, OutgoingMessages};
 
-/// Clients of one door at a time.
+/// The largest number of clients of one door.
 const MOST: usize = 1_024;
-/// Characters of a client's name.
+/// The longest client name, characters.
 const MAX_NAME: usize = 128;
-/// Bytes of a `claw.initialize` that is kept; a longer one is not, and its client initializes again after a restart.
+/// The longest stored `claw.initialize`, bytes. A client with a longer one must initialize again after a restart.
 const MAX_HELLO: usize = 1 << 20;
-/// How old the mark of a client's last message may be.
+/// How stale the recorded time of a client's last message may be.
 const TOUCH: Duration = Duration::from_secs(60);
 
-/// How long the kernel surely keeps the answer to a call (R19), less the time that a delivery may take: also of one whose answer
-/// a crash kept from [`AnswerLog`].
+/// How long the kernel surely keeps the answer to a call (R19), less the time for a delivery. This also covers an answer that a
+/// crash kept out of [`AnswerLog`].
 const ANSWER_KEPT: Duration = Duration::from_secs(290);
 
-/// What a message wants.
+/// The kind of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
     /// `claw.initialize`.
     Hello,
-    /// `claw.shutdown`. Delivered again, it ends no later session of its client.
+    /// `claw.shutdown`. A repeated one does not end a later session of the client.
     Bye(GuestRequest),
-    /// An answer, after something was done.
+    /// A request with effects.
     Acts(GuestRequest),
-    /// Another answer; the same message twice does no more than once.
+    /// Another request; repeating it is harmless.
     Asks,
-    /// None.
+    /// Expects no answer.
     Tells,
-    /// It is no message, and this is what it is answered with.
+    /// Not a valid message; holds the error to answer with.
     Bad(RpcError),
 }
 
@@ -94,14 +93,14 @@ impl Kind {
     }
 }
 
-/// A message that was handed over.
+/// A message that was passed to its client's connection.
 #[derive(Debug)]
 pub(crate) struct GuestDelivery {
-    /// Its answer, and what is told on the way to it.
+    /// Its answer and the notifications before it.
     pub(crate) outlet: Arc<OutgoingMessages>,
-    /// What answers nothing; only with a client's first message.
+    /// Messages that answer no request; only present with a client's first message.
     pub(crate) notices: Option<Arc<OutgoingMessages>>,
-    /// Its place among all messages of the door.
+    /// The message's number among all messages of the door.
     pub(crate) order: u64,
 }
 
@@ -120,16 +119,16 @@ struct GuestClientsInner {
     over: CancellationToken,
     open: Mutex<HashMap<String, (u64, ClientConnection)>>,
     serial: AtomicU64,
-    /// By client: the place of the latest `claw.initialize` or `claw.shutdown` that was answered.
+    /// By client: the number of the latest answered `claw.initialize` or `claw.shutdown`.
     latest: Mutex<HashMap<String, u64>>,
     steady: SteadyClock,
 }
 
 impl GuestClients {
-    /// Nobody yet. `kept` is a folder below the state directory; it is made.
+    /// Creates an empty set of clients. `kept` is a folder below the state directory; it is created.
     ///
     /// # Errors
-    /// The folder can't be made.
+    /// The folder can't be created.
     pub(crate) fn new(
         host: AgentHost,
         door: &'static str,
@@ -155,7 +154,7 @@ impl GuestClients {
         })))
     }
 
-    /// The host that they are guests of.
+    /// The host that serves these clients.
     pub(crate) fn host(&self) -> &AgentHost {
         &self.0.host
     }
@@ -164,10 +163,10 @@ impl GuestClients {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a client's message over.
+    /// Passes a client's message to its connection.
     ///
     /// # Errors
-    /// What the client is to be answered.
+    /// The error to send to the client.
     pub(crate) async fn deliver(
         &self,
         name: &str,
@@ -180,7 +179,7 @@ impl GuestClients {
                 format!("a client's name has at most {MAX_NAME} characters, none a control character");
             return Err(refusal(&message, "bad_client"));
         }
-        // Its session may end between the look and the hand-over; a new one takes the message then.
+        // The session may end between the lookup and the send; then a new session gets the message.
         for _ in 0..3 {
             let (client, fresh) = self.client(name)?;
             if fresh && *kind != Kind::Hello {
@@ -232,7 +231,7 @@ impl GuestClients {
         Ok((client, true))
     }
 
-    /// Initializes for a client that did so before this process began.
+    /// Sends the stored `claw.initialize` for a client of an earlier process.
     async fn greet_for(&self, name: &str, client: &ClientConnection) {
         let path = self.0.path(name);
         let fresh = fs::metadata(&path)
@@ -248,9 +247,9 @@ impl GuestClients {
         client.send(letter).await;
     }
 
-    /// Notes what an answer changes, before it is given away: an answered `claw.initialize` is kept, an answered `claw.shutdown`
-    /// forgets it. A client that has read the answer may send its next message at once. Answers of one client may come here in
-    /// another order than its messages did: the latest message counts.
+    /// Updates the stored session before an answer is published: a successful `claw.initialize` is stored, a successful
+    /// `claw.shutdown` deletes it. The client may send its next message as soon as it reads the answer. Answers may arrive here in
+    /// another order than the messages; the latest message counts.
     pub(crate) fn settled(&self, name: &str, kind: &Kind, (order, message): (u64, &[u8]), answer: &[u8]) {
         let done = || {
             serde_json::from_slice::<serde_json::Value>(answer)
@@ -274,14 +273,14 @@ impl GuestClients {
         }
     }
 
-    /// Keeps the answer to a call, before it is given away.
+    /// Stores the answer to a call before it is published.
     pub(crate) fn keep_answer(&self, name: &str, kind: &Kind, answer: &[u8]) {
         if let Kind::Acts(act) | Kind::Bye(act) = kind {
             self.0.answers.keep(name, act, answer, self.0.steady.now());
         }
     }
 
-    /// How long ago a message was put where it was found, or taken: by the wall clock of then.
+    /// How long ago a message was placed or taken, by the wall clock.
     pub(crate) fn age(&self, at: Timestamp) -> Duration {
         let running = self.0.host.current().get();
         if running.is_some_and(|kernel| kernel.is_clock_behind()) {
@@ -290,11 +289,12 @@ impl GuestClients {
         self.0.steady.since(at)
     }
 
-    /// What a call is answered with that this door has answered before (R19). `again`: it was delivered before, so long ago.
+    /// The stored answer to a call that this door has already answered (R19). `again`: how long ago the message was delivered
+    /// before.
     pub(crate) fn answered(&self, name: &str, kind: &Kind, again: Option<Duration>) -> Option<Vec<u8>> {
         let act = match kind {
             Kind::Acts(act) => act,
-            // The same words may end another session, so only one that comes again is answered from what is kept.
+            // A new message with the same text may end another session, so only a repeated delivery gets the stored answer.
             Kind::Bye(act) if again.is_some() => act,
             Kind::Hello | Kind::Bye(_) | Kind::Asks | Kind::Tells | Kind::Bad(_) => return None,
         };
@@ -318,27 +318,27 @@ impl GuestClients {
         let old = file
             .metadata()
             .and_then(|kept| kept.modified())
-            // One of the future: the wall clock went back, and the file follows it.
+            // A time in the future means that the wall clock was set back: the file's time is corrected.
             .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > TOUCH) || at.elapsed().is_err());
         if old {
             let now = self.0.host.options().clock.now();
             let now = u64::try_from(now.0).unwrap_or(0);
-            // silent-ok: then its session is forgotten a little early
+            // silent-ok: the session is only forgotten a little early
             let _set = file.set_modified(std::time::UNIX_EPOCH + Duration::from_micros(now));
         }
     }
 
-    /// Runs something until [`GuestClients::close`].
+    /// Runs a task until [`GuestClients::close`].
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.tasks.spawn(work);
     }
 
-    /// The door closes.
+    /// Whether the door is closing.
     pub(crate) fn is_closing(&self) -> bool {
         self.0.over.is_cancelled()
     }
 
-    /// Ends all connections; waits for what is in flight for at most `patience`.
+    /// Ends all connections. Waits for requests in flight for at most `patience`.
     pub(crate) async fn close(&self, patience: Duration) {
         self.0.over.cancel();
         self.0.tasks.close();
@@ -351,14 +351,13 @@ impl GuestClients {
     }
 }
 
-/// How long nothing has come, by the time of a file. A time in the future is one of a wall clock that has gone back since: the
-/// client is not cut off for it.
+/// The time since the last message, from a file's time. A time in the future counts as now: the wall clock was set back, and the
+/// client must not be cut off for that.
 fn silent_for(at: std::time::SystemTime) -> Duration {
     at.elapsed().unwrap_or_default() // silent-ok: as above
 }
 
-/// What was kept in the future, before the wall clock was set back, counts from now: it would be kept for as long as the clock was
-/// set back.
+/// Sets file times in the future to now. Otherwise, after the wall clock was set back, those files would be kept too long.
 fn present(kept: &Path, door: &str, now: Timestamp) {
     let now = std::time::UNIX_EPOCH + Duration::from_micros(u64::try_from(now.0).unwrap_or(0));
     for entry in fs::read_dir(kept).into_iter().flatten().flatten() {
@@ -371,14 +370,14 @@ fn present(kept: &Path, door: &str, now: Timestamp) {
             .and_then(|kept| kept.modified())
             .is_ok_and(|at| at > now);
         if own && ahead {
-            // silent-ok: then a session is remembered for longer
+            // silent-ok: the session is only kept longer
             let _set = File::open(entry.path()).and_then(|file| file.set_modified(now));
         }
     }
 }
 
-/// A client's connection has ended. Where the host ends, its session goes on after the next start. What `claw.shutdown` ends was
-/// forgotten with its answer: the client may have initialized again since.
+/// Called when a client's connection has ended. If the host is stopping, the session continues after the next start. A session that
+/// `claw.shutdown` ended was deleted with its answer; the client may have initialized again since.
 fn leave(inner: &Weak<GuestClientsInner>, name: &str, serial: u64, how: ClientSessionEnd) {
     let Some(inner) = inner.upgrade() else { return };
     let mut open = inner.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -409,7 +408,7 @@ impl GuestClientsInner {
     }
 
     fn forget(&self, name: &str) {
-        // silent-ok: it may never have been kept
+        // silent-ok: it may never have been stored
         let _gone = fs::remove_file(self.path(name));
     }
 }
@@ -431,8 +430,8 @@ fn refusal(message: &str, reason: &str) -> RpcError {
     RpcError::new(ErrorCode::InvalidRequest, message).with(json!({"reason": reason}))
 }
 
-/// What a call is answered with that was delivered before, so long ago that nobody keeps its answer: it is not run again, since
-/// it may have been. `None` where that can't be, or where the same message twice does no more than once.
+/// The `outcome_unknown` answer for a repeated call whose first delivery is so old that its answer may be gone. The call does not
+/// run again, since it may have run before. `None` if this can't be, or if repeating the message is harmless.
 fn unknown_outcome(kind: &Kind, again: bool, age: Duration) -> Option<Vec<u8>> {
     let Kind::Acts(act) = kind else { return None };
     if !again || age < ANSWER_KEPT {
@@ -450,14 +449,14 @@ fn with_id(id: &str, error: &RpcError) -> Vec<u8> {
     answer
 }
 
-/// An error that answers no id, as text.
+/// An error without a request id, as JSON text.
 pub(crate) fn no_id(error: &RpcError) -> Vec<u8> {
     let mut answer = Vec::new();
     write_error(&mut answer, &RpcId::NULL, error);
     answer
 }
 
-/// Whether a line answers a request.
+/// Whether a line is the answer to a request.
 pub(crate) fn is_answer(line: &[u8]) -> bool {
     !line.starts_with(br#"{"jsonrpc":"2.0","method":"#)
 }

@@ -1,4 +1,4 @@
-//! The host (R38): owns one agent, its start and its end. Doors open and close while the agent runs.
+//! The host (R38): owns one agent, starts it and ends it. Doors open and close while the agent runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use crate::a2a::tasks::AgentTasks;
 use crate::agent::{AgentFactory, CurrentKernel, InitFailure};
 use crate::channels::Channels;
 
-/// How long the end of a host waits for what connections left behind, once the agent has ended.
+/// After the agent has ended, how long the host waits for the remaining work of connections.
 const LEFT: Duration = Duration::from_secs(5);
-/// How long the answer to an order to restart has until the host stops.
+/// How long the host keeps running after an order to restart, so that the answer gets out.
 const ANSWERED: Duration = Duration::from_millis(200);
 
 /// Settings of connections.
@@ -28,16 +28,16 @@ const ANSWERED: Duration = Duration::from_millis(200);
 pub struct Options {
     /// Longest message, bytes (R24).
     pub max_message_bytes: usize,
-    /// How long work in flight may take when the host ends, or `claw.shutdown` says nothing, milliseconds.
+    /// How long work in flight may take when the host ends, or when `claw.shutdown` gives no time, milliseconds.
     pub drain_timeout_ms: u64,
-    /// For the timestamps of heartbeats.
+    /// Gives the timestamps of heartbeats.
     pub clock: Arc<dyn Clock>,
-    /// Why the host can't be started again by itself; `None`: whoever runs it does so when [`AgentHost::is_restarting`].
+    /// Why the host can't restart itself. `None`: its runner starts it again when [`AgentHost::is_restarting`].
     pub cant_restart: Option<&'static str>,
 }
 
 impl Default for Options {
-    /// 8 MiB, 30 s, the machine's clock.
+    /// 8 MiB messages, 30 s of draining, the machine's clock.
     fn default() -> Self {
         Self {
             max_message_bytes: 8 * 1024 * 1024,
@@ -57,24 +57,24 @@ struct AgentHostInner {
     factory: Arc<dyn AgentFactory>,
     current: CurrentKernel,
     options: Options,
-    /// Held by whoever starts or ends the agent.
+    /// Held while the agent is started or ended.
     moving: Mutex<()>,
-    /// Somebody who may has asked the host to stop.
+    /// Cancelled when an authorized client has asked the host to stop.
     over: CancellationToken,
-    /// Work that goes on after its connection.
+    /// Work that continues after its connection has ended.
     left: TaskTracker,
     tasks: AgentTasks,
-    /// An A2A endpoint is on (R23).
+    /// An A2A endpoint is enabled (R23).
     serves_tasks: AtomicBool,
     channels: Held<Option<Arc<dyn Channels>>>,
-    /// Which run of this host it is.
+    /// The id of this run of the host.
     run: Uuid,
-    /// Once it has stopped, it is to start again.
+    /// The host is to start again after it has stopped.
     restarts: AtomicBool,
 }
 
 impl AgentHost {
-    /// A host whose agents come from `factory`; none runs yet.
+    /// A host whose agents come from `factory`. No agent runs yet.
     #[must_use]
     pub fn new(factory: Arc<dyn AgentFactory>, options: Options) -> Self {
         let run = options.clock.uuid();
@@ -98,17 +98,17 @@ impl AgentHost {
         &self.0.tasks
     }
 
-    /// An A2A endpoint is on, so `claw.task.*` is served, too (R23).
+    /// Whether an A2A endpoint is enabled; then `claw.task.*` is served too (R23).
     pub(crate) fn serves_tasks(&self) -> bool {
         self.0.serves_tasks.load(Ordering::SeqCst)
     }
 
-    /// From now on, an A2A endpoint is on.
+    /// Enables an A2A endpoint.
     pub(crate) fn serve_tasks(&self) {
         self.0.serves_tasks.store(true, Ordering::SeqCst);
     }
 
-    /// The run that is served now.
+    /// The current run of the agent.
     #[must_use]
     pub fn current(&self) -> &CurrentKernel {
         &self.0.current
@@ -119,7 +119,7 @@ impl AgentHost {
         *self.0.channels.lock().unwrap_or_else(PoisonError::into_inner) = channels;
     }
 
-    /// Its agent's channels, where they are connected.
+    /// The agent's channels, if they are connected.
     pub(crate) fn channels(&self) -> Option<Arc<dyn Channels>> {
         self.0
             .channels
@@ -128,7 +128,7 @@ impl AgentHost {
             .clone()
     }
 
-    /// How connections are served.
+    /// The settings of connections.
     pub(crate) fn options(&self) -> &Options {
         &self.0.options
     }
@@ -137,10 +137,10 @@ impl AgentHost {
         &*self.0.factory
     }
 
-    /// The agent that runs; where none does, it is started. `wire` is the manifest of the client that owns the agent.
+    /// Returns the running agent, or starts one. `wire` is the manifest of the client that owns the agent.
     ///
     /// # Errors
-    /// It can't be started, or the host is ending.
+    /// The agent can't start, or the host is ending.
     pub async fn start(&self, wire: Option<&Value>) -> Result<Kernel, InitFailure> {
         let _alone = self.0.moving.lock().await;
         if self.0.over.is_cancelled() {
@@ -157,11 +157,11 @@ impl AgentHost {
         Ok(kernel)
     }
 
-    /// Ends the agent that runs and starts the next one; `between` is done while none runs, and nobody can start one then.
-    /// Where none runs, `between` is all that is done.
+    /// Ends the running agent and starts the next run. `between` runs while no agent runs; nobody can start one meanwhile. If no
+    /// agent runs, only `between` runs.
     ///
     /// # Errors
-    /// The next one can't be started, or the host is ending: then none runs.
+    /// The next run can't start, or the host is ending: then no agent runs.
     pub async fn next_run(
         &self,
         reason: &str,
@@ -180,11 +180,11 @@ impl AgentHost {
         Ok(())
     }
 
-    /// Starts anew an agent whose state was away or was taken over; its clients go on in the next run. Where none runs that could go
-    /// on, nothing is done.
+    /// Restarts an agent whose state was unreachable or was taken over. Its clients continue in the next run. Does nothing if no
+    /// run can continue.
     ///
     /// # Errors
-    /// It can't be started yet: called again, this goes on.
+    /// The agent can't start yet. Call this again to continue.
     pub async fn renew(&self, reason: &str) -> Result<(), InitFailure> {
         let _alone = self.0.moving.lock().await;
         let Some(kernel) = self.0.current.get() else {
@@ -199,7 +199,7 @@ impl AgentHost {
         Ok(())
     }
 
-    /// Ends the agent: drains for at most `timeout_ms`, then cancels. Whether all of it ended in time.
+    /// Ends the agent: drains for at most `timeout_ms`, then cancels. Returns whether everything ended in time.
     pub async fn end(&self, reason: &str, timeout_ms: u64) -> bool {
         let _alone = self.0.moving.lock().await;
         match self.0.current.get() {
@@ -210,15 +210,15 @@ impl AgentHost {
         }
     }
 
-    /// Which run of the host this is: another one after each start.
+    /// The id of this run of the host; each start has another one.
     pub(crate) fn run(&self) -> Uuid {
         self.0.run
     }
 
-    /// Asks the host to stop and to start again. It stops a moment later, so that who asked gets an answer.
+    /// Asks the host to stop and start again. It stops a moment later, so that the caller gets an answer.
     ///
     /// # Errors
-    /// Why it can't start again by itself.
+    /// Why the host can't restart itself.
     pub(crate) fn restart(&self) -> Result<(), &'static str> {
         if let Some(why) = self.0.options.cant_restart {
             return Err(why);
@@ -232,7 +232,7 @@ impl AgentHost {
         Ok(())
     }
 
-    /// It has been asked to start again once it has stopped.
+    /// Whether the host is to start again after it has stopped.
     #[must_use]
     pub fn is_restarting(&self) -> bool {
         self.0.restarts.load(Ordering::SeqCst)
@@ -259,7 +259,7 @@ impl AgentHost {
         drained
     }
 
-    /// Lets `work` go on after the connection that began it.
+    /// Runs `work` even after the connection that began it has ended.
     pub(crate) fn outlive(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.left.spawn(work);
     }

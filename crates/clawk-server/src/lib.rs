@@ -1,10 +1,11 @@
-//! The agent as a server: a host with its doors (JSON-RPC on standard streams, sockets, HTTP, WebSocket, queues, folders), and
-//! CRA over HTTP.
+//! Serves an agent. One host owns the agent and offers it through several doors: JSON-RPC on standard streams, sockets, HTTP,
+//! WebSocket, queues and folders. The crate also serves the CRA API over HTTP.
 //!
-//! *Owns:* the host, its doors, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire codes.
-//! *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names; peers over it), kernel.
-//! *Must not know:* adapters (stores, providers, tools); the binary brings them through [`agent::AgentFactory`].
-//! *Start reading at:* [`host::AgentHost`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then `error/mod.rs`.
+//! *Owns:* the host, its doors, connections, framing, RPC dispatch, gating, rights, heartbeats, the one mapping from errors to wire
+//! codes. *Depends on:* proto, manifest (levels), carp (messages), trace (events), client (the folder's format, the queues' names;
+//! peers over it), kernel. *Must not know:* adapters (stores, providers, tools); the binary brings them through
+//! [`agent::AgentFactory`]. *Start reading at:* [`host::AgentHost`], then `rpc/mod.rs` (a connection), then `rpc/dispatch.rs`, then
+//! `error/mod.rs`.
 
 mod a2a;
 pub mod access;

@@ -1,17 +1,17 @@
-//! What a turn says, gathered for one reader that may be slow: nothing of the text is lost to it, and what is kept is bounded by
-//! the answer itself.
+//! Collects a turn's text for one reader, which may be slow. The reader loses no text, and the memory is bounded by the answer's
+//! length.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_kernel::{KernelError, SessionNotice, TurnResult};
 use tokio::sync::Notify;
 
-/// Where protocols have room for members of others, the record of a turn stands under this name.
+/// The name of a turn's record in protocols that allow extra members.
 pub(crate) const RECORD: &str = "clawk/record";
-/// What stands between two texts of one turn: before and after a tool call, for example.
+/// The separator between two texts of one turn, for example before and after a tool call.
 const BETWEEN: &str = "\n\n";
 
-/// The words of one turn as they come, and its end.
+/// The text of one turn as it arrives, and the turn's end.
 #[derive(Debug, Default)]
 pub(crate) struct TurnTextBuffer {
     said: Mutex<TurnTextState>,
@@ -20,23 +20,23 @@ pub(crate) struct TurnTextBuffer {
 
 #[derive(Debug, Default)]
 struct TurnTextState {
-    /// Everything that may be told so far.
+    /// The text that readers may have so far.
     text: String,
-    /// Where the text of the model's present answer begins.
+    /// Where the model's present answer begins in the text, bytes.
     begins: usize,
-    /// Pieces of the present answer were missed, or it was begun anew: its whole text decides.
+    /// Pieces of the present answer were missed, or the model restarted it: only its whole text counts now.
     gap: bool,
-    /// The present answer is told whole; what comes is another one.
+    /// The present answer is complete; later text belongs to another one.
     whole: bool,
     end: Option<Arc<Result<TurnResult, KernelError>>>,
 }
 
-/// What comes next.
+/// The next step for a reader.
 #[derive(Debug)]
 pub(crate) enum TurnTextStep {
     /// More text.
     Text(String),
-    /// The end of the turn; everything was told.
+    /// The turn has ended, and all text was delivered.
     End(Arc<Result<TurnResult, KernelError>>),
 }
 
@@ -45,14 +45,14 @@ impl TurnTextBuffer {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what happened; does not block.
+    /// Adds an event of the turn. Does not block.
     pub(crate) fn tell(&self, notice: &SessionNotice) {
         {
             let mut said = self.lock();
             match notice {
                 SessionNotice::Delta(piece) => said.piece(piece),
                 SessionNotice::Said(text) => said.answer(text),
-                // What comes now may repeat what was told, or lacks a part.
+                // The next pieces may repeat earlier text, or may miss a part.
                 SessionNotice::Missed(_) | SessionNotice::Retrying { .. } => said.gap = true,
                 _ => return,
             }
@@ -60,11 +60,11 @@ impl TurnTextBuffer {
         self.changed.notify_waiters();
     }
 
-    /// The turn is over.
+    /// Records the end of the turn.
     pub(crate) fn end(&self, outcome: Result<TurnResult, KernelError>) {
         {
             let mut said = self.lock();
-            // The answer to a request that was made before: nothing was told of its turn.
+            // The request was a repeated one, so the turn produced no text here: its stored answer is used.
             if let (true, Ok(told)) = (said.text.is_empty(), &outcome) {
                 said.text.clone_from(&told.text);
             }
@@ -73,7 +73,7 @@ impl TurnTextBuffer {
         self.changed.notify_waiters();
     }
 
-    /// What comes behind the first `told` bytes; waits for it.
+    /// Waits for the text after the first `told` bytes.
     pub(crate) async fn next(&self, told: usize) -> TurnTextStep {
         loop {
             let changed = self.changed.notified();
@@ -86,14 +86,14 @@ impl TurnTextBuffer {
         }
     }
 
-    /// What the turn did by the record, once it has ended and where the record has something to say.
+    /// What the turn did, from the record; only after its end, and only if the record has anything.
     pub(crate) fn record(&self) -> Option<serde_json::Value> {
         let said = self.lock();
         let told = said.end.as_ref()?.as_ref().as_ref().ok()?; // silent-ok: a turn without an end has no record
         told.shown.as_ref()?.facts()
     }
 
-    /// All that was said.
+    /// The whole text so far.
     pub(crate) fn text(&self) -> String {
         self.lock().text.clone()
     }
@@ -107,7 +107,7 @@ impl TurnTextState {
         }
     }
 
-    /// The present answer's text so far; a new one is begun behind a whole one.
+    /// Continues the present answer, or begins a new one after a complete one.
     fn present(&mut self) {
         if self.whole {
             self.whole = false;
@@ -126,7 +126,7 @@ impl TurnTextState {
         self.text.push_str(piece);
     }
 
-    /// The whole text of the present answer.
+    /// Sets the whole text of the present answer.
     fn answer(&mut self, text: &str) {
         self.present();
         let told = self.text.get(self.begins..).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Where the stored answer to a request is (R19): exact, durable, and cheap for the usual case of a request never seen.
+//! Finds the stored answer to a request (R19): exact, durable, and cheap for the usual case of a new request.
 //!
-//! Request ids are random, so one index over all of them would rewrite a page per call. Instead keys go into buckets of
-//! [`BUCKET`] that are filled one after the other, and a lookup asks each live bucket, the newest first. A filter of fixed
-//! size in memory says "never seen" for almost every new request without asking any.
+//! Request ids are random, so one index over all of them would rewrite a page per call. Instead, keys are put into buckets of
+//! [`BUCKET`], which are filled one after the other. A lookup searches each live bucket, newest first. A filter of fixed size in
+//! memory detects almost every new request without a search.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,39 +11,39 @@ use clawk_kernel::ports::{ANSWER_KEPT_MS, AnswerKey};
 use clawk_kernel::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// Keys in one bucket; a bucket spans some 40 pages, which stay in SQLite's cache while it fills.
+/// The number of keys in one bucket. A bucket spans about 40 pages, which stay in SQLite's cache while it fills.
 const BUCKET: u32 = 4096;
 
-/// Bits of one filter, a power of two: 4 MiB, of which only touched pages take memory.
+/// The number of bits in one filter, a power of two: 4 MiB. Only touched pages take memory.
 const FILTER_BITS: u64 = 1 << 25;
 
-/// Bits set per key.
+/// The number of bits set per key.
 const PROBES: u64 = 6;
 
 #[derive(Debug, Clone, Copy)]
 struct AnswerBucket {
     number: i64,
-    /// The time of its newest answer.
+    /// The time of the bucket's newest answer.
     last: Timestamp,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Oldest first; the last one is being filled.
+    /// Oldest first; the last bucket is being filled.
     buckets: Vec<AnswerBucket>,
     in_last: u32,
-    /// This generation's filter, and the one before.
+    /// The filter of this generation. `older` is the previous generation's.
     filter: Vec<u64>,
     older: Vec<u64>,
     since: Timestamp,
 }
 
-/// The index of stored answers; shared by the writer and the readers.
+/// The index of stored answers, shared by the writer and the readers.
 #[derive(Debug)]
 pub(crate) struct AnswerIndex(Mutex<State>);
 
 impl AnswerIndex {
-    /// Loads what a former run left.
+    /// Loads the index of an earlier run.
     pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let words = usize::try_from(FILTER_BITS / 64).unwrap_or(0);
         let mut state = State {
@@ -55,7 +55,7 @@ impl AnswerIndex {
         };
         let mut select = connection.prepare("SELECT bucket FROM answer_buckets ORDER BY bucket")?;
         let rows = select.query_map([], |row| {
-            // How long ago that was is not known: the machine may have been off, or its clock set.
+            // The age of the answers is unknown: the machine may have been off, or its clock was set.
             Ok(AnswerBucket {
                 number: row.get(0)?,
                 last: Timestamp(i64::MAX),
@@ -78,7 +78,7 @@ impl AnswerIndex {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that `row` answers `key`. The connection is in the writer's transaction.
+    /// Records that `row` answers `key`. The connection must be in the writer's transaction.
     pub(crate) fn add(
         &self,
         connection: &Connection,
@@ -89,7 +89,7 @@ impl AnswerIndex {
         let key = bytes(key);
         let mut state = self.lock();
         if at >= state.since.plus_millis(ANSWER_KEPT_MS) {
-            // Every key of the older generation has had its time.
+            // Every key of the older generation has expired.
             let State { filter, older, .. } = &mut *state;
             std::mem::swap(filter, older);
             if state.since != Timestamp(i64::MIN) {
@@ -120,14 +120,14 @@ impl AnswerIndex {
         Ok(())
     }
 
-    /// `false`: there is surely none. Asks memory alone.
+    /// Whether an answer may exist; `false` is certain. Reads only memory.
     pub(crate) fn may_have(&self, key: AnswerKey) -> bool {
         let key = bytes(key);
         let state = self.lock();
         has(&state.filter, &key) || has(&state.older, &key)
     }
 
-    /// The row of the newest answer.
+    /// The row of the newest answer to this key.
     pub(crate) fn find(&self, connection: &Connection, key: AnswerKey) -> rusqlite::Result<Option<u64>> {
         let key = bytes(key);
         let buckets: Vec<i64> = self
@@ -150,13 +150,13 @@ impl AnswerIndex {
         Ok(None)
     }
 
-    /// After a rollback: the bucket that was being filled may not exist; begin a new one.
+    /// Call it after a rollback: the bucket in use may not exist, so a new one begins.
     pub(crate) fn forget_fill(&self) {
         self.lock().in_last = BUCKET;
     }
 }
 
-/// Removes buckets whose newest answer is older than answers are kept. A bucket of an earlier run counts from now.
+/// Deletes buckets whose newest answer has expired. For a bucket of an earlier run, the time counts from now.
 fn forget_old(
     connection: &Connection,
     buckets: &mut Vec<AnswerBucket>,
@@ -193,7 +193,7 @@ fn bytes(key: AnswerKey) -> [u8; 17] {
     out
 }
 
-/// The bits of a key: two mixed halves, stepped. Collisions only cost a look into the buckets.
+/// The filter bits of a key, by double hashing. A collision only costs a search in the buckets.
 fn bits(key: &[u8; 17]) -> impl Iterator<Item = (usize, u64)> {
     let mut halves = [0xcbf2_9ce4_8422_2325, 0x9e37_79b9_7f4a_7c15];
     for (at, byte) in key.iter().enumerate() {

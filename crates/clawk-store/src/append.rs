@@ -1,4 +1,4 @@
-//! Linking batches into their chains and inserting them, inside the writer's transaction.
+//! Links batches into their chains and inserts them, inside the writer's transaction.
 
 #[cfg(test)]
 mod tests;
@@ -21,14 +21,14 @@ use crate::answers::AnswerIndex;
 use crate::blobs::{BlobStore, INLINE_BYTES};
 use crate::boxes;
 
-/// Chains whose tip is kept in memory between transactions.
+/// The number of chain ends kept in memory between transactions.
 const TIPS_KEPT: usize = 10_000;
 
 const INSERT: &str = "INSERT INTO events \
     (session, sequence, at, kind, event_id, span, parent, payload, hash, content_digest, content) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 
-/// A session's chain as the writer knows it.
+/// The end of a session's chain, as the writer knows it.
 #[derive(Debug)]
 struct SqliteChainTip {
     id: i64,
@@ -36,24 +36,24 @@ struct SqliteChainTip {
     started: Timestamp,
     last: Timestamp,
     changed: bool,
-    /// Its last event is the session's end.
+    /// The last event ended the session.
     ended: bool,
 }
 
-/// The tips of the chains that still grow. INVARIANT: equal to the database between transactions; [`Self::forget`] after a rollback.
+/// The ends of growing chains. INVARIANT: between transactions they equal the database. Call [`Self::forget`] after a rollback.
 #[derive(Debug, Default)]
 pub(crate) struct SqliteChainTips {
     tips: HashMap<SessionId, SqliteChainTip>,
     changed: Vec<SessionId>,
-    /// What this group spent: one row per hour and purse, however many calls there were.
+    /// The group's spending: one row per hour and budget, for any number of calls.
     spent: BTreeMap<(i64, Arc<str>), BudgetAmount>,
-    /// What was assumed to be spent and was not, by the same.
+    /// Reserved amounts that were not spent, also by hour and budget.
     unspent: BTreeMap<(i64, Arc<str>), BudgetAmount>,
     scratch: HashBuffer,
     time: String,
 }
 
-/// Where the parts of an event that are not in its row go.
+/// The stores for the parts of an event outside its row.
 #[derive(Debug)]
 pub(crate) struct EventPartStores<'a> {
     pub(crate) blobs: &'a BlobStore,
@@ -74,7 +74,7 @@ pub(crate) enum AppendError {
 }
 
 impl SqliteChainTips {
-    /// Links and inserts a batch. The connection is inside a transaction.
+    /// Links and inserts a batch. The connection must be inside a transaction.
     pub(crate) fn append(
         &mut self,
         connection: &Connection,
@@ -183,8 +183,8 @@ impl SqliteChainTips {
         Ok(())
     }
 
-    /// Writes the changed tips and sums; the last act before the commit. The tip of a session that has ended is not kept: an agent
-    /// that delegates has one such session for each task.
+    /// Writes the changed chain ends and sums; call it last before the commit. The end of an ended session is not kept in memory,
+    /// because an agent that delegates has one such session per task.
     pub(crate) fn save(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         for ((hour, purse), amount) in std::mem::take(&mut self.spent) {
             add_spent(connection, hour, &purse, &amount)?;
@@ -214,14 +214,14 @@ impl SqliteChainTips {
         Ok(())
     }
 
-    /// After a commit: keeps memory flat.
+    /// Call it after a commit: limits the memory.
     pub(crate) fn trim(&mut self) {
         if self.tips.len() > TIPS_KEPT {
             self.tips.clear();
         }
     }
 
-    /// After a rollback: the database alone knows the tips.
+    /// Call it after a rollback: drops the chain ends in memory, which may differ from the database.
     pub(crate) fn forget(&mut self) {
         self.tips.clear();
         self.changed.clear();
@@ -258,7 +258,7 @@ fn load_or_begin(
     if let Some(tip) = found {
         return Ok(tip);
     }
-    // One trace per session: its id is the session's, so that everyone can tell it without asking.
+    // There is one trace per session, and its id is the session's. So everybody can derive it.
     let chain = SessionChain::new(session, session.0);
     let mut insert = connection.prepare_cached(
         "INSERT INTO sessions (session, trace_id, events, head, started, last) VALUES (?1, ?2, 0, ?3, ?4, ?4)",
@@ -300,7 +300,7 @@ fn apply(connection: &Connection, change: &InboxChange) -> rusqlite::Result<()> 
             reason,
             owed,
         } => {
-            // Its reason is in the event's content: nothing reads it here.
+            // The reason is in the event's content; no reader needs it here.
             let sql = "UPDATE inbox SET state = ?2 WHERE message = ?1 AND state = 'open'";
             let closed = connection
                 .prepare_cached(sql)?
@@ -373,7 +373,7 @@ fn apply_effect(connection: &Connection, change: &EffectChange) -> rusqlite::Res
     Ok(())
 }
 
-/// SQLite's integers are signed; counts here never come near the bound.
+/// SQLite's integers are signed; our counts never reach their limit.
 pub(crate) fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

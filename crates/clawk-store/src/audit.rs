@@ -1,4 +1,4 @@
-//! A database of audit records alone: a copy that can be handed out, and that outlives what it was copied from.
+//! A database that holds only audit records: a copy that can be given away and that survives its source.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,10 +10,10 @@ use rusqlite::Connection;
 use crate::dir::make_private_file;
 use crate::error::StateError;
 
-/// How long it waits for another reader or writer of the file.
+/// How long to wait for another reader or writer of the file.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// One record, as it is kept.
+/// One audit record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
     /// Milliseconds since the epoch.
@@ -22,20 +22,20 @@ pub struct AuditRow {
     pub kind: String,
     /// The session whose chain has it.
     pub session: String,
-    /// Its place there.
+    /// The event's sequence number in the chain.
     pub sequence: u64,
-    /// The whole record, one JSON object.
+    /// The whole record as a JSON object.
     pub record: String,
 }
 
-/// The file. Opened for each use: it may be moved away or looked at in between.
+/// The audit database. Each use opens the file, because it may be moved away or read in between.
 #[derive(Debug, Clone)]
 pub struct AuditDb {
     path: PathBuf,
 }
 
 impl AuditDb {
-    /// At this place; made when it is first written to.
+    /// The database at this path. The first write creates it.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path }
@@ -56,7 +56,7 @@ impl AuditDb {
         let prepare = || -> rusqlite::Result<()> {
             connection.busy_timeout(BUSY)?;
             connection.pragma_update(None, "synchronous", "FULL")?;
-            // What is removed is not found in free pages.
+            // Deleted records must not stay readable in free pages.
             connection.pragma_update(None, "secure_delete", true)?;
             connection.execute_batch(
                 "CREATE TABLE IF NOT EXISTS audit (
@@ -69,18 +69,18 @@ impl AuditDb {
         Ok(connection)
     }
 
-    /// Whether it takes records.
+    /// Checks that the database can be written.
     ///
     /// # Errors
-    /// It can't be opened or made, or is no database.
+    /// It can't be opened or created, or is not a database.
     pub fn check(&self) -> Result<(), StateError> {
         self.open().map(drop)
     }
 
-    /// Keeps all of them, durably, in one transaction; one that is there already is left as it is.
+    /// Stores all rows durably in one transaction. Rows that exist already are not changed.
     ///
     /// # Errors
-    /// It can't be written: none is kept.
+    /// It can't be written; no row is stored.
     pub fn put(&self, rows: &[AuditRow]) -> Result<(), StateError> {
         let mut connection = self.open()?;
         let mut write = || -> rusqlite::Result<()> {
@@ -100,7 +100,7 @@ impl AuditDb {
         write().map_err(StateError::database(&self.path))
     }
 
-    /// Removes what is older; how many.
+    /// Deletes older rows and returns their number.
     ///
     /// # Errors
     /// It can't be written.
@@ -111,7 +111,7 @@ impl AuditDb {
             .map_err(StateError::database(&self.path))
     }
 
-    /// All of them, the oldest first.
+    /// All rows, oldest first.
     ///
     /// # Errors
     /// It can't be read.

@@ -1,4 +1,4 @@
-//! Content that is too large for a row: one file per digest, `blobs/ab/cdef…`.
+//! Stores content that is too large for a row: one file per digest, `blobs/ab/cdef…`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use clawk_recall::keys::{StateSealer, place_of};
 
 use crate::seal::ResealError;
 
-/// Up to so many bytes, content lies in its event's row.
+/// Content up to this size is stored in its event's row, bytes.
 pub(crate) const INLINE_BYTES: usize = 16 * 1024;
 
 /// The directory of content files.
@@ -30,7 +30,7 @@ impl BlobStore {
         }
     }
 
-    /// What is written from now on is sealed, and what is read is opened.
+    /// Seals later writes and opens later reads with `seals`.
     pub(crate) fn sealed_by(self, seals: Arc<StateSealer>) -> Self {
         Self { seals, ..self }
     }
@@ -47,7 +47,7 @@ impl BlobStore {
         (folder, file)
     }
 
-    /// Writes the content if it isn't there. With `durable`, file and directories are on the disk when this returns.
+    /// Writes the content if it does not exist. With `durable`, the file and its directories are on the disk when this returns.
     pub(crate) fn write(&self, digest: Digest, bytes: &[u8], durable: bool) -> io::Result<()> {
         let (folder, file) = self.path(digest);
         let added = self.seals.vault().map_or(0, |_| clawk_recall::seal::OVERHEAD);
@@ -62,7 +62,7 @@ impl BlobStore {
     fn put(&self, (folder, file): (&Path, &Path), bytes: &[u8], durable: bool) -> io::Result<()> {
         let new_folder = !folder.is_dir();
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Only the writer thread writes, so one name is enough.
+        // Only the writer thread writes, so one temporary name is enough.
         let partial = self.root.join("partial");
         let mut open = OpenOptions::new();
         let mut out = open
@@ -86,7 +86,7 @@ impl BlobStore {
         Ok(())
     }
 
-    /// The bytes; `None` when erased or never stored here.
+    /// Reads the content; `None` if it was erased or never stored here.
     pub(crate) fn read(&self, digest: Digest) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.path(digest).1) {
             Ok(bytes) => self
@@ -99,7 +99,7 @@ impl BlobStore {
         }
     }
 
-    /// Removes the file if it is there.
+    /// Deletes the file if it exists.
     pub(crate) fn erase(&self, digest: Digest) -> io::Result<()> {
         match fs::remove_file(self.path(digest).1) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -107,7 +107,7 @@ impl BlobStore {
         }
     }
 
-    /// Every content that has a file.
+    /// The digests of all content files.
     pub(crate) fn all(&self) -> io::Result<Vec<Digest>> {
         let mut found = Vec::new();
         for folder in fs::read_dir(&self.root)? {

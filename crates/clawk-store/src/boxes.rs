@@ -1,4 +1,4 @@
-//! Conversations, platforms' ids of messages, and the outbox (C1, C2, C5): projections of the journal, changed in its commits.
+//! Conversations, the platforms' message ids, and the outbox (C1, C2, C5): projections of the journal, changed in its commits.
 
 use clawk_kernel::ports::{
     ConversationKey, EarlierArrival, InboxArrival, OutboxChange, OutboxRow, OwedAnswer,
@@ -11,7 +11,7 @@ use crate::append::{digest_at, integer, uuid_at};
 use crate::error::StateError;
 use crate::reader::StateDirReader;
 
-/// Ids whose time is over that go with each message that comes.
+/// The number of expired message ids that each new message deletes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
 
 /// A stored reason is sealed where it begins like one: `~` and the base64 of a sealed value's first bytes. Earlier versions stored others'
@@ -19,7 +19,7 @@ const FORGOTTEN_AT_ONCE: i64 = 16;
 const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, \
     clawk_reason(reason, 'outbox', message)";
 
-/// A reason as it is stored: what looks sealed is not taken for it.
+/// The stored form of a reason: a text that looks sealed is marked, so that it is not mistaken for a sealed one.
 fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
     match reason.starts_with('~') {
         true => format!(" {reason}").into(),
@@ -27,7 +27,7 @@ fn storable(reason: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// A message came by a channel. The connection is in the writer's transaction.
+/// Records an inbound message of a channel. The connection must be in the writer's transaction.
 pub(crate) fn arrive(
     connection: &Connection,
     session: SessionId,
@@ -64,7 +64,7 @@ pub(crate) fn arrive(
     Ok(())
 }
 
-/// An answer is owed from here on.
+/// Adds an answer to the outbox.
 pub(crate) fn owe(
     connection: &Connection,
     owed: &OwedAnswer,
@@ -180,7 +180,7 @@ impl StateDirReader {
     }
 
     pub(crate) fn owed(&self, channel: &str, limit: usize) -> Result<Vec<OutboxRow>, StateError> {
-        // The first of each conversation; `outbox_owed` holds them in that order.
+        // The first entry of each conversation; the index `outbox_owed` has this order.
         let sql = format!(
             "SELECT {COLUMNS} FROM outbox o WHERE dead = 0 AND channel = ?1 AND n = (SELECT min(n) FROM outbox p \
              WHERE p.dead = 0 AND p.channel = o.channel AND p.conversation = o.conversation) ORDER BY next_at, n LIMIT ?2"
@@ -192,7 +192,7 @@ impl StateDirReader {
         })
     }
 
-    /// The outbox: what is owed and what could not be delivered, oldest first, at most `limit`.
+    /// The outbox: pending and failed deliveries, oldest first, at most `limit`.
     ///
     /// # Errors
     /// The database can't be read.

@@ -1,4 +1,4 @@
-//! One session's chain by sequence, for whoever follows it from outside of the kernel.
+//! Reads one session's chain by sequence number, for readers outside the kernel.
 
 use clawk_proto::SessionId;
 use clawk_proto::trace::SealedEvent;
@@ -11,8 +11,8 @@ use crate::error::StateError;
 use crate::reader::{StateDirReader, stored};
 
 impl StateDirReader {
-    /// Events of a chain from sequence `since` on, in order, at most `limit`; only of these types, if any are given. The
-    /// index on chain and sequence finds the first of them.
+    /// Events of a chain from sequence number `since` on, in order, at most `limit`. If `kinds` is not empty, only these types. The
+    /// index on chain and sequence finds the first one.
     ///
     /// # Errors
     /// The database can't be read.
@@ -48,7 +48,7 @@ impl StateDirReader {
 }
 
 impl StateDirReader {
-    /// How many events a chain has; only of these types, if any are given.
+    /// The number of events of a chain. If `kinds` is not empty, only these types.
     ///
     /// # Errors
     /// The database can't be read.
@@ -56,7 +56,7 @@ impl StateDirReader {
         let session = session.0.into_bytes();
         let mut values: Vec<&dyn ToSql> = vec![&session];
         let sql = if kinds.is_empty() {
-            // A chain has no gaps, so its last number tells how many there are.
+            // A chain has no gaps, so its last number gives the length.
             "SELECT coalesce(max(e.sequence) + 1, 0) FROM sessions s CROSS JOIN events e ON e.session = s.id \
              WHERE s.session = ?1"
                 .to_owned()
@@ -77,7 +77,7 @@ impl StateDirReader {
 }
 
 impl StateDir {
-    /// As [`StateDirReader::count`], off the async threads.
+    /// As [`StateDirReader::count`], on a blocking thread.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.
@@ -86,7 +86,7 @@ impl StateDir {
         self.inner.readers.run(read).await
     }
 
-    /// As [`StateDirReader::chain`], off the async threads.
+    /// As [`StateDirReader::chain`], on a blocking thread.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.
@@ -101,7 +101,7 @@ impl StateDir {
         self.inner.readers.run(read).await
     }
 
-    /// As [`StateDirReader::verify`] of one chain, off the async threads.
+    /// As [`StateDirReader::verify`] for one chain, on a blocking thread.
     ///
     /// # Errors
     /// The database can't be read, or the directory is closed.

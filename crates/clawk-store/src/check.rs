@@ -1,8 +1,8 @@
-//! Chains verified at start, from their marks.
+//! Verifies chains at the start, beginning at their marks.
 //!
-//! A mark says: so many events of this chain were verified, and this is the hash of the last. Marks are written at a clean
-//! close and after a start's verification, so that a start costs only what is new. The marked row itself is hashed again:
-//! for every chain with new events, and for the latest [`RECENT`] others. `clawk trace verify --state` looks at everything.
+//! A mark records how many events of a chain were verified, and the hash of the last one. Marks are written at a clean shutdown and
+//! after the verification at a start, so a start only verifies new events. The marked row itself is hashed again, for every chain
+//! with new events and for the latest [`RECENT`] others. `clawk trace verify --state` verifies everything.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use crate::append::{digest_at, integer, unsigned_at, uuid_at};
 use crate::error::StateError;
 
-/// So many chains without new events have their mark looked at.
+/// The number of chains without new events whose mark is checked.
 const RECENT: i64 = 256;
 
 struct SqliteChainRow {
@@ -48,7 +48,7 @@ impl std::fmt::Display for BrokenChain {
     }
 }
 
-/// Verifies what is new in every chain, and writes the marks.
+/// Verifies the new events of every chain and writes the marks.
 pub(crate) fn verify_chains(
     connection: &Connection,
     state: &Path,
@@ -73,7 +73,7 @@ pub(crate) fn verify_chains(
     mark_all(connection).map_err(StateError::database(database))
 }
 
-/// The first chain whose new events don't hold, or whose mark doesn't fit.
+/// The first chain with a fault in its new events or its mark.
 pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<BrokenChain>> {
     let mut scratch = HashBuffer::default();
     for chain in &to_verify(connection)? {
@@ -85,7 +85,8 @@ pub(crate) fn first_broken(connection: &Connection) -> rusqlite::Result<Option<B
     Ok(None)
 }
 
-/// Rows are numbered without a gap and never removed, so the last number is the sum of all chains; or why it is not.
+/// Checks that the last row's number is the sum of all chains' lengths, since rows are numbered without gaps and never deleted.
+/// Returns the fault.
 pub(crate) fn rows(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let sql =
         "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0) FROM sessions)";
@@ -138,7 +139,7 @@ fn to_verify(connection: &Connection) -> rusqlite::Result<Vec<SqliteChainRow>> {
     Ok(chains)
 }
 
-/// From the marked row on: every row hashes, follows the one before, and the last one is the head.
+/// Verifies a chain from the marked row on: every row's hash, its link to the previous row, and that the last row is the head.
 fn walk(
     connection: &Connection,
     known: &SqliteChainRow,
@@ -203,7 +204,7 @@ fn walk(
     Ok(wrong_end(known, &chain))
 }
 
-/// The hash that the event `sequence` must name; `None` when the event before is missing.
+/// The hash of the event before `sequence`; `None` if that event is missing.
 fn hash_before(connection: &Connection, session: i64, sequence: u64) -> rusqlite::Result<Option<Digest>> {
     let Some(before) = sequence.checked_sub(1) else {
         return Ok(Some(Digest::ZERO));
@@ -214,7 +215,7 @@ fn hash_before(connection: &Connection, session: i64, sequence: u64) -> rusqlite
         .optional()
 }
 
-/// Whether the chain as found ends where the session says it does.
+/// Checks that the chain ends where the session's row says.
 fn wrong_end(known: &SqliteChainRow, found: &SessionChain) -> Option<SqliteChainFault> {
     if found.next_sequence != known.events {
         let detail = "events at the end are missing, or more than were recorded";

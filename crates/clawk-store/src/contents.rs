@@ -1,4 +1,4 @@
-//! The bytes that events refer to: there and right, erased on the record, or lost.
+//! Checks the contents that events refer to: present and correct, erased on the record, or lost.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,23 +13,23 @@ use crate::erase::REDACTED;
 use crate::error::StateError;
 use crate::reader::StateDirReader;
 
-/// Lost contents that are named one by one.
+/// The number of lost contents that are listed.
 const NAMED: usize = 64;
 
-/// The state of the contents that the events of a journal refer to. Each digest counts once.
+/// The state of all contents that a journal's events refer to. Each digest counts once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ContentInventory {
-    /// There, with the bytes that were hashed.
+    /// Contents that exist with the right digest.
     pub present: u64,
-    /// Erased, and a `ckp.content.redacted` event says so.
+    /// Contents that a `ckp.content.redacted` event records as erased.
     pub erased: u64,
-    /// Not there, and nothing says why.
+    /// Contents that are absent without such an event.
     pub missing: u64,
-    /// There, with other bytes.
+    /// Contents that exist with other bytes.
     pub corrupt: u64,
-    /// The first 64 of the latter two.
+    /// The first 64 missing or corrupt contents.
     pub lost: Vec<LostContent>,
-    /// Records of erasures that can't be read: what they cover counts as missing.
+    /// Unreadable records of erasures. The contents that they cover count as missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<UnreadableRecord>,
 }
@@ -39,13 +39,13 @@ pub struct ContentInventory {
 pub struct UnreadableRecord {
     /// The event's session.
     pub session_id: SessionId,
-    /// The event's sequence.
+    /// The event's sequence number.
     pub sequence: u64,
-    /// What is wrong with it: the type, the field and the place.
+    /// The error: type, field and position.
     pub why: String,
 }
 
-/// A content that should be there.
+/// A missing or corrupt content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LostContent {
     /// Its digest.
@@ -54,12 +54,12 @@ pub struct LostContent {
     pub how: &'static str,
     /// The event's session.
     pub session_id: SessionId,
-    /// The event's sequence.
+    /// The event's sequence number.
     pub sequence: u64,
 }
 
 impl ContentInventory {
-    /// Nothing was lost that should be there.
+    /// Whether no content is missing or corrupt.
     #[must_use]
     pub const fn whole(&self) -> bool {
         self.missing == 0 && self.corrupt == 0 && self.unreadable.is_empty()
@@ -78,7 +78,7 @@ impl ContentInventory {
 }
 
 impl StateDirReader {
-    /// Looks at every content, of one session or of all: reads and hashes it.
+    /// Reads and hashes every content of one session, or of all.
     ///
     /// # Errors
     /// The database or a file can't be read.
@@ -105,7 +105,7 @@ impl StateDirReader {
         Ok(found)
     }
 
-    /// Every digest that a `ckp.content.redacted` event names. Those that can't be read excuse nothing, and are told.
+    /// Every digest that a `ckp.content.redacted` event names. Unreadable events excuse nothing and are returned.
     fn redacted(&self) -> Result<(HashSet<Digest>, Vec<UnreadableRecord>), StateError> {
         let events = self.with(|connection| {
             let mut select = connection.prepare(

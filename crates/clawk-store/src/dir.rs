@@ -1,4 +1,4 @@
-//! A state directory: who owns it, and what is in it.
+//! A state directory: its lock, its settings and its contents.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -23,13 +23,13 @@ use crate::seal;
 use crate::writer::{SqliteWriterCounters, Writer, limit_size};
 use crate::{check, schema};
 
-/// When a write counts as done.
+/// When a write counts as completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteDurability {
-    /// It survives a power cut: one sync of the disk per group.
+    /// It survives a power failure: one disk sync per group.
     #[default]
     Durable,
-    /// It survives a crash of the process, perhaps not of the machine.
+    /// It survives a crash of the process, but maybe not of the machine.
     Relaxed,
 }
 
@@ -45,13 +45,13 @@ impl WriteDurability {
 /// Options for opening a state directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What "written" means.
+    /// When a write counts as completed.
     pub durability: WriteDurability,
-    /// Entries that may wait for the disk; beyond, work is refused.
+    /// The largest number of queued entries; above it, work is refused.
     pub queue_entries: usize,
-    /// Bytes that may wait.
+    /// The largest size of queued entries, bytes.
     pub queue_bytes: usize,
-    /// The database may not grow beyond so many bytes; `None`: the disk is the limit.
+    /// The largest size of the database, bytes; `None`: only the disk limits it.
     pub max_bytes: Option<u64>,
 }
 
@@ -69,13 +69,13 @@ impl Default for Options {
 /// Counters of the writer since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Transactions.
+    /// The number of transactions.
     pub commits: u64,
-    /// Events in them.
+    /// The number of events in them.
     pub entries: u64,
 }
 
-/// An owned state directory. One process owns it at a time; dropping the last handle closes it.
+/// An open state directory with its lock. One process owns it at a time; dropping the last handle closes it.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     pub(crate) inner: Arc<StateDirInner>,
@@ -95,19 +95,19 @@ pub(crate) struct StateDirInner {
 }
 
 impl StateDir {
-    /// Opens or makes the directory (mode 0700), takes its lock, migrates its database, verifies its chains from their marks.
+    /// Opens or creates the directory (mode 0700), locks it, migrates its database and verifies its chains from their marks.
     ///
     /// # Errors
-    /// In use by another process, written by a later version, a broken chain, or the file system or SQLite refuses.
+    /// Another process uses it, a later version wrote it, a chain is broken, or the file system or SQLite reports an error.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
         Self::open_with(path, options, None)
     }
 
-    /// The same with the key of encrypted stores. What is not sealed with it yet is sealed before this returns; so
-    /// a first start with a key, or with another one, takes as long as reading and writing everything.
+    /// As [`StateDir::open`], with the key of encrypted stores. Content that is not sealed with the key yet is sealed before this
+    /// returns. So the first start with a new key takes as long as reading and writing everything.
     ///
     /// # Errors
-    /// As [`StateDir::open`]; and the key is missing or not the right one.
+    /// As [`StateDir::open`]; or the key is missing or wrong.
     pub fn open_with(
         path: impl AsRef<Path>,
         options: Options,
@@ -179,13 +179,13 @@ impl StateDir {
         &self.inner.path
     }
 
-    /// The journal.
+    /// The journal of this directory.
     #[must_use]
     pub fn journal(&self) -> Arc<SqliteJournal> {
         Arc::new(SqliteJournal::new(self.inner.clone()))
     }
 
-    /// Memory stores.
+    /// The memory stores of this directory.
     #[must_use]
     pub fn memory(&self) -> Arc<SqliteMemory> {
         Arc::new(SqliteMemory::new(self.inner.clone()))
@@ -201,18 +201,18 @@ impl StateDir {
         }
     }
 
-    /// Wakes readers: it changes after each commit that holds events.
+    /// A counter that changes after each commit with events. It wakes readers.
     #[must_use]
     pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
-    /// Changes [`Options::max_bytes`]; 0 means no limit. A journal that refuses because it was full tries again soon.
+    /// Changes [`Options::max_bytes`]; 0 means no limit. A journal that was full soon tries again.
     pub fn set_max_bytes(&self, bytes: u64) {
         self.inner.counters.max_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Does what waits, marks the chains as verified, gives up the lock. Later writes are refused. Blocks.
+    /// Finishes queued writes, marks the chains as verified, and releases the lock. Later writes are refused. Blocks.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -236,7 +236,7 @@ impl Drop for StateDirInner {
     }
 }
 
-/// Makes the directory, or takes others' rights from it.
+/// Creates the directory, or removes other users' rights to it.
 pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
     if path.is_dir() {
         let mode = fs::metadata(path)
@@ -256,7 +256,7 @@ pub(crate) fn make_private(path: &Path) -> Result<(), StateError> {
         .map_err(StateError::io("can't make the directory", path))
 }
 
-/// Refuses links in the directory: it may have come with a cloned folder, and what is written would be written elsewhere.
+/// Refuses symbolic links in the directory: it may come from a cloned repository, and a link would redirect our writes.
 fn refuse_links(state: &Path) -> Result<(), StateError> {
     for folder in [state.to_owned(), state.join("keys"), state.join("blobs")] {
         let entries = match fs::read_dir(&folder) {
@@ -280,7 +280,7 @@ fn refuse_links(state: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Makes a database that only its owner may read, if it is not there. SQLite gives the files beside it the same mode.
+/// Creates a database file that only its owner may read, if it does not exist. SQLite gives the files beside it the same mode.
 pub(crate) fn make_private_file(path: &Path) -> Result<(), StateError> {
     let mut open = OpenOptions::new();
     open.write(true).create(true).truncate(false).mode(0o600);
@@ -289,7 +289,7 @@ pub(crate) fn make_private_file(path: &Path) -> Result<(), StateError> {
         .map_err(StateError::io("can't make", path))
 }
 
-/// The lock lives as long as the file is open; the process id in it is for the message alone.
+/// Takes the lock, which lasts as long as the file is open. The process id in the file is only for the error message.
 fn take_lock(state: &Path) -> Result<File, StateError> {
     let path = state.join("lock");
     let mut file = OpenOptions::new()
@@ -304,7 +304,7 @@ fn take_lock(state: &Path) -> Result<File, StateError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            // silent-ok: without it the message only says less
+            // silent-ok: without it the message only lacks the process id
             let _ = (&mut file).take(32).read_to_string(&mut pid);
             let holder = match pid.trim().parse::<u32>() {
                 Ok(pid) => format!("process {pid}"),

@@ -1,8 +1,8 @@
-//! Erasing content: by event, by digest, by session, by age. The chain stays whole, because it holds digests; a
-//! `ckp.content.redacted` event in the session's own chain says what is gone and why.
+//! Erases content: by event, by digest, by session or by age. The chain stays intact, because it contains only digests. A
+//! `ckp.content.redacted` event in the session's chain records what was erased and why.
 //!
-//! In one commit: the event, the rows' bytes overwritten, and the digests noted in `erasing`. Then files go, and the note with
-//! them; a crash in between is finished by the next start.
+//! One commit adds the event, overwrites the bytes in the rows, and notes the digests in `erasing`. Then the files and the notes
+//! are deleted. After a crash the next start finishes this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,13 +25,13 @@ use crate::queue::SqliteWriterWork;
 use crate::reader::StateDirReader;
 use crate::schema::{ATLAS_KINDS, BUCKETS};
 
-/// The type of the event that says so.
+/// The type of the event that records an erasure.
 pub const REDACTED: &str = "ckp.content.redacted";
-/// Digests in one such event.
+/// The largest number of digests in one such event.
 const DIGESTS_PER_EVENT: usize = 256;
-/// Rows that one commit of an expiry looks at.
+/// The number of rows that one commit of an expiry checks.
 const EXPIRY_ROWS: i64 = 2000;
-/// How long readers may hold the write-ahead log back, and pauses between attempts.
+/// The number of attempts to empty the write-ahead log while readers hold it back. `LOG_PAUSE` is the pause between two attempts.
 const LOG_PATIENCE: u32 = 100;
 const LOG_PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,46 +40,46 @@ const LOG_PAUSE: Duration = Duration::from_millis(50);
 pub enum ErasureSelection {
     /// Everything that a session refers to, but what other sessions refer to as well, and the reasons of earlier erasures.
     Session(SessionId),
-    /// What this event of the session refers to, wherever in the session; but what other sessions refer to as well.
+    /// The content of this event, wherever the session refers to it, except content that other sessions refer to.
     Event(SessionId, u64),
-    /// This content, everywhere. The session says so.
+    /// This content everywhere. The given session records it.
     Digest(SessionId, Digest),
-    /// What only events before this time refer to; one portion, see [`ErasureResult::more`].
+    /// Content that only events before this time refer to. One call handles a portion; see [`ErasureResult::more`].
     Before(Timestamp),
 }
 
 /// The result of an erasure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ErasureResult {
-    /// Contents that are gone.
+    /// The number of erased contents.
     pub contents: u64,
-    /// Contents that stay, because something else refers to them.
+    /// The number of contents that were kept because other events refer to them.
     pub kept: u64,
-    /// Contents that stay, because an Atlas that came over the API is in force by them.
+    /// The number of contents that were kept because an Atlas that was loaded over the API needs them.
     pub in_force: u64,
-    /// There may be more to expire: ask again.
+    /// More content may have expired: call again.
     pub more: bool,
 }
 
-/// Rows to be emptied, and what of their content still has to be there.
+/// The rows to empty, and their contents that must be kept.
 #[derive(Debug, Default)]
 struct ErasableRows {
     rows: Vec<u64>,
     gone: BTreeMap<SessionId, Vec<Digest>>,
     kept: u64,
     in_force: u64,
-    /// The journal's last row when this was looked up: what came later is no part of it.
+    /// The journal's last row at the time of the query; later rows are not affected.
     upto: u64,
-    /// How far an expiry has come, and whether it is at its end.
+    /// The position of an expiry. `more` tells whether it has reached its end.
     mark: Option<u64>,
     more: bool,
 }
 
 impl StateDir {
-    /// Erases content, on the record.
+    /// Erases content and records it.
     ///
     /// # Errors
-    /// The journal can't be written or read, or a file can't be removed: then the next start removes it.
+    /// The journal can't be written or read, or a file can't be deleted; the next start then deletes it.
     pub async fn erase(
         &self,
         what: ErasureSelection,
@@ -132,14 +132,14 @@ impl StateDir {
         Ok(erased)
     }
 
-    /// Removes the files that are noted as erased; done at each start, too.
+    /// Deletes the files noted as erased. Each start calls this too.
     ///
     /// # Errors
-    /// The journal can't be written, or a file can't be removed.
+    /// The journal can't be written, or a file can't be deleted.
     pub(crate) async fn finish_erasing(&self) -> Result<(), JournalError> {
         let (blobs, fault) = (self.inner.blobs.clone(), Arc::new(Mutex::new(None)));
         let failed = fault.clone();
-        // In the writer's thread, so that nobody stores the same content meanwhile.
+        // Runs on the writer's thread, so that the same content can't be stored meanwhile.
         let job = move |connection: &Connection| {
             let outcome = remove_files(connection, &blobs)?;
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
@@ -167,10 +167,10 @@ impl StateDir {
         .await
     }
 
-    /// Writes the database anew, without free pages and old copies. Takes as long as copying it, and as much room.
+    /// Rewrites the database without free pages and old copies. Needs as much time and space as a copy.
     ///
     /// # Errors
-    /// SQLite refuses, for want of room for example.
+    /// SQLite reports an error, for example a full disk.
     pub async fn rewrite(&self) -> Result<(), JournalError> {
         self.off_thread(|connection| {
             connection.execute_batch("VACUUM")?;
@@ -202,7 +202,7 @@ impl StateDir {
     }
 }
 
-/// The session whose rows count, or the time before which rows count; neither: all rows.
+/// The session whose rows count, or the time before which rows count. Neither: all rows count.
 fn scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
     match what {
         ErasureSelection::Session(session) | ErasureSelection::Event(session, _) => {
@@ -213,7 +213,7 @@ fn scope(what: ErasureSelection) -> (Option<[u8; 16]>, Option<i64>) {
     }
 }
 
-/// What says so: one event per session and 256 digests.
+/// The events that record the erasure: one per session and 256 digests.
 ///
 /// # Errors
 /// A payload can't be written.
@@ -264,7 +264,7 @@ pub fn redacted(
     Ok(entries)
 }
 
-/// Finishes what a crash interrupted; a file that can't be removed stays noted, and is tried again by the next start.
+/// Finishes what a crash interrupted. A file that can't be deleted stays noted for the next start.
 pub(crate) fn finish(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<()> {
     if let Some(fault) = remove_files(connection, blobs)? {
         tracing::error!(fault, "content that was erased on the record still has its file");
@@ -272,7 +272,7 @@ pub(crate) fn finish(connection: &Connection, blobs: &BlobStore) -> rusqlite::Re
     Ok(())
 }
 
-/// Removes each noted file that nothing outside the erasure refers to; answers why one could not be removed.
+/// Deletes each noted file that no event outside the erasure refers to. Returns the reason if a file could not be deleted.
 fn remove_files(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<Option<String>> {
     let mut select = connection.prepare("SELECT digest, session, before, upto FROM erasing")?;
     let mut rows = select.query([])?;
@@ -294,7 +294,7 @@ fn remove_files(connection: &Connection, blobs: &BlobStore) -> rusqlite::Result<
     Ok(fault)
 }
 
-/// How many rows outside the scope refer to the content.
+/// The number of rows outside the scope that refer to the content.
 fn others(
     connection: &Connection,
     digest: Digest,
@@ -329,7 +329,7 @@ impl StateDirReader {
                 }
             }
             ErasureSelection::Digest(session, digest) => {
-                // Named in this session, gone everywhere.
+                // This session records the erasure; the content is erased everywhere.
                 let named = self.rows_of(session, None, Some(digest))?;
                 if named.is_empty() {
                     named
@@ -353,7 +353,7 @@ impl StateDirReader {
                             integer(upto),
                         )
                     })?;
-                    // Content that is gone already is not erased again.
+                    // Content that is already gone is not erased again.
                     let governs = in_force.contains(&digest);
                     let goes = !governs && others == 0 && self.content(digest)?.is_some();
                     found.in_force += u64::from(governs);
@@ -410,7 +410,7 @@ impl StateDirReader {
         })
     }
 
-    /// What Atlases over the API are read from again at the next start: without it they would not govern.
+    /// The contents from which Atlases of the API are read at the next start. Without them the Atlases would not be in force.
     fn atlases_in_force(&self) -> Result<BTreeSet<Digest>, StateError> {
         self.with(|connection| {
             let mut select = connection.prepare_cached(&format!(
@@ -431,7 +431,7 @@ impl StateDirReader {
         })
     }
 
-    /// The next rows older than `time`; moves the mark. What was in force when the mark came by is looked at again.
+    /// The next rows older than `time`; moves the mark. Content that an Atlas needed when the mark passed it is checked again.
     fn expired(
         &self,
         time: Timestamp,
@@ -465,7 +465,7 @@ impl StateDirReader {
     }
 }
 
-/// Atlases behind the mark: one that is no longer in force expires late.
+/// Content of Atlases before the mark. It expires when its Atlas is no longer in force.
 fn passed_by(
     connection: &Connection,
     mark: i64,
@@ -485,7 +485,7 @@ fn passed_by(
     rows.collect()
 }
 
-/// Erased content is overwritten, not only unlinked; too dear to be on always.
+/// Runs an erasure with overwriting of freed pages. That is too slow to be always on.
 pub(crate) fn overwriting<T>(
     connection: &Connection,
     erase: impl FnOnce() -> rusqlite::Result<T>,

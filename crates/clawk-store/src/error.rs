@@ -1,4 +1,4 @@
-//! Why a state directory can't be used. Every message says where and what would mend it.
+//! Why a state directory can't be used. Every message names the place and a fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,45 +9,45 @@ use clawk_trace::FaultKind;
 /// Why a state directory can't be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("{what} `{path}`: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// Another process owns it.
+    /// Another process owns the directory.
     #[error(
         "the state directory `{path}` is in use by {holder}; stop that process, or name another directory with --state"
     )]
     Locked {
         /// The directory.
         path: PathBuf,
-        /// `process 123`, or `another process` when the lock file doesn't say.
+        /// `process 123`, or `another process` if the lock file does not say.
         holder: String,
     },
-    /// A later version wrote it.
+    /// A later version wrote the database.
     #[error(
         "`{path}` has schema version {found}, this clawk knows up to {known}; use the clawk that wrote it, or a newer one"
     )]
     Newer {
         /// The database.
         path: PathBuf,
-        /// Its version.
+        /// The database's version.
         found: i64,
-        /// Ours.
+        /// The latest version that this program knows.
         known: i64,
     },
-    /// It is no database of ours.
+    /// The file is not a database of clawk.
     #[error("`{path}` is a database of another program; name another directory with --state")]
     Foreign {
         /// The database.
         path: PathBuf,
     },
-    /// A chain doesn't hold.
+    /// A chain is broken.
     #[error(
         "the journal in `{path}` is broken: session {session}, event {sequence}: {} ({detail}); nothing was started. \
          Look with `clawk trace verify --state {path}`; to start afresh, keep this directory as evidence by moving it \
@@ -57,16 +57,16 @@ pub enum StateError {
     Broken {
         /// The directory.
         path: String,
-        /// The chain.
+        /// The session whose chain is broken.
         session: SessionId,
-        /// The event.
+        /// The sequence number of the event.
         sequence: u64,
         /// The kind of fault.
         kind: FaultKind,
-        /// For people.
+        /// The detail, for people.
         detail: String,
     },
-    /// The signed heads and the journal, or its key, don't fit.
+    /// The signed heads do not match the journal or its key.
     #[error(
         "the journal in `{path}` is not the one that was signed: {detail}; nothing was started. Look with \
          `clawk trace verify --state {path}`, and keep the directory as evidence"
@@ -74,31 +74,31 @@ pub enum StateError {
     Unvouched {
         /// The directory.
         path: PathBuf,
-        /// For people.
+        /// The detail, for people.
         detail: String,
     },
-    /// It was moved elsewhere, and serves no more.
+    /// The state was moved and can no longer be served here.
     #[error("the state in `{path}` was moved to {to}, and serves no more; it can still be read")]
     Moved {
         /// The directory.
         path: PathBuf,
-        /// Where to.
+        /// The new location.
         to: String,
     },
-    /// Something in it is encrypted, and the key is not there or not the right one.
+    /// Stores are encrypted, and the key is missing or wrong.
     #[error("the stores {stores} in `{path}` are encrypted, and {why}; nothing was started")]
     Sealed {
         /// The database.
         path: PathBuf,
-        /// Their names, in backticks.
+        /// The stores' names, in backticks.
         stores: String,
         /// What is wrong with the key.
         why: String,
     },
-    /// A state that lies on a server can't be reached, or the server refused.
+    /// The state is on a server that can't be reached or refuses.
     #[error("{0}")]
     Server(String),
-    /// SQLite refused.
+    /// SQLite reported an error.
     #[error(
         "the database `{path}`: {source}; if it is damaged, keep it as evidence by moving the directory aside"
     )]

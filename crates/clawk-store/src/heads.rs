@@ -1,7 +1,7 @@
-//! Signed heads: the journal as a growing tree, and one signed root over all of it from time to time.
+//! Signed heads: the journal as an append-only Merkle tree, with a signed root over all events from time to time.
 //!
-//! A head is made from a snapshot by a reader and inserted by the writer. It holds the tree's signed line, and one line for each
-//! session that has grown since (at most [`SESSIONS_SIGNED`]; the tree covers the rest).
+//! A reader builds a head from a snapshot, and the writer stores it. A head holds the tree's signed line and one line for each
+//! session that has grown since the last head (at most [`SESSIONS_SIGNED`]; the tree covers the rest).
 
 use clawk_kernel::ports::JournalError;
 use clawk_kernel::time::Timestamp;
@@ -17,44 +17,44 @@ use crate::error::StateError;
 use crate::queue::SqliteWriterWork;
 use crate::reader::StateDirReader;
 
-/// The most sessions with a line of their own in one head. The sessions that grew last get one.
+/// The largest number of sessions with their own line in one head. The sessions that grew last are chosen.
 pub const SESSIONS_SIGNED: usize = 256;
 
-/// A signed head as kept.
+/// A stored signed head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredHead {
-    /// Events that it commits to.
+    /// The number of events that it covers.
     pub size: u64,
     /// The tree's root.
     pub root: Digest,
     /// When it was signed.
     pub at: Timestamp,
-    /// The lines of a checkpoints file: the tree's first, then sessions'.
+    /// The lines of a checkpoints file: first the tree's line, then the sessions'.
     pub lines: String,
 }
 
-/// The progress of delivering heads to a second place.
+/// The progress of the delivery of heads to a second location.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delivery {
-    /// The size of the last head that is there.
+    /// The size of the last delivered head.
     pub size: u64,
-    /// Failed attempts since the beginning.
+    /// The number of failed attempts since the beginning.
     pub failures: u64,
-    /// Why the last one failed; `None`: it did not.
+    /// Why the last attempt failed; `None`: it succeeded.
     pub error: Option<String>,
 }
 
-/// What is to be signed.
+/// The content of a head before it is signed.
 struct Snapshot {
     tree: Tree,
     sessions: Vec<(SessionId, u64, Digest)>,
 }
 
 impl StateDir {
-    /// Signs the journal as it stands and keeps the head; `None`: nothing came since the last one.
+    /// Signs the present journal and stores the head; `None`: there are no new events.
     ///
     /// # Errors
-    /// The journal can't be read or written, or its rows are not all there.
+    /// The journal can't be read or written, or rows are missing.
     pub async fn seal(
         &self,
         signer: &TraceSigner,
@@ -102,15 +102,15 @@ impl StateDir {
         Ok(Some(head))
     }
 
-    /// Whether the last head is this key's and still fits the journal; cheap, whatever the journal's size.
+    /// Checks that this key signed the last head and that the head matches the journal. Cheap for any size of the journal.
     ///
     /// # Errors
-    /// It does not: the key was swapped, the heads were changed, or events are missing.
+    /// The key was replaced, the heads were changed, or events are missing.
     pub fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
         self.inner.readers.now(|reader| reader.check_heads(key))
     }
 
-    /// Tells whether the journal has a signed head.
+    /// Whether the journal has a signed head.
     ///
     /// # Errors
     /// The database can't be read.
@@ -127,7 +127,7 @@ impl StateDir {
         self.inner.readers.now(|reader| reader.projections(last))
     }
 
-    /// Notes how a delivery to a second place went.
+    /// Records the result of a delivery to a second location.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -151,7 +151,7 @@ impl StateDir {
             .await
     }
 
-    /// The heads behind one of this size, the oldest first, off the async threads.
+    /// The heads larger than `size`, oldest first, on a blocking thread.
     ///
     /// # Errors
     /// The database can't be read.
@@ -170,10 +170,10 @@ fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
 }
 
 impl StateDirReader {
-    /// Whether the last head is this key's and still fits the journal; cheap, whatever the journal's size.
+    /// Checks that this key signed the last head and that the head matches the journal. Cheap for any size of the journal.
     ///
     /// # Errors
-    /// It does not: the key was swapped, the heads were changed, or events are missing.
+    /// The key was replaced, the heads were changed, or events are missing.
     pub fn check_heads(&self, key: &PublicKey) -> Result<(), StateError> {
         let broken = |detail: String| Err(self.unvouched(detail));
         let Some((tree, head)) = self.last_tree()? else {
@@ -205,7 +205,7 @@ impl StateDirReader {
         Ok(())
     }
 
-    /// Heads behind one of this size, the oldest first.
+    /// Heads larger than `size`, oldest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -220,7 +220,7 @@ impl StateDirReader {
         })
     }
 
-    /// The lines of all heads: a checkpoints file.
+    /// The lines of all heads, as a checkpoints file.
     ///
     /// # Errors
     /// The database can't be read.
@@ -245,7 +245,7 @@ impl StateDirReader {
         Ok(found.into_iter().find(|head| head.size == size))
     }
 
-    /// The progress of delivering heads to each second place.
+    /// The progress of the delivery to each second location.
     ///
     /// # Errors
     /// The database can't be read.
@@ -265,7 +265,7 @@ impl StateDirReader {
         })
     }
 
-    /// The last head with its tree; no tree: the kept peaks can't be right.
+    /// The last head with its tree. No tree: the stored subtree roots do not match the head.
     fn last_tree(&self) -> Result<Option<(Option<Tree>, StoredHead)>, StateError> {
         self.with(|connection| {
             connection
@@ -282,9 +282,9 @@ impl StateDirReader {
         })
     }
 
-    /// The tree grown to the journal's end, and the sessions that grew; `None`: nothing did.
+    /// The tree of the whole journal, and the sessions that grew; `None`: nothing is new.
     fn snapshot(&self) -> Result<Option<Snapshot>, StateError> {
-        // One transaction, so that rows and sessions are of the same moment.
+        // One transaction, so that rows and sessions are from the same snapshot.
         self.with(|connection| connection.execute_batch("BEGIN"))?;
         let outcome = self.grow();
         self.with(|connection| connection.execute_batch("COMMIT"))?;
@@ -296,7 +296,7 @@ impl StateDirReader {
         let mut tree = match known {
             None => Tree::default(),
             Some((Some(tree), head)) if tree.root() == head.root => tree,
-            // The start refuses such a state; it was changed while we run.
+            // A start would refuse such a state: somebody changed it while the agent runs.
             Some((_, head)) => {
                 return Err(self.unvouched(format!("the tree of {} events was changed", head.size)));
             }
@@ -315,7 +315,7 @@ impl StateDirReader {
         if tree.size() == before {
             return Ok(None);
         }
-        // INVARIANT: rows are numbered without gaps, so that a row's number is its place in the tree.
+        // INVARIANT: rows are numbered without gaps, so a row's number is its position in the tree.
         let last = self.last_row()?;
         if last != tree.size() {
             return Err(self.unvouched(format!("{} rows, the last is number {last}", tree.size())));

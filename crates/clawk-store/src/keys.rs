@@ -1,5 +1,5 @@
-//! The key that signs heads: `keys/checkpoint.key` (0600, a seed of 32 random bytes in hex), made at the first start, and
-//! `keys/checkpoint.pub` beside it, for people to take along.
+//! The key that signs heads: `keys/checkpoint.key` (mode 0600, a seed of 32 random bytes in hex). The first start creates it,
+//! together with `keys/checkpoint.pub` for verification elsewhere.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,10 +17,10 @@ const PRIVATE: &str = "checkpoint.key";
 const PUBLIC: &str = "checkpoint.pub";
 
 impl StateDir {
-    /// The key of this state directory, made when there is none and nothing was signed yet.
+    /// The signing key of this state directory. Creates it if none exists and nothing was signed yet.
     ///
     /// # Errors
-    /// It can't be read or made, others may read it, or heads were signed and their key is gone.
+    /// The key can't be read or created, other users may read it, or heads were signed with a key that is missing.
     pub fn signer(&self) -> Result<TraceSigner, StateError> {
         let folder = self.path().join("keys");
         let path = folder.join(PRIVATE);
@@ -40,10 +40,10 @@ impl StateDir {
     }
 }
 
-/// The key of a host whose state lies on a server; made when there is none.
+/// The signing key of a host whose state is on a server. Creates it if none exists.
 ///
 /// # Errors
-/// It can't be read or made, or others may read it.
+/// The key can't be read or created, or other users may read it.
 pub fn signer_of(state: &Path) -> Result<TraceSigner, StateError> {
     let folder = state.join("keys");
     let path = folder.join(PRIVATE);
@@ -80,10 +80,10 @@ fn key_fault(state: &Path, detail: String) -> StateError {
     }
 }
 
-/// The public key of a state directory; `None`: it has none yet.
+/// The public key of a state directory; `None`: there is no key yet.
 ///
 /// # Errors
-/// It can't be read.
+/// The key can't be read.
 pub fn public_key(state: &Path) -> Result<Option<PublicKey>, StateError> {
     let path = state.join("keys").join(PUBLIC);
     let text = match fs::read_to_string(&path) {
@@ -121,7 +121,7 @@ fn make(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
         fs::remove_file(&public).map_err(StateError::io("can't replace", &public))?;
     }
     write(public, (signer.public().to_hex() + "\n").as_bytes())?;
-    // In one piece, so that no shorter copy of it is left behind.
+    // The buffer has its final size, so that no shorter copy of the key stays in memory.
     let mut text = Zeroizing::new(vec![b'\n'; 65]);
     if let Some(room) = text.get_mut(..64) {
         hex::encode_to_slice(*seed, room)
@@ -131,7 +131,7 @@ fn make(folder: &Path, path: &Path) -> Result<TraceSigner, StateError> {
     Ok(signer)
 }
 
-/// From the kernel's generator, which blocks until it is seeded.
+/// Reads random bytes from the kernel, which blocks until its generator is seeded.
 fn fill(seed: &mut [u8; 32]) -> io::Result<()> {
     let mut filled = 0;
     while let Some(rest) = seed.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -1,7 +1,7 @@
-//! A state directory's tables, out of it and into a new one (`clawk state move`).
+//! Moves a state directory's tables into another state (`clawk state move`).
 //!
-//! A source is owned while it is read, so nobody serves it. A target is made beside its place and takes it at the end: a move that is cut
-//! off leaves nothing behind that could be taken for a state.
+//! The source is locked while it is read, so no agent serves it. The target is built beside its final path and renamed at the end,
+//! so an interrupted move leaves nothing that looks like a state.
 
 mod target;
 
@@ -25,11 +25,11 @@ use crate::reader::StateDirReader;
 
 pub use target::SqliteStateImport;
 
-/// The file that says where a state was moved to.
+/// The file that records the new location of a moved state.
 const MOVED: &str = "moved";
-/// Bytes of it.
+/// The longest content of this file, bytes.
 const MAX_MOVED: u64 = 4_096;
-/// What belongs to the database or to a running agent, and does not go along as a file.
+/// Files that belong to the database or to a running agent. They are not copied.
 const OWN: [&str; 9] = [
     "state.db",
     "state.db-wal",
@@ -42,7 +42,7 @@ const OWN: [&str; 9] = [
     MOVED,
 ];
 
-/// Where the state of this directory was moved to; `None`: it was not.
+/// The new location of the directory's state; `None`: it was not moved.
 ///
 /// # Errors
 /// The file can't be read.
@@ -57,14 +57,14 @@ pub fn moved_to(dir: &Path) -> Result<Option<String>, StateError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StateError::io("can't read", &path)(error)),
     };
-    // It is shown to people, and the directory may have come with a cloned folder.
+    // Control characters are removed: the text is shown to people, and the directory may come from a cloned repository.
     Ok(Some(text.chars().filter(|c| !c.is_control()).collect()))
 }
 
-/// The files beside the database that belong to the agent: keys, positions of channels, stores in folders. Links are not followed.
+/// Copies the agent's files beside the database: keys, positions of channels, stores in folders. Does not follow links.
 ///
 /// # Errors
-/// One of them can't be copied.
+/// A file can't be copied.
 pub fn copy_files(from: &Path, to: &Path) -> Result<u64, StateError> {
     let mut copied = 0;
     let entries = fs::read_dir(from).map_err(StateError::io("can't look at", from))?;
@@ -89,27 +89,27 @@ pub fn copy_files(from: &Path, to: &Path) -> Result<u64, StateError> {
     Ok(copied)
 }
 
-/// A state directory that is read from its beginning to its end, and that nobody serves meanwhile.
+/// A whole state directory, read while no agent serves it.
 #[derive(Debug)]
 pub struct SqliteStateExport {
     dir: PathBuf,
     reader: StateDirReader,
-    /// Its owner, unless it was moved before and is only read.
+    /// The lock on the directory; `None` if the state was moved before and is only read.
     owner: Option<StateDir>,
     digests: Option<std::vec::IntoIter<Digest>>,
     offset: i64,
     table: &'static str,
     tally: StateTally,
-    /// Opens what is encrypted.
+    /// Opens encrypted values.
     carrier: RowSealer,
     keys: Option<Keys>,
 }
 
 impl SqliteStateExport {
-    /// Takes the directory. One that was moved to `target` before is read again: that move may have been cut off.
+    /// Locks the directory. One that was moved to `target` before may be read again, because that move may have been interrupted.
     ///
     /// # Errors
-    /// It is served, was moved elsewhere, the key of its encrypted stores is missing or wrong, or it can't be read.
+    /// An agent serves it, it was moved elsewhere, the key of its encrypted stores is missing or wrong, or it can't be read.
     pub fn open(dir: &Path, target: &str) -> Result<Self, StateError> {
         let owner = match moved_to(dir)? {
             Some(to) if to == target => None,
@@ -158,10 +158,10 @@ impl SqliteStateExport {
         })
     }
 
-    /// The next rows of a table; none at its end.
+    /// The next rows of a table; empty at its end.
     ///
     /// # Errors
-    /// The database or a content's file can't be read.
+    /// The database or a content file can't be read.
     pub fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, StateError> {
         if self.table != table.name {
             (self.table, self.offset, self.digests) = (table.name, 0, None);
@@ -173,7 +173,7 @@ impl SqliteStateExport {
                 .reader
                 .with(|connection| read(connection, table, self.offset))?;
             self.offset = match (table.name, rows.last().and_then(|row| row.first())) {
-                // By their number, which an index finds.
+                // By their number, which has an index.
                 (EVENTS | MEMORY, Some(MovedCell::Int(last))) => *last,
                 _ => self.offset + i64::try_from(rows.len()).unwrap_or(i64::MAX),
             };
@@ -185,7 +185,7 @@ impl SqliteStateExport {
         Ok(rows)
     }
 
-    /// The key of its encrypted stores, for the target; `None`: nothing is encrypted.
+    /// The key of the encrypted stores, for the target; `None`: nothing is encrypted.
     #[must_use]
     pub fn keys(&self) -> Option<Keys> {
         self.keys.clone()
@@ -204,7 +204,7 @@ impl SqliteStateExport {
         }
         let mut rows = Vec::new();
         for digest in self.digests.iter_mut().flatten() {
-            // What was erased does not cross.
+            // Erased content is not copied.
             if let Some(bytes) = self.reader.content(digest)? {
                 rows.push(vec![MovedCell::Bytes(digest.0.to_vec()), MovedCell::Bytes(bytes)]);
             }
@@ -215,15 +215,15 @@ impl SqliteStateExport {
         Ok(rows)
     }
 
-    /// What has crossed.
+    /// The totals of the rows that were read.
     pub fn sum(&mut self) -> StateTotals {
         std::mem::take(&mut self.tally).sum()
     }
 
-    /// Says where the state is now: no start serves it any more.
+    /// Records the state's new location: it can no longer be served here.
     ///
     /// # Errors
-    /// It can't be written.
+    /// The file can't be written.
     pub fn moved(&self, target: &str) -> Result<(), StateError> {
         let path = self.dir.join(MOVED);
         let part = self.dir.join("moved.new");
@@ -248,7 +248,7 @@ impl SqliteStateExport {
     }
 }
 
-/// What is read of a table; an offset, or a number behind which it goes on, is `?1`.
+/// The query for a page of a table. `?1` is an offset, or the number of the last row already read.
 fn select(table: &Table) -> String {
     let names = table.names();
     match table.name {
@@ -266,7 +266,7 @@ fn select(table: &Table) -> String {
                 columns.join(", ")
             )
         }
-        // The newest of each entry that is still there.
+        // The newest vector of each entry that still exists.
         VECTORS => format!(
             "SELECT {names} FROM memory_vectors WHERE v IN (SELECT max(v) FROM memory_vectors GROUP BY n, model) \
              AND n IN (SELECT n FROM memory) ORDER BY v LIMIT {PAGE} OFFSET ?1"
@@ -277,7 +277,7 @@ fn select(table: &Table) -> String {
              FROM (SELECT key, max(row) AS row FROM answers GROUP BY key) AS newest ORDER BY row, key LIMIT {PAGE} OFFSET ?1"
         ),
         name => {
-            // Rows of one order cross in the order of their making, where the table knows it.
+            // Rows with the same order key are copied in their order of insertion, if the table knows it.
             let tie = if KEYED.contains(&name) { "" } else { ", rowid" };
             let order = table.order;
             format!("SELECT {names} FROM {name} ORDER BY {order}{tie} LIMIT {PAGE} OFFSET ?1")
@@ -296,7 +296,7 @@ fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<V
         let mut cells = MovedRow::with_capacity(table.columns.len());
         for (at, (name, _)) in table.columns.iter().enumerate() {
             cells.push(match row.get_ref(at)? {
-                // An earlier version kept entries without a mark: nobody knows who said them.
+                // An earlier version stored entries without provenance: their origin is unknown.
                 ValueRef::Null if *name == "mark" => MovedCell::Text(unknown_mark()),
                 ValueRef::Null => MovedCell::Null,
                 ValueRef::Integer(number) => MovedCell::Int(number),
@@ -316,7 +316,7 @@ fn read(connection: &Connection, table: &Table, from: i64) -> rusqlite::Result<V
     Ok(found)
 }
 
-/// For what an entry is sealed, as the statements of the writer have it.
+/// The context string for sealing an entry, as in the writer's statements.
 fn place(part: i64, id: &str) -> String {
     format!("{part}/{id}")
 }

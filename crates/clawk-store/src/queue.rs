@@ -1,4 +1,4 @@
-//! The writer's inbox: bounded in count and bytes, and the place where a failed journal refuses.
+//! The writer's queue, bounded in number and bytes. It refuses work while the journal can't be written.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,16 +9,16 @@ use clawk_kernel::ports::{Batch, JournalError, JournalTicket};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-/// Other writes than events. `Ok(false)` undoes the job alone; an error undoes the whole group.
+/// A write that is not an event. `Ok(false)` undoes only this job; an error undoes the whole group.
 pub(crate) type Job = Box<dyn FnOnce(&Connection) -> rusqlite::Result<bool> + Send>;
 
-/// What the writer does.
+/// Work for the writer.
 pub(crate) enum SqliteWriterWork {
     Append(Batch),
-    /// Both in the same commit.
+    /// Appends a batch and runs a job in the same commit.
     AppendAnd(Batch, Job),
     Run(Job),
-    /// Nothing: its ticket marks the place.
+    /// Does nothing; its ticket marks a position in the queue.
     Flush,
 }
 
@@ -35,18 +35,18 @@ impl fmt::Debug for SqliteWriterItem {
     }
 }
 
-/// What the writer finds when it looks.
+/// The result of a look into the queue.
 #[derive(Debug)]
 pub(crate) enum SqliteWriterDrain {
     /// At least one item.
     Items(Vec<SqliteWriterItem>),
-    /// Nothing in the time given.
+    /// No work arrived in time.
     Nothing,
-    /// Closed, and all is done.
+    /// The queue is closed, and all work is done.
     Closed,
 }
 
-/// How much may wait, and how much goes into one transaction.
+/// The limits of the queue and of one transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) entries: usize,
@@ -60,7 +60,7 @@ struct State {
     items: VecDeque<SqliteWriterItem>,
     entries: usize,
     bytes: usize,
-    /// Why nothing can be written now.
+    /// Why the queue refuses work now.
     refusing: Option<String>,
     closed: bool,
     writer_waits: bool,
@@ -83,11 +83,11 @@ impl SqliteWriterQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if it did, the state would still be whole.
+        // No code panics while it holds the lock; if one did, the state would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes work, or refuses it at once.
+    /// Queues work, or refuses it at once.
     pub(crate) fn push(&self, work: SqliteWriterWork) -> Result<JournalTicket, JournalError> {
         let (entries, bytes) = match &work {
             SqliteWriterWork::Append(batch) | SqliteWriterWork::AppendAnd(batch, _) => {
@@ -130,7 +130,7 @@ impl SqliteWriterQueue {
         Ok(ticket)
     }
 
-    /// Waits for work and takes one group of it.
+    /// Waits for work and takes one group.
     pub(crate) fn take(&self, patience: Option<Duration>) -> SqliteWriterDrain {
         let mut state = self.lock();
         while state.items.is_empty() {
@@ -169,7 +169,7 @@ impl SqliteWriterQueue {
         SqliteWriterDrain::Items(group)
     }
 
-    /// From now on everything is refused with this cause; what waits is handed back.
+    /// From now on, refuses all work with this cause. Returns the queued work.
     pub(crate) fn refuse(&self, cause: &str) -> Vec<SqliteWriterItem> {
         let mut state = self.lock();
         state.refusing = Some(cause.to_owned());
@@ -177,12 +177,12 @@ impl SqliteWriterQueue {
         state.items.drain(..).collect()
     }
 
-    /// Writing works again.
+    /// Accepts work again.
     pub(crate) fn accept(&self) {
         self.lock().refusing = None;
     }
 
-    /// No more work is taken; what waits is still done.
+    /// Takes no more work; queued work is still done.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();

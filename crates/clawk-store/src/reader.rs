@@ -1,4 +1,4 @@
-//! Reading: a pool for the agent itself, and [`StateDirReader`] for whoever looks from outside while the agent runs.
+//! Reads a state directory: a pool for the agent itself, and [`StateDirReader`] for tools outside while the agent runs.
 
 mod account;
 mod projections;
@@ -29,15 +29,15 @@ use crate::error::StateError;
 use crate::schema::{self, BUCKETS, indexed};
 use crate::seal;
 
-/// Rows in a page when the caller names no limit.
+/// The number of rows in a page if the caller gives no limit.
 const PAGE: usize = 1000;
-/// How far a clock may have been set back between two events for both still to be found by their time, microseconds: an hour.
+/// How far a clock may have been set back between two events so that both are still found by their time, microseconds: an hour.
 const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
 
-/// Connections that read at the same time.
+/// The number of connections that may read at once.
 const READERS: usize = 4;
 
-/// Read-only connections, opened on need. To open one takes as long as to read its whole schema.
+/// Read-only connections, opened on demand. Opening one costs as much as reading its whole schema.
 #[derive(Debug, Clone)]
 pub(crate) struct StateReaderPool {
     database: PathBuf,
@@ -56,7 +56,7 @@ impl StateReaderPool {
         }
     }
 
-    /// Runs a read off the async threads.
+    /// Runs a read on a blocking thread.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&StateDirReader) -> Result<T, StateError> + Send + 'static,
@@ -78,7 +78,7 @@ impl StateReaderPool {
         }
     }
 
-    /// Runs a read on this thread; blocks.
+    /// Runs a read on the caller's thread; blocks.
     pub(crate) fn now<T>(
         &self,
         job: impl FnOnce(&StateDirReader) -> Result<T, StateError>,
@@ -115,25 +115,25 @@ impl StateReaderPool {
     }
 }
 
-/// Which events [`StateDirReader::events`] answers.
+/// The query of [`StateDirReader::events`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filter {
     /// Only this chain.
     pub session: Option<SessionId>,
     /// Only rows after this one.
     pub after_row: u64,
-    /// At most so many; 0: a page of 1000.
+    /// The largest number of events; 0: a page of 1000.
     pub limit: usize,
 }
 
-/// A whole event and where it lies.
+/// A whole event and its position.
 #[derive(Debug)]
 pub struct StoredEvent {
-    /// Its place in the journal.
+    /// Its row in the journal.
     pub row: u64,
-    /// The event as exported.
+    /// The event in its export form.
     pub event: SealedEvent,
-    /// The digest of the content that belongs to it.
+    /// The digest of its content.
     pub content_digest: Option<Digest>,
 }
 
@@ -146,10 +146,10 @@ pub struct StateDirReader {
 }
 
 impl StateDirReader {
-    /// Opens a state directory for reading; an agent may own it at the same time.
+    /// Opens a state directory for reading. An agent may own it at the same time.
     ///
     /// # Errors
-    /// There is none, or it is of a later version, or it can't be read.
+    /// It does not exist, a later version wrote it, or it can't be read.
     pub fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
         let database = state.as_ref().join("state.db");
         std::fs::metadata(&database).map_err(StateError::io("there is no state in", state.as_ref()))?;
@@ -163,24 +163,24 @@ impl StateDirReader {
         })
     }
 
-    /// What opens encrypted values; `None`: nothing is encrypted, or the key is not there.
+    /// The keyring for encrypted values; `None`: nothing is encrypted, or the key is missing.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
         self.blobs.seals().vault()
     }
 
-    /// Why it can't open what is encrypted; `None`: it can, or nothing is.
+    /// Why encrypted values can't be opened; `None`: they can, or there are none.
     #[must_use]
     pub fn lacks_key(&self) -> Option<&str> {
         self.blobs.seals().lacks()
     }
 
-    /// The same, with the names of the encrypted stores.
+    /// The sealer, with the names of the encrypted stores.
     pub(crate) fn seals(&self) -> &StateSealer {
         self.blobs.seals()
     }
 
-    /// The state directory.
+    /// The path of the state directory.
     #[must_use]
     pub fn state(&self) -> &Path {
         self.database.parent().unwrap_or(&self.database)
@@ -190,7 +190,7 @@ impl StateDirReader {
         outcome.map_err(StateError::database(&self.database))
     }
 
-    /// See [`clawk_kernel::ports::Journal::scan`]. An answer is shorter than the limit only at the journal's end.
+    /// See [`clawk_kernel::ports::Journal::scan`]. A page is shorter than the limit only at the journal's end.
     pub(crate) fn scan(&self, scan: &JournalScan) -> Result<Vec<RecordedEvent>, StateError> {
         let after = match scan.since {
             Some(since) if scan.after_row == 0 && indexed(scan.kinds.iter().copied()).is_none() => {
@@ -218,8 +218,8 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what
-    /// a clock was set back.
+    /// The last row before those that may be from `since` or later, by binary search. Rows are ordered by time, except where a
+    /// clock was set back.
     fn row_before(&self, since: Timestamp) -> rusqlite::Result<i64> {
         let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
         let last = "SELECT coalesce(max(row), 0) FROM events";
@@ -241,7 +241,7 @@ impl StateDirReader {
         Ok(before)
     }
 
-    /// Events as the kernel reads them, one page.
+    /// One page of events in the kernel's form.
     ///
     /// # Errors
     /// The database or a content's file can't be read.
@@ -276,7 +276,7 @@ impl StateDirReader {
         })
     }
 
-    /// Inline content as it was.
+    /// Decodes inline content.
     fn opened(&self, digest: Digest, bytes: Vec<u8>) -> rusqlite::Result<Vec<u8>> {
         let opened = self.blobs.seals().opened(digest, bytes);
         opened.map_err(|fault| {
@@ -302,16 +302,16 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// Content by digest; `None` when erased or unknown.
+    /// Content by its digest; `None` if it was erased or is unknown.
     ///
     /// # Errors
-    /// The database or the content's file can't be read, or the bytes are not those that were hashed.
+    /// The database or the content's file can't be read, or the bytes do not have this digest.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
         let found = self.stored_content(digest)?;
         self.sql(found.map(|bytes| right(digest, bytes)).transpose())
     }
 
-    /// The same as it is stored, whatever it says.
+    /// As [`Self::content`], without a check of the digest.
     pub(crate) fn stored_content(&self, digest: Digest) -> Result<Option<Vec<u8>>, StateError> {
         let sql = format!(
             "{BUCKETS} SELECT e.content FROM bucket CROSS JOIN events e \
@@ -347,7 +347,7 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// The session of a message that was ever accepted.
+    /// The session of a message, if it was ever accepted.
     pub(crate) fn message(&self, id: MessageId) -> Result<Option<SessionId>, StateError> {
         let read = || {
             let sql = "SELECT session FROM inbox WHERE message = ?1";
@@ -359,7 +359,7 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// Sessions, the latest first.
+    /// Sessions, latest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -380,7 +380,7 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// The row of the newest event, 0 when there is none.
+    /// The row of the newest event; 0 if there is none.
     ///
     /// # Errors
     /// The database can't be read.
@@ -394,7 +394,7 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// Whole events in row order, one page.
+    /// One page of whole events in row order.
     ///
     /// # Errors
     /// The database can't be read.
@@ -419,12 +419,12 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// Verifies every chain from its first event, and that none has lost its end.
+    /// Verifies every chain from its first event, and that no chain has lost its end.
     ///
     /// # Errors
-    /// The database can't be read; a broken chain is no error but a report that says so.
+    /// The database can't be read. A broken chain is not an error; the report names it.
     pub fn verify(&self, session: Option<SessionId>) -> Result<VerificationReport, StateError> {
-        // Read first: an agent may be appending, so that later there may be more, but never less.
+        // Read first: an agent may be appending, so there may be more events later, but never fewer.
         let recorded = self.ends(session)?;
         let mut verifier = Verifier::default();
         let mut filter = Filter {
@@ -448,7 +448,7 @@ impl StateDirReader {
         Ok(report)
     }
 
-    /// What the `sessions` table says each chain's end is.
+    /// The end of each chain according to the table `sessions`.
     fn ends(&self, only: Option<SessionId>) -> Result<Vec<(SessionId, u64, Digest)>, StateError> {
         let read = || -> rusqlite::Result<Vec<(SessionId, u64, Digest)>> {
             let sql = "SELECT session, events, head FROM sessions WHERE ?1 IS NULL OR session = ?1";
@@ -472,7 +472,7 @@ impl StateDirReader {
         }
     }
 
-    /// Runs a read of another module.
+    /// Runs a read for another module.
     pub(crate) fn with<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -481,7 +481,7 @@ impl StateDirReader {
     }
 }
 
-/// The statement of a scan. Its values: the row before, the limit, then the session, the kinds, the time and the words, where they are given.
+/// The statement of a scan. Its parameters: the previous row, the limit, then the given ones of session, kinds, time and words.
 fn select(scan: &JournalScan) -> String {
     let mut sql =
         "SELECT e.row, s.session, e.sequence, e.at, e.kind, e.payload, e.content_digest, ".to_owned();
@@ -538,7 +538,7 @@ fn check_heads(recorded: &[(SessionId, u64, Digest)], report: &mut VerificationR
     }
 }
 
-/// The bytes, if they are those that were hashed: nothing is done with others.
+/// Returns the bytes only if they have this digest; other bytes are never used.
 fn right(digest: Digest, bytes: Vec<u8>) -> rusqlite::Result<Vec<u8>> {
     if digest_of(&bytes) == digest {
         return Ok(bytes);

@@ -1,4 +1,4 @@
-//! Connections and the schema, with its migrations.
+//! Opens connections, and holds the schema with its migrations.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use rusqlite::{Connection, OpenFlags};
 use crate::dir::{WriteDurability, make_private_file};
 use crate::error::StateError;
 
-/// `clwk`, so that `file` and we know whose database it is.
+/// `clwk`: identifies our databases, also for the tool `file`.
 const APPLICATION_ID: i64 = 0x636c_776b;
 
-/// Step N brings a database from version N to N + 1. Never edit a step that was released; add one.
+/// Step N migrates a database from version N to N + 1. Never edit a released step; add a new one.
 const MIGRATIONS: [&str; 12] = [
     V1, SIGNED, SPENT, GOVERNED, ATLASES, BY_OR, PEERS, EFFECTS, BOXES, MARKS, SEALS, LEARNT,
 ];
 
-/// `(kind = 'a' OR kind = 'b' …)`: what a partial index over some event types is kept by, and what a query repeats word for word
-/// to be served by it. Not `kind IN (…)`: for each such index, SQLite would make a table of the list whenever a row is inserted.
+/// `(kind = 'a' OR kind = 'b' …)`: the condition of a partial index over some event types. A query must repeat it exactly to use
+/// the index. It is not `kind IN (…)`, because then SQLite builds a table of the list for each such index at every insertion.
 macro_rules! any_of {
     ($first:literal $(, $more:literal)*) => {
         concat!("(kind = '", $first, "'", $(" OR kind = '", $more, "'",)* ")")
@@ -77,25 +77,25 @@ macro_rules! learnt {
     };
 }
 
-/// The event types that have an index of their own.
+/// The event types that have their own index.
 const RARE_KINDS: &str = rare!();
 
-/// What people decided, which every start asks for.
+/// Decisions of people, which every start reads.
 const GOVERNED_KINDS: &str = governed!();
 
-/// Atlases that come and go; few, and asked for by every erasure.
+/// Loading and removal of Atlases. These events are few, and every erasure reads them.
 pub(crate) const ATLAS_KINDS: &str = atlases!();
 
-/// What a start folds of Atlases and their sessions, page by page in the order of rows. Like the index itself, in that order.
+/// Events of Atlases and their sessions, which a start folds page by page in row order. The index has the same order.
 const CARP_KINDS: &str = carp!();
 
-/// What was asked of peers, told to them and reported by them: every start folds it, page by page in the order of rows.
+/// Events about requests to peers and their reports, which every start folds page by page in row order.
 const PEER_KINDS: &str = peers!();
 
-/// What was learnt of how providers are asked, which every start reads.
+/// Learned facts about providers, which every start reads.
 const LEARNT_KINDS: &str = learnt!();
 
-/// The text of the partial index that holds all of these event types, if one does.
+/// The condition of the partial index that holds all of these event types, if there is one.
 pub(crate) fn indexed<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'static str> {
     [
         RARE_KINDS,
@@ -114,14 +114,14 @@ pub(crate) fn indexed<'a>(kinds: impl IntoIterator<Item = &'a str> + Clone) -> O
     })
 }
 
-/// Digests are random, so one index over all of them would rewrite a page per digest. Instead `events_content` is filled
-/// bucket after bucket of 4096 rows, and a lookup asks each bucket, the newest first. Put before a statement that reads
-/// `bucket`, and finds a bucket's rows with `row >> 12 = bucket.n AND content_digest = …`.
+/// Digests are random, so one index over all of them would rewrite a page per digest. Instead `events_content` has buckets of 4096
+/// rows, and a lookup searches each bucket, newest first. Put this before a statement that reads `bucket`; the statement finds a
+/// bucket's rows with `row >> 12 = bucket.n AND content_digest = …`.
 pub(crate) const BUCKETS: &str = "WITH RECURSIVE bucket(n) AS (SELECT coalesce(max(row), 0) >> 12 FROM events \
      UNION ALL SELECT n - 1 FROM bucket WHERE n > 0)";
 
-/// `sessions.verified` events of a chain were checked, and `verified_hash` is the hash of the last of them.
-/// A row of `events` never changes, but for `content`, which can be erased.
+/// The first `sessions.verified` events of a chain were verified, and `verified_hash` is the hash of the last of them. A row of
+/// `events` never changes, except for `content`, which can be erased.
 const V1: &str = "
 CREATE TABLE sessions (
   id INTEGER PRIMARY KEY, session BLOB NOT NULL UNIQUE, trace_id BLOB NOT NULL,
@@ -161,7 +161,7 @@ CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), n INTEGER NOT NULL) S
 INSERT INTO probe VALUES (1, 0);
 ";
 
-/// Signed heads and how far second places have them; erasures whose files may still be there; how far retention has come.
+/// Signed heads and the progress of their delivery; erasures whose files may still exist; the position of retention.
 const SIGNED: &str = "
 CREATE TABLE heads (size INTEGER PRIMARY KEY, root BLOB NOT NULL, peaks BLOB NOT NULL, at INTEGER NOT NULL, lines TEXT NOT NULL) STRICT;
 CREATE TABLE deliveries (place TEXT PRIMARY KEY, size INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT) STRICT, WITHOUT ROWID;
@@ -169,8 +169,8 @@ CREATE TABLE erasing (digest BLOB PRIMARY KEY, session BLOB, before INTEGER, upt
 CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// `spent`: sums of what was spent, by hour since the epoch and purse; what earlier versions recorded of models is carried over.
-/// `effects_open`: the index of effects whose outcome is unknown.
+/// `spent`: sums of spending by hour since the epoch and by budget. Spending on models that earlier versions recorded is converted.
+/// `effects_open`: the index of effects with unknown outcome.
 const SPENT: &str = "
 CREATE TABLE spent (
   hour INTEGER NOT NULL, purse TEXT NOT NULL, tokens INTEGER NOT NULL, cost_microusd INTEGER NOT NULL,
@@ -194,8 +194,8 @@ CREATE INDEX events_governed ON events(kind) WHERE kind IN ('ckp.approval.reques
 const ATLASES: &str =
     "CREATE INDEX events_atlas ON events(kind) WHERE kind IN ('ckp.atlas.loaded','ckp.atlas.removed');";
 
-/// Partial indexes by `OR` instead of `IN`: of what an event's insertion cost, `IN` was more than half. And one for what a start
-/// folds of Atlases: it is filled at its end alone, and says enough to tell which of its rows are asked for.
+/// Partial indexes with `OR` instead of `IN`: `IN` took more than half of the time of an insertion. Also an index for the Atlas
+/// events that a start folds. It only grows at its end, and its columns are enough to select the needed rows.
 const BY_OR: &str = concat!(
     "DROP INDEX events_rare; DROP INDEX events_rare_at; DROP INDEX events_governed; DROP INDEX events_atlas;",
     "CREATE INDEX events_rare ON events(kind) WHERE ",
@@ -213,7 +213,7 @@ const BY_OR: &str = concat!(
 
 const PEERS: &str = concat!("CREATE INDEX events_peers ON events(row, kind) WHERE ", peers!());
 
-/// A request id may be used again: an unknown effect is known by its session and arguments as well.
+/// A request id may be reused, so an effect with unknown outcome is also identified by its session and arguments.
 const EFFECTS: &str = "
 CREATE TABLE effects_unknown (
   n INTEGER PRIMARY KEY, request TEXT NOT NULL, session BLOB NOT NULL, tool TEXT NOT NULL, parameters BLOB NOT NULL,
@@ -223,7 +223,7 @@ DROP TABLE effects_open;
 ALTER TABLE effects_unknown RENAME TO effects_open;
 ";
 
-/// Conversations of channels, the platforms' ids of messages, and answers that are owed.
+/// Conversations of channels, the platforms' message ids, and pending answers.
 const BOXES: &str = "
 CREATE TABLE conversations (
   channel TEXT NOT NULL, conversation TEXT NOT NULL, sender TEXT NOT NULL, session BLOB NOT NULL,
@@ -239,7 +239,7 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_owed ON outbox(channel, conversation, n) WHERE dead = 0;
 ";
 
-/// Where entries came from and whose they are; their vectors; what compaction set aside; embeddings that were paid for.
+/// Provenance and owners of entries; their vectors; entries that compaction set aside; cached embeddings.
 const MARKS: &str = "
 ALTER TABLE memory_parts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 UPDATE memory_parts SET bytes = (SELECT coalesce(sum(length(content) + coalesce(length(metadata), 0)), 0) FROM memory WHERE part = memory_parts.id);
@@ -256,7 +256,7 @@ CREATE INDEX memory_aside_id ON memory_aside(part, id);
 CREATE TABLE embeddings (model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (model, digest)) STRICT, WITHOUT ROWID;
 ";
 
-/// Encrypted stores: the reference of their key, what only that key opens, and the reference of the key before.
+/// Encrypted stores: the reference of their key, a value that only that key opens, and the reference of the previous key.
 const SEALS: &str = "
 CREATE TABLE seals (store TEXT PRIMARY KEY, reference TEXT NOT NULL, proof BLOB NOT NULL, previous TEXT) STRICT, WITHOUT ROWID;
 ";
@@ -266,7 +266,7 @@ const LEARNT: &str = concat!(
     learnt!()
 );
 
-/// Opens the write connection and brings the schema up to date.
+/// Opens the write connection and migrates the schema.
 pub(crate) fn open_writer(path: &Path, durability: WriteDurability) -> Result<Connection, StateError> {
     let error = || StateError::database(path);
     make_private_file(path)?;
@@ -277,19 +277,19 @@ pub(crate) fn open_writer(path: &Path, durability: WriteDurability) -> Result<Co
         connection.pragma_update(None, "synchronous", durability.synchronous())?;
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
         connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)?;
-        // A group's pages fit, so that none is written twice.
+        // All pages of a group fit, so no page is written twice.
         connection.pragma_update(None, "cache_size", -8000)?;
         connection.set_prepared_statement_cache_capacity(32);
         Ok(())
     };
-    // Judge before anything is changed.
+    // Check the database before anything changes.
     check_identity(&connection, path)?;
     configure().map_err(error())?;
     migrate(&connection, path)?;
     Ok(connection)
 }
 
-/// Opens a connection that can't write. Works while another process owns the directory.
+/// Opens a read-only connection. Works while another process owns the directory.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(StateError::database(path))?;
@@ -300,7 +300,7 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StateError> {
     Ok(connection)
 }
 
-/// The version of a state directory's tables.
+/// The schema version of a state directory.
 ///
 /// # Errors
 /// There is no database, or it can't be read.
@@ -323,7 +323,7 @@ pub(crate) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
             known,
         });
     }
-    // A fresh one has no version, and nothing in it.
+    // A new database has no version and no tables.
     let ours = match found {
         1.. => application == APPLICATION_ID,
         0 => application == 0 && objects(connection).map_err(StateError::database(path))? == 0,

@@ -1,6 +1,6 @@
 //! Encryption of a state directory: which stores are encrypted and under which key, and the pass that seals everything anew.
 //!
-//! As soon as one store of an agent is encrypted, every content of its journal is, because turns hold what is remembered.
+//! If one store of an agent is encrypted, all journal contents are encrypted, because turns contain memories.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,12 +29,12 @@ use functions::{ResealFaults, shown, teach_resealing};
 /// Rows that one commit of the pass seals anew.
 const AT_ONCE: i64 = 500;
 
-/// A name of `marks`: not everything is sealed with the key that `seals` names.
+/// A row of `marks`: not everything is sealed with the key named in `seals` yet.
 const UNFINISHED: &str = "sealing";
 
 static FIND: OnceLock<SealKeyLookup> = OnceLock::new();
 
-/// Says how a key is found by its reference, once for the whole program.
+/// Sets how a key is found by its reference, once for the whole program.
 pub fn find_keys_by(find: SealKeyLookup) {
     let _ = FIND.set(find); // silent-ok: the first word counts
 }
@@ -69,7 +69,7 @@ fn found(reference: &str) -> Result<SealKeyring, String> {
     keys::found(FIND.get().copied(), reference)
 }
 
-/// For a reader: without the key, everything that is not sealed can be read.
+/// For a reader: without the key, only unsealed values can be read.
 pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSealer>, StateError> {
     let known = known(connection).map_err(StateError::database(path))?;
     let seals = StateSealer::of_reader(&known, FIND.get().copied());
@@ -78,7 +78,7 @@ pub(crate) fn look(connection: &Connection, path: &Path) -> Result<Arc<StateSeal
     Ok(seals)
 }
 
-/// For the owner of a state directory: the key is there and is the right one, and everything that should be sealed with it is.
+/// For the owner of a state directory: checks that the key is present and right, and seals what is not sealed with it yet.
 pub(crate) fn settle(
     connection: &Connection,
     path: &Path,
@@ -179,7 +179,7 @@ impl From<rusqlite::Error> for PassError {
 }
 
 impl StateDirReader {
-    /// The references of its keys; `None`: nothing is encrypted.
+    /// The references of the directory's keys; `None`: nothing is encrypted.
     ///
     /// # Errors
     /// The database can't be read.
@@ -201,7 +201,7 @@ impl StateDirReader {
 }
 
 impl StateDir {
-    /// Says that the key before is no longer needed for anything.
+    /// Records that the previous key is no longer needed.
     ///
     /// # Errors
     /// The database can't be written.
@@ -231,15 +231,15 @@ impl StateDir {
     }
 }
 
-/// Seals everything with the current key: what is not sealed yet, and what an older key sealed. It can be interrupted at every moment:
-/// each value says with which key it was sealed, and the next start goes on.
+/// Seals everything with the current key: unsealed values, and values under an older key. It can be interrupted at any time: each
+/// value names the key that sealed it, and the next start continues.
 struct SqliteResealPass<'a> {
     connection: &'a Connection,
     blobs: &'a BlobStore,
     seals: &'a Arc<StateSealer>,
-    /// Stores in which every entry is sealed already.
+    /// Stores in which every entry is already sealed.
     whole: &'a BTreeSet<String>,
-    /// Stores that are being sealed, or were.
+    /// Stores with a proof: they are or were being sealed.
     proved: &'a BTreeSet<String>,
     /// Values that stay as they were: one that can't be opened stops no other.
     faults: &'a ResealFaults,
@@ -247,7 +247,7 @@ struct SqliteResealPass<'a> {
 
 impl SqliteResealPass<'_> {
     fn run(&self, keys: &Keys, stores: &BTreeSet<String>) -> Result<(), PassError> {
-        // The proofs first: from the first sealed byte on, nothing starts without a key.
+        // The proofs come first: from the first sealed byte on, a start needs the key.
         self.commit(|| {
             for store in stores.difference(self.proved) {
                 self.is_new(store)?;
@@ -304,7 +304,7 @@ impl SqliteResealPass<'_> {
             }
             Ok(())
         })?;
-        // Free pages and the log may still hold what was there before.
+        // Free pages and the write-ahead log may still contain old values.
         self.connection.execute_batch("VACUUM")?;
         self.connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -339,7 +339,7 @@ impl SqliteResealPass<'_> {
         )))
     }
 
-    /// A store without a proof is encrypted for the first time: nothing of it is sealed yet.
+    /// Checks that a store without a proof has no sealed values, as it is encrypted for the first time.
     fn is_new(&self, store: &str) -> rusqlite::Result<()> {
         for table in ["memory", "memory_aside"] {
             let sql = format!(
@@ -365,7 +365,7 @@ impl SqliteResealPass<'_> {
         }
     }
 
-    /// Each page of a table's rows in a commit of its own.
+    /// Runs a job for each page of a table's rows, each in its own commit.
     fn pages(&self, table: &str, job: impl Fn(i64, i64) -> rusqlite::Result<()>) -> Result<(), PassError> {
         let sql = format!(
             "SELECT max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ?1 ORDER BY rowid LIMIT ?2)"
@@ -454,7 +454,7 @@ impl SqliteResealPass<'_> {
     }
 }
 
-/// An error of a statement that says what is wrong with what is sealed.
+/// An SQL error that says what is wrong with a sealed value.
 fn fault(why: String) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(Box::new(StateKeyError(why)))
 }

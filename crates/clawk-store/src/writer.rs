@@ -1,4 +1,4 @@
-//! The one writer: a thread that owns the write connection and commits in groups.
+//! The only writer: a thread that owns the write connection and commits in groups.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use crate::{schema, seal};
 /// How often a journal that can't be written tries again.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Shared with the handles.
+/// Counters that the writer shares with the handles.
 #[derive(Debug, Default)]
 pub(crate) struct SqliteWriterCounters {
     pub(crate) commits: AtomicU64,
     pub(crate) entries: AtomicU64,
     /// Changes after each commit that holds entries.
     pub(crate) committed: tokio::sync::watch::Sender<u64>,
-    /// The database may not grow beyond so many bytes; 0: no limit.
+    /// The largest size of the database, bytes; 0: no limit.
     pub(crate) max_bytes: AtomicU64,
 }
 
-/// The writer's thread body.
+/// The state of the writer's thread.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) database: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Writer {
     pub(crate) counters: Arc<SqliteWriterCounters>,
     pub(crate) answers: Arc<AnswerIndex>,
     pub(crate) tips: SqliteChainTips,
-    /// `None` after a failure, until a probe has opened a fresh one.
+    /// `None` after a failure, until a probe has opened a new connection.
     pub(crate) connection: Option<Connection>,
 }
 
@@ -90,7 +90,7 @@ impl Writer {
             }
             Err(error) => {
                 let cause = describe(&error);
-                // Closing the connection ends the transaction and the doubt about its state.
+                // Closing the connection ends the transaction, whose state is unknown.
                 drop(connection);
                 self.fail(&cause, Vec::new());
                 for done in senders {
@@ -142,7 +142,7 @@ impl Writer {
         Ok(entries)
     }
 
-    /// Refuses what is given, what waits and what will come, until a probe succeeds.
+    /// Refuses the given, the queued and all future work until a probe succeeds.
     fn fail(&mut self, cause: &str, items: Vec<SqliteWriterItem>) {
         tracing::error!(
             cause,
@@ -156,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Tries a small real write on a fresh connection.
+    /// Tries a small real write on a new connection.
     fn probe(&mut self) {
         let attempt = || -> Result<Connection, String> {
             let connection =
@@ -167,7 +167,7 @@ impl Writer {
             connection
                 .execute("UPDATE probe SET n = n + 1", [])
                 .map_err(|e| e.to_string())?;
-            // As much room as a usual event needs, so that "writable" means more than one counter.
+            // As much space as a usual event needs, so that "writable" means more than updating one counter.
             connection
                 .execute_batch(
                     "BEGIN IMMEDIATE; CREATE TABLE probe_room (x BLOB); \
@@ -191,7 +191,7 @@ impl Writer {
     }
 }
 
-/// Bounds the database file; SQLite answers "full" beyond.
+/// Limits the size of the database file; SQLite reports "full" above it.
 pub(crate) fn limit_size(connection: &Connection, max_bytes: u64) -> rusqlite::Result<()> {
     if max_bytes == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Answers, and why there is none.
+//! Answers, and the reasons why an answer is missing.
 
 use clawk_proto::ErrorCode;
 use clawk_proto::method::TaskStatus;
@@ -11,15 +11,15 @@ pub const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// The result of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskAnswer {
-    /// What was said.
+    /// The text.
     pub text: String,
-    /// The JSON object that the text is, or that its one fenced block holds.
+    /// The JSON object in the text: the whole text, or its only fenced block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
 impl TaskAnswer {
-    /// The answer that a text is.
+    /// The answer in a text.
     #[must_use]
     pub fn of(text: &str) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl TaskAnswer {
         }
     }
 
-    /// The answer that a report's `result` is: a text, an object with `text`, or any other JSON, which is then its data.
+    /// The answer in a report's `result`: a text, an object with `text`, or any other JSON, which becomes the data.
     #[must_use]
     pub fn reported(result: &Value) -> Self {
         match result {
@@ -51,7 +51,7 @@ impl TaskAnswer {
         }
     }
 
-    /// The answer that an object is.
+    /// The answer in an object.
     #[must_use]
     pub fn data(data: Value) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl TaskAnswer {
     }
 }
 
-/// Canonical JSON (JCS); plain JSON where a number has no canonical text.
+/// Canonical JSON (JCS); plain JSON if a number has no canonical text.
 pub(crate) fn canonical(value: &Value) -> String {
     clawk_trace::canonical::text_of(value).unwrap_or_else(|_| value.to_string()) // silent-ok: still the same value
 }
@@ -71,7 +71,7 @@ fn object(text: &str) -> Option<Value> {
     Some(Value::Object(parsed))
 }
 
-/// What is in the one fenced block of a text; none where there are several.
+/// The content of the only fenced block in a text; `None` if there are several.
 pub(crate) fn fenced(text: &str) -> Option<&str> {
     let (_before, rest) = text.split_once("```")?;
     let (_language, rest) = rest.split_once('\n')?;
@@ -79,14 +79,14 @@ pub(crate) fn fenced(text: &str) -> Option<&str> {
     (!after.contains("```")).then_some(block)
 }
 
-/// Why a task or a run has no whole answer.
+/// Why a task or run has no complete answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwarmFault {
-    /// The wire's number: -32040 (not reached), -32041 (failed) or -32021 (a limit of the swarm).
+    /// The error code on the wire: -32040 (not reached), -32041 (failed) or -32021 (a limit of the swarm).
     pub code: i64,
-    /// A stable word, such as `timeout`, `no_majority`, `dead_lettered`.
+    /// A stable identifier, such as `timeout`, `no_majority`, `dead_lettered`.
     pub reason: String,
-    /// For people.
+    /// The message, for people.
     pub message: String,
 }
 
@@ -118,14 +118,14 @@ impl SwarmFault {
     }
 }
 
-/// A member's answer, as it takes part in an aggregation.
+/// A member's answer, as input of an aggregation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberAnswer {
-    /// Who said it.
+    /// The member's name.
     pub member: String,
     /// How its task ended.
     pub status: TaskStatus,
-    /// What it said.
+    /// The answer.
     pub answer: TaskAnswer,
 }
 

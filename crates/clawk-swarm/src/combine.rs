@@ -1,4 +1,4 @@
-//! Aggregation: several answers become one outcome, or a head has to be asked (SWARM §4).
+//! Aggregation: combines several answers into one outcome, or decides that a head must be asked (SWARM §4).
 
 use clawk_manifest::model::AggregationStrategy as Strategy;
 use clawk_proto::method::TaskStatus;
@@ -9,54 +9,54 @@ use crate::answer::{MemberAnswer, SwarmFault, TaskAnswer, fenced};
 use crate::merge::{MergeConflict, merge};
 use crate::vote::{self, BallotCount};
 
-/// What a head is asked for.
+/// What a head is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeadPurpose {
-    /// Its text is the result.
+    /// Write the result.
     Decide,
-    /// Its number names the result.
+    /// Choose an answer by its number.
     Choose,
 }
 
-/// Who chose, and why.
+/// A head's choice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JudgeChoice {
-    /// Who.
+    /// The member that chose.
     pub member: String,
     /// The number of the answer, from 1.
     pub best: usize,
-    /// In its own words.
+    /// The reason in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What became of several answers, or of a task.
+/// The outcome of several answers, or of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskOutcome {
-    /// Whether it is whole.
+    /// Whether it is complete.
     pub status: TaskStatus,
-    /// The one answer.
+    /// The answer.
     pub answer: TaskAnswer,
-    /// `majority-vote`.
+    /// The votes, for `majority-vote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub votes: Option<Vec<BallotCount>>,
-    /// `best-of-n`.
+    /// The choice, for `best-of-n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeChoice>,
-    /// `merge`.
+    /// The conflicts, for `merge`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<MergeConflict>,
-    /// The head's own last text, where it is not the result.
+    /// The head's last text, if it is not the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_text: Option<String>,
-    /// Why it is not whole.
+    /// Why it is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<SwarmFault>,
 }
 
 impl TaskOutcome {
-    /// A whole answer, as it is.
+    /// A complete outcome with this answer.
     #[must_use]
     pub fn completed(answer: TaskAnswer) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl TaskOutcome {
         }
     }
 
-    /// No answer.
+    /// An outcome without an answer.
     #[must_use]
     pub fn failed(fault: SwarmFault) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl TaskOutcome {
         }
     }
 
-    /// The same, of a run that was cut short: what is there counts, and is partial.
+    /// Marks the outcome of a run that was cut short: existing answers count, but it is partial.
     fn cut(mut self, short: Option<&SwarmFault>) -> Self {
         if let (TaskStatus::Completed, Some(fault)) = (self.status, short) {
             self.status = TaskStatus::Partial;
@@ -90,12 +90,12 @@ impl TaskOutcome {
     }
 }
 
-/// What follows from the answers.
+/// The result of an aggregation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CombineResult {
-    /// They are one.
+    /// The answers were combined.
     Done(Box<TaskOutcome>),
-    /// A head is to be asked about those that count.
+    /// A head must be asked about the answers that count.
     Ask(HeadPurpose),
 }
 
@@ -105,7 +105,7 @@ impl CombineResult {
     }
 }
 
-/// The answers that count, in their order.
+/// The answers that count, in order.
 #[must_use]
 pub fn counting(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer> {
     let counts = |status| match status {
@@ -116,7 +116,7 @@ pub fn counting(strategy: Strategy, said: &[MemberAnswer]) -> Vec<&MemberAnswer>
     said.iter().filter(|said| counts(said.status)).collect()
 }
 
-/// Makes one of the answers of tasks that have all ended; `short`: why the run was cut short, if it was.
+/// Combines the answers of tasks that have all ended. `short`: why the run was cut short, if it was.
 #[must_use]
 pub fn combine(strategy: Strategy, said: &[MemberAnswer], short: Option<&SwarmFault>) -> CombineResult {
     let counting = counting(strategy, said);
@@ -172,7 +172,7 @@ fn majority(cast: &[&MemberAnswer], asked: usize) -> TaskOutcome {
     }
 }
 
-/// The last link's answer; a failed link ends the chain, unless it is cut short: then the last whole one counts.
+/// The last task's answer. A failed task ends the chain. If the run is cut short, the last complete answer counts.
 fn chain(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcome {
     let whole = said
         .iter()
@@ -190,7 +190,7 @@ fn chain(said: &[MemberAnswer], first: &MemberAnswer, short: bool) -> TaskOutcom
     }
 }
 
-/// A head's choice among `n` answers: its number, from 1, and why. `None`: not readable or out of range.
+/// Parses a head's choice among `n` answers: the number, from 1, and the reason. `None`: unreadable or out of range.
 #[must_use]
 pub fn verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
     let trimmed = text.trim();
@@ -202,7 +202,7 @@ pub fn verdict(text: &str, n: usize) -> Option<(usize, Option<String>)> {
     (1..=n).contains(&best).then_some((best, why))
 }
 
-/// The outcome that a head has chosen.
+/// The outcome of a head's choice.
 #[must_use]
 pub fn chosen(counting: &[&MemberAnswer], member: &str, best: usize, why: Option<String>) -> TaskOutcome {
     match best.checked_sub(1).and_then(|at| counting.get(at)) {
@@ -218,7 +218,7 @@ pub fn chosen(counting: &[&MemberAnswer], member: &str, best: usize, why: Option
     }
 }
 
-/// The head did not choose.
+/// The fault of a head that did not choose.
 #[must_use]
 pub fn no_verdict(member: &str) -> SwarmFault {
     SwarmFault::failed(

@@ -1,22 +1,22 @@
-//! Limits of a swarm as values: how much at once, how often, how long.
+//! The limits of a swarm as values: parallelism, repetitions, time.
 
 use clawk_manifest::model::{MessagePassing, Swarm};
 use serde::{Deserialize, Serialize};
 
-/// How long a try may take where nothing says, milliseconds.
+/// The default time limit of a try, milliseconds.
 pub const TRY_MS: u64 = 600_000;
 /// The longest wait before a try is repeated, milliseconds.
 pub const MAX_DELAY_MS: u64 = 30_000;
 
-/// `[swarm]` of `clawk.toml`: what the manifest does not say.
+/// The settings `[swarm]` in `clawk.toml`, which the manifest can't express.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalLimits {
-    /// Before the first repetition of a try, milliseconds; doubled for each further one.
+    /// The wait before the first repetition of a try, milliseconds; doubled for each further one.
     pub retry_delay_ms: u64,
-    /// How many `delegate` and `ask-peer` may stand below each other.
+    /// The deepest nesting of `delegate` and `ask-peer`.
     pub max_depth: u32,
-    /// Tasks that wait for a free seat.
+    /// The largest number of tasks that wait for a free seat.
     pub max_waiting: usize,
 }
 
@@ -30,42 +30,42 @@ impl Default for LocalLimits {
     }
 }
 
-/// `failure.circuit_breaker`.
+/// The circuit breaker: `failure.circuit_breaker`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerLimits {
-    /// Failed tries of one seat in a row that open it.
+    /// The number of consecutive failed tries of one seat that opens it.
     pub threshold: u32,
     /// How long it stays open, milliseconds.
     pub reset_ms: u64,
 }
 
-/// Every limit of a swarm.
+/// All limits of a swarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Tries that run at once, in the whole swarm.
+    /// The largest number of running tries in the whole swarm.
     pub max_parallel: usize,
-    /// A seat works on one task at a time.
+    /// Whether a seat works on one task at a time.
     pub sequential: bool,
-    /// How messages travel.
+    /// The kind of message passing.
     pub passing: MessagePassing,
-    /// Repetitions of a try on the same seat.
+    /// The number of repetitions of a try on the same seat.
     pub retries: u32,
-    /// Repetitions in all before the dead-letter box, where there is one.
+    /// The total number of repetitions before the dead-letter queue, if there is one.
     pub dead_letter: Option<u32>,
-    /// When a seat is left alone.
+    /// When a seat gets no tasks for a while.
     pub breaker: Option<BreakerLimits>,
-    /// `aggregation.timeout_ms`, of a run.
+    /// `aggregation.timeout_ms`: the time limit of a run.
     pub timeout_ms: Option<u64>,
-    /// `resource_limits.max_duration_ms`, of a run.
+    /// `resource_limits.max_duration_ms`: the time limit of a run.
     pub max_duration_ms: Option<u64>,
-    /// Prefer the cheapest member.
+    /// Whether the cheapest member is preferred.
     pub cost_aware: bool,
-    /// The rest.
+    /// The settings of `clawk.toml`.
     pub local: LocalLimits,
 }
 
 impl Limits {
-    /// Of a manifest's swarm with so many seats.
+    /// The limits of a manifest's swarm with this many seats.
     #[must_use]
     pub fn of(swarm: &Swarm, seats: usize, local: LocalLimits) -> Self {
         let concurrency = &swarm.coordination.concurrency;
@@ -94,27 +94,27 @@ impl Limits {
         }
     }
 
-    /// Tries of one task in all.
+    /// The largest number of tries of one task.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.dead_letter.unwrap_or(self.retries).saturating_add(1)
     }
 
-    /// How long one try may take, milliseconds.
+    /// The time limit of one try, milliseconds.
     #[must_use]
     pub fn try_ms(&self) -> u64 {
         let share = self.timeout_ms.map(|all| all / u64::from(self.tries()));
         share.map_or(TRY_MS, |share| share.max(1))
     }
 
-    /// The wait after a seat's `failed`-th failed try of a task, counted from 1, milliseconds.
+    /// The wait after the `failed`-th failed try of a task on a seat (from 1), milliseconds.
     #[must_use]
     pub fn delay_ms(&self, failed: u32) -> u64 {
         let times = 1_u64.checked_shl(failed.saturating_sub(1)).unwrap_or(u64::MAX);
         self.local.retry_delay_ms.saturating_mul(times).min(MAX_DELAY_MS)
     }
 
-    /// When a run that began then is over, and why; the earlier limit counts.
+    /// The deadline of a run that began at `began_ms`, and the limit that sets it; the earlier limit counts.
     #[must_use]
     pub fn deadline(&self, began_ms: u64) -> Option<(u64, &'static str)> {
         let of = |limit: Option<u64>, why| limit.map(|limit| (began_ms.saturating_add(limit), why));
@@ -123,7 +123,7 @@ impl Limits {
         answer.into_iter().chain(whole).min_by_key(|(at, _)| *at)
     }
 
-    /// What finds no free seat is refused instead of waiting.
+    /// Whether a task without a free seat is refused instead of waiting.
     #[must_use]
     pub fn refuses_to_wait(&self) -> bool {
         self.passing == MessagePassing::Direct

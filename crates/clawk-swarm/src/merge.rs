@@ -1,34 +1,34 @@
-//! `merge`: several objects, or several texts, become one. No model is asked.
+//! `merge`: combines several objects, or several texts, without asking a model.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::answer::{MemberAnswer, TaskAnswer};
 
-/// How deep objects are merged; below, the first value stays.
+/// The deepest merged nesting of objects; below it the first value stays.
 const MAX_DEPTH: usize = 64;
 
-/// Values that differ at one place.
+/// Different values at one position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MergeConflict {
     /// JSON pointer.
     pub path: String,
-    /// What each member has there; the first one stays.
+    /// Each member's value; the result has the first one.
     pub values: Vec<MemberValue>,
 }
 
-/// What one member has at a place.
+/// One member's value at a position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberValue {
-    /// Who.
+    /// The member.
     pub member: String,
-    /// What.
+    /// The value.
     pub value: Value,
 }
 
 type MergeValue<'a> = (&'a str, &'a Value);
 
-/// The merged answer, and where the answers differ.
+/// The merged answer, and the positions where the answers differ.
 #[must_use]
 pub fn merge(said: &[&MemberAnswer]) -> (TaskAnswer, Vec<MergeConflict>) {
     let data: Option<Vec<MergeValue<'_>>> = said
@@ -114,7 +114,7 @@ fn arrays(held: &[MergeValue<'_>]) -> Value {
     let mut all: Vec<Value> = Vec::new();
     for (at, (_, value)) in held.iter().enumerate() {
         for item in value.as_array().into_iter().flatten() {
-            // The first array stays as it is, also where it holds a value twice.
+            // The first array stays unchanged, even if it contains a value twice.
             if at == 0 || !all.contains(item) {
                 all.push(item.clone());
             }

@@ -1,4 +1,4 @@
-//! The members of a swarm: their names, who leads, who may ask whom.
+//! The members of a swarm: their names, the head, and which member may ask which.
 
 use std::collections::BTreeSet;
 
@@ -10,43 +10,43 @@ use sha2::{Digest as _, Sha256};
 use crate::limit::{Limits, LocalLimits};
 use crate::vote;
 
-/// One who works: a seat by its number, or the Claw itself.
+/// A worker: a seat by its number, or the Claw itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SwarmWorkerId {
-    /// The Claw, under its own name: the head where no entry is one.
+    /// The Claw itself, under its own name. It is the head if no entry of the swarm is.
     Claw,
-    /// By seat order.
+    /// A seat, by its number.
     Seat(usize),
 }
 
 /// One instance of an entry of `agents`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwarmSeat {
-    /// Its name in this swarm.
+    /// Its name in the swarm.
     pub member: String,
     /// The entry's `identity_ref`.
     pub identity: String,
     /// The entry's `role`.
     pub role: String,
-    /// The entry's place in `agents`.
+    /// The entry's index in `agents`.
     pub entry: usize,
     /// The entry's `provider_ref`.
     pub provider: Option<String>,
-    /// Whom it asks: that one, or the one that was chosen for it; none: it works elsewhere, or nobody has chosen.
+    /// The provider that it uses: its own, or one that was chosen for it. `None`: it works elsewhere, or none was chosen.
     pub asks: Option<String>,
-    /// Who is above it in a hierarchy.
+    /// The worker above it in a hierarchy.
     pub parent: Option<SwarmWorkerId>,
-    /// What a prompt of ordinary size costs with it, millionths of a dollar; none: not known.
+    /// The cost of a prompt of ordinary size with its provider, millionths of a US dollar; `None`: unknown.
     pub price_microusd: Option<u64>,
-    /// How long one try may take there, milliseconds, where that is its own.
+    /// Its own time limit of one try, milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
-/// A swarm that can't be.
+/// Why a swarm is not possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanFault {
-    /// The entry that leads has a `count` above 1.
+    /// The head's entry has a `count` above 1.
     SeveralHeads(String),
 }
 
@@ -63,20 +63,20 @@ impl std::fmt::Display for PlanFault {
 
 impl std::error::Error for PlanFault {}
 
-/// Who is in a swarm, and what holds for them.
+/// The members of a swarm and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The swarm's name.
     pub swarm: String,
     /// The Claw's own name.
     pub claw: String,
-    /// Who talks to whom.
+    /// The topology.
     pub topology: Topology,
-    /// How answers become one.
+    /// The aggregation strategy.
     pub strategy: AggregationStrategy,
-    /// In seat order.
+    /// The seats, in order.
     pub seats: Vec<SwarmSeat>,
-    /// Who leads.
+    /// The head.
     pub head: SwarmWorkerId,
     /// The limits.
     pub limits: Limits,
@@ -90,7 +90,7 @@ fn opens_a_branch(role: &str) -> bool {
     matches!(role, "sub" | "lead" | "manager" | "leader")
 }
 
-/// The name of the identity that a reference names.
+/// The identity's name in a reference.
 #[must_use]
 pub fn identity_name(reference: &str) -> String {
     match ClawUri::parse(reference) {
@@ -103,7 +103,7 @@ impl Plan {
     /// The members of a manifest's swarm.
     ///
     /// # Errors
-    /// The head is several.
+    /// The head's entry has a `count` above 1.
     pub fn of(swarm: &Swarm, claw: &str, local: LocalLimits) -> Result<Self, PlanFault> {
         let head = swarm.agents.iter().position(|agent| leads(&agent.role));
         if let Some(agent) = head
@@ -119,7 +119,7 @@ impl Plan {
             names: BTreeSet::from([claw.to_owned()]),
             branches: Vec::new(),
         };
-        // The head of a hierarchy stands above all, wherever its entry stands.
+        // The head of a hierarchy is above all others, wherever its entry is.
         for (entry, agent) in swarm.agents.iter().enumerate() {
             seating.entry(entry, agent);
         }
@@ -150,7 +150,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Equal for plans under which a run may go on.
+    /// A fingerprint; a run may continue under a plan with an equal one.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let seats: Vec<(&str, &str, &str)> = self
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// A member's name.
+    /// The name of a member.
     #[must_use]
     pub fn member(&self, who: SwarmWorkerId) -> &str {
         self.seat(who).map_or(&self.claw, |seat| &seat.member)
@@ -195,18 +195,18 @@ impl Plan {
             .or_else(|| (self.claw == member).then_some(SwarmWorkerId::Claw))
     }
 
-    /// Every seat but the head's, in seat order.
+    /// All seats except the head's, in seat order.
     #[must_use]
     pub fn others(&self) -> Vec<SwarmWorkerId> {
         self.all().filter(|who| *who != self.head).collect()
     }
 
-    /// Every seat, in seat order.
+    /// All seats, in order.
     pub fn all(&self) -> impl Iterator<Item = SwarmWorkerId> + use<> {
         (0..self.seats.len()).map(SwarmWorkerId::Seat)
     }
 
-    /// To whom this member may delegate, in seat order.
+    /// The members to which this member may delegate, in seat order.
     #[must_use]
     pub fn below(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match self.topology {
@@ -221,7 +221,7 @@ impl Plan {
         }
     }
 
-    /// Whom this member may ask, in seat order.
+    /// The members that this member may ask, in seat order.
     #[must_use]
     pub fn askable(&self, who: SwarmWorkerId) -> Vec<SwarmWorkerId> {
         match (self.topology, who) {
@@ -232,7 +232,7 @@ impl Plan {
         }
     }
 
-    /// The stages of a pipeline, each with its seats: one per entry, without the head's.
+    /// The stages of a pipeline with their seats: one stage per entry, without the head's.
     #[must_use]
     pub fn stages(&self) -> Vec<Vec<SwarmWorkerId>> {
         let mut stages: Vec<(usize, Vec<SwarmWorkerId>)> = Vec::new();
@@ -248,13 +248,13 @@ impl Plan {
         stages.into_iter().map(|(_, seats)| seats).collect()
     }
 
-    /// Every instance of a pipeline's stage works on its task.
+    /// Whether every instance of a pipeline's stage works on its task.
     #[must_use]
     pub const fn stage_needs_all(&self) -> bool {
         vote::needs_all(self.strategy)
     }
 
-    /// Those of `among` that a name means: a member, an identity or a role. None: nobody is meant.
+    /// The workers in `among` that match a name: a member, an identity or a role. Empty: none matches.
     #[must_use]
     pub fn named(&self, among: &[SwarmWorkerId], name: &str) -> Vec<SwarmWorkerId> {
         let of = |matches: &dyn Fn(&SwarmSeat) -> bool| -> Vec<SwarmWorkerId> {
@@ -275,7 +275,8 @@ impl Plan {
         of(&|seat| seat.role == name)
     }
 
-    /// Where a task is tried next that failed too often with `now`: another of its identity, else of its role, round and round.
+    /// The next worker for a task that failed too often with `now`: another one of the same identity, or else of the same role, in
+    /// rotation.
     #[must_use]
     pub fn next(&self, now: SwarmWorkerId, among: &[SwarmWorkerId]) -> SwarmWorkerId {
         let Some(seat) = self.seat(now) else { return now };
@@ -298,13 +299,13 @@ impl Plan {
     }
 }
 
-/// The seats so far.
+/// Collects the seats.
 struct SeatBuilder {
     hierarchical: bool,
     head: Option<usize>,
     seats: Vec<SwarmSeat>,
     names: BTreeSet<String>,
-    /// The seats of the branch that is open.
+    /// The seats of the present branch.
     branches: Vec<usize>,
 }
 
@@ -350,7 +351,7 @@ impl SeatBuilder {
         }
     }
 
-    /// A name that nobody else has.
+    /// A unique name.
     fn own_name(&mut self, name: String, role: &str) -> String {
         let mut own = name.clone();
         let mut n = 1_u32;

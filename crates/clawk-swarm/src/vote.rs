@@ -1,4 +1,4 @@
-//! `majority-vote`: what a ballot is, and which one wins.
+//! `majority-vote`: reads the ballots and finds the winner.
 
 use clawk_manifest::model::AggregationStrategy;
 use icu_normalizer::ComposingNormalizerBorrowed;
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{MemberAnswer, TaskAnswer, canonical};
 
-/// One ballot and who cast it.
+/// A ballot with its voters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BallotCount {
     /// Canonical JSON of `data.vote`, or the normalised text.
     pub ballot: String,
-    /// How many cast it.
+    /// The number of votes.
     pub count: usize,
-    /// Who, in the order of answers.
+    /// The voters, in the order of answers.
     pub members: Vec<String>,
 }
 
-/// The ballot that an answer is.
+/// The ballot in an answer.
 #[must_use]
 pub fn ballot(answer: &TaskAnswer) -> String {
     match answer.data.as_ref().and_then(|data| data.get("vote")) {
@@ -26,10 +26,10 @@ pub fn ballot(answer: &TaskAnswer) -> String {
     }
 }
 
-/// A text after NFKC and case folding, without what does not change its meaning.
+/// A text after NFKC and case folding, without parts that do not change its meaning.
 fn normal(text: &str) -> String {
     let normalizer = ComposingNormalizerBorrowed::new_nfkc();
-    // Upper, then lower case: what full case folding does to letters such as `ß`.
+    // Upper case, then lower case: this gives full case folding for letters such as `ß`.
     let folded = normalizer.normalize(text).to_uppercase().to_lowercase();
     let folded = normalizer.normalize(&folded).into_owned();
     let words: Vec<&str> = folded.split_whitespace().collect();
@@ -52,7 +52,7 @@ const fn is_quote(c: char) -> bool {
     )
 }
 
-/// The ballots in the order in which each was first cast, and the place of the winner's first answer among `cast`.
+/// The ballots in the order of their first vote, and the index in `cast` of the winner's first answer.
 #[must_use]
 pub fn count(cast: &[&MemberAnswer], asked: usize) -> (Vec<BallotCount>, Option<usize>) {
     let mut votes: Vec<(usize, BallotCount)> = Vec::new();
@@ -81,7 +81,7 @@ pub fn count(cast: &[&MemberAnswer], asked: usize) -> (Vec<BallotCount>, Option<
     (votes.into_iter().map(|(_, vote)| vote).collect(), winner)
 }
 
-/// Whether every instance works where the strategy is this one, in a stage of a pipeline.
+/// Whether every instance of a pipeline's stage works on the task under this strategy.
 #[must_use]
 pub const fn needs_all(strategy: AggregationStrategy) -> bool {
     match strategy {

@@ -1,10 +1,10 @@
-//! What a task reads, and what a head is asked.
+//! The texts for tasks and for heads.
 
 use serde_json::Value;
 
 use crate::answer::{MemberAnswer, canonical};
 
-/// A task: the description, its input, and what came from others, each marked as data.
+/// The text of a task: the description, its input, and other members' answers, each marked as data.
 #[must_use]
 pub fn task(description: &str, input: Option<&Value>, from: &[MemberAnswer]) -> String {
     let mut parts = vec![description.to_owned()];
@@ -13,7 +13,7 @@ pub fn task(description: &str, input: Option<&Value>, from: &[MemberAnswer]) -> 
     parts.join("\n\n")
 }
 
-/// A text of another member, as data: it can't end its own mark.
+/// Another member's text, marked as data. The text can't imitate the end mark.
 #[must_use]
 pub fn marked(member: &str, text: &str) -> String {
     format!(
@@ -46,7 +46,7 @@ fn within(text: &str) -> String {
     safe
 }
 
-/// What a head reads that decides.
+/// The text for a head that writes the result.
 #[must_use]
 pub fn decide(description: &str, input: Option<&Value>, answers: &[&MemberAnswer]) -> String {
     let answers: Vec<MemberAnswer> = answers.iter().map(|said| (*said).clone()).collect();
@@ -56,7 +56,7 @@ pub fn decide(description: &str, input: Option<&Value>, answers: &[&MemberAnswer
     )
 }
 
-/// What a head reads that chooses.
+/// The text for a head that chooses an answer.
 #[must_use]
 pub fn choose(description: &str, input: Option<&Value>, answers: &[&MemberAnswer], again: bool) -> String {
     let mut parts = vec![task(description, input, &[])];

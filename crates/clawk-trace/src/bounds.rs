@@ -1,8 +1,8 @@
-//! The size of an event: no field, and no event as a whole, is larger than every verifier takes.
+//! Limits the size of events, so that no field and no whole event is larger than every verifier accepts.
 //!
-//! A field of an event may come from anywhere: a model, an MCP server, a peer, a channel, an error. So the bound is held in one
-//! place, through which every payload goes, and it never refuses: what is too long is replaced by its beginning, its length
-//! and its digest. Numbers without an agreed text (R27) become the nearest one that has one, or a text.
+//! A field may come from anywhere: a model, an MCP server, a peer, a channel, an error. So every payload passes through this
+//! module. It never refuses a payload: a text that is too long is replaced by its beginning, its length and its digest. A number
+//! without an agreed text (R27) becomes the nearest number with one, or a text.
 
 #[cfg(test)]
 mod tests;
@@ -14,31 +14,31 @@ use serde_json::{Map, Value, json};
 use crate::canonical::{payload_of, scan};
 use crate::chain::digest_of;
 
-/// Most bytes of one text in a payload.
+/// The longest text in a payload, bytes.
 pub const TEXT_MAX_BYTES: usize = 64 * 1024;
-/// What is kept of a field that is longer.
+/// The length of the beginning that is kept of a longer text, bytes.
 const HEAD_MAX_BYTES: usize = 1024;
-/// The greatest integer that every reader keeps exact (R27).
+/// The largest integer that every reader represents exactly (R27).
 const EXACT_MAX: u64 = 1 << 53;
 
-/// Bounds a payload for an event: canonical, no text longer than [`TEXT_MAX_BYTES`], at most [`PAYLOAD_MAX_BYTES`] in total.
-/// A payload within these bounds is returned unchanged.
+/// Limits an event's payload: canonical, no text longer than [`TEXT_MAX_BYTES`], at most [`PAYLOAD_MAX_BYTES`] in total. A payload
+/// within the limits is returned unchanged.
 #[must_use]
 pub fn bounded(payload: Box<RawValue>) -> Box<RawValue> {
     let text = payload.get();
-    // No text in it can be longer than itself.
+    // A text inside the payload can't be longer than the payload.
     if text.len() <= TEXT_MAX_BYTES && scan(text).is_some() {
         return payload;
     }
     match serde_json::from_str(text) {
         Ok(Value::Object(members)) => rebuilt(members).unwrap_or_else(|| whole(text)),
-        // What is not an object is not a payload: the journal refuses it.
+        // A payload that is not an object is refused by the journal.
         Ok(_) => payload,
         Err(_) => whole(text), // silent-ok: nested too deep to be read; its digest stays
     }
 }
 
-/// Long texts first; if that is not enough, the largest members, until the rest fits.
+/// Shortens long texts first, then the largest members, until the payload fits.
 fn rebuilt(mut members: Map<String, Value>) -> Option<Box<RawValue>> {
     for member in members.values_mut() {
         exact(member);
@@ -71,13 +71,13 @@ fn rebuilt(mut members: Map<String, Value>) -> Option<Box<RawValue>> {
     (payload.get().len() <= PAYLOAD_MAX_BYTES).then_some(payload)
 }
 
-/// What is left of a payload whose members can't be kept apart.
+/// The replacement for a payload whose members can't be kept separately.
 fn whole(text: &str) -> Box<RawValue> {
     // silent-ok: a text always has a canonical form
     payload_of(&json!({ "oversize": folded(text) })).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// The beginning, the length and the digest.
+/// The text's beginning, length and digest.
 fn folded(text: &str) -> String {
     let head = text
         .get(..text.floor_char_boundary(HEAD_MAX_BYTES))
@@ -86,7 +86,7 @@ fn folded(text: &str) -> String {
     format!("{head}… [{} bytes, sha256:{digest}]", text.len())
 }
 
-/// Every number as one that all readers write alike.
+/// Replaces numbers by ones that all readers write in the same way.
 fn exact(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(exact),

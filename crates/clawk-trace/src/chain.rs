@@ -1,4 +1,4 @@
-//! The hash chain: R26's bytes, and the state that links one event to the next.
+//! The hash chain: the bytes of R26, and the state that links each event to the previous one.
 
 use clawk_proto::trace::{SealedEvent, TRACE_VERSION};
 use clawk_proto::{Digest, SessionId};
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-/// The parts of an event that are hashed, as text (R26). Joined without separators.
+/// The hashed parts of an event, as text (R26). They are joined without separators.
 #[derive(Debug, Clone, Copy)]
 pub struct EventPreimage<'a> {
     /// `trace_version`.
@@ -33,11 +33,11 @@ pub struct EventPreimage<'a> {
     pub previous: &'a str,
 }
 
-/// A buffer that is used again from one event to the next.
+/// A buffer that is reused for each event.
 #[derive(Debug, Clone, Default)]
 pub struct HashBuffer(Vec<u8>);
 
-/// SHA-256 over R26's bytes.
+/// The SHA-256 of the bytes of R26.
 #[must_use]
 pub fn hash(parts: &EventPreimage<'_>, scratch: &mut HashBuffer) -> Digest {
     let buffer = &mut scratch.0;
@@ -59,7 +59,7 @@ pub fn hash(parts: &EventPreimage<'_>, scratch: &mut HashBuffer) -> Digest {
     Digest(Sha256::digest(buffer.as_slice()).into())
 }
 
-/// SHA-256 of content bytes, as an event refers to them.
+/// The SHA-256 of content bytes, as events refer to them.
 #[must_use]
 pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
@@ -81,46 +81,46 @@ fn push_decimal(value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// An event before it has its place in a chain.
+/// An event before it is added to a chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Draft<'a> {
     /// Its id.
     pub event_id: Uuid,
     /// Its span.
     pub span: Uuid,
-    /// The span above; left out of a chain's first event.
+    /// The parent span; ignored for a chain's first event.
     pub parent: Option<Uuid>,
     /// RFC 3339, UTC, microseconds, `Z`.
     pub timestamp: &'a str,
     /// The event type.
     pub event_type: &'a str,
-    /// Canonical text of the payload; see [`crate::canonical::payload_of`].
+    /// The canonical text of the payload; see [`crate::canonical::payload_of`].
     pub payload: &'a str,
 }
 
-/// The place that an event got.
+/// The position of an event in its chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainLink {
-    /// Its sequence.
+    /// The event's sequence number.
     pub sequence: u64,
-    /// Its parent span: none for the first event of a chain.
+    /// The parent span; `None` for the first event of a chain.
     pub parent: Option<Uuid>,
-    /// The hash before; [`Digest::ZERO`] for the first.
+    /// The previous hash; [`Digest::ZERO`] for the first event.
     pub previous: Digest,
-    /// Its own hash.
+    /// The event's own hash.
     pub hash: Digest,
 }
 
-/// One session's chain: where the next event goes. Small, so that many can be kept.
+/// The end of one session's chain, where the next event is added. Small, so that many can be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionChain {
     /// The session.
     pub session: SessionId,
     /// Its trace.
     pub trace_id: Uuid,
-    /// The sequence of the next event, which is also the number of events.
+    /// The sequence number of the next event, which equals the number of events.
     pub next_sequence: u64,
-    /// The hash of the last event; [`Digest::ZERO`] while there is none.
+    /// The hash of the last event; [`Digest::ZERO`] if there is none.
     pub head: Digest,
 }
 
@@ -136,7 +136,7 @@ impl SessionChain {
         }
     }
 
-    /// Returns what [`Self::append`] would return, without appending.
+    /// The result of [`Self::append`], without appending.
     #[must_use]
     pub fn next(&self, draft: &Draft<'_>, scratch: &mut HashBuffer) -> ChainLink {
         let parent = if self.next_sequence == 0 {
@@ -171,7 +171,7 @@ impl SessionChain {
         }
     }
 
-    /// Gives the event its place and moves the chain behind it. The hot path: allocates nothing.
+    /// Adds the event to the chain. The hot path: allocates nothing.
     pub fn append(&mut self, draft: &Draft<'_>, scratch: &mut HashBuffer) -> ChainLink {
         let link = self.next(draft, scratch);
         self.head = link.hash;
@@ -179,10 +179,10 @@ impl SessionChain {
         link
     }
 
-    /// As [`Self::append`], answering the whole event as it is exported.
+    /// As [`Self::append`], but returns the whole event in its export form.
     ///
     /// # Errors
-    /// The draft's payload is no JSON text; the chain has not moved.
+    /// The draft's payload is not JSON; the chain has not changed.
     pub fn link(
         &mut self,
         draft: &Draft<'_>,
@@ -207,12 +207,12 @@ impl SessionChain {
     }
 }
 
-/// The 64 hex digits, without an allocation.
+/// Writes the 64 hex digits without an allocation.
 pub(crate) fn hex_into<'a>(digest: &Digest, out: &'a mut [u8; 64]) -> &'a str {
     let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
     for (pair, byte) in out.as_chunks_mut().0.iter_mut().zip(digest.0) {
         *pair = [digit(byte >> 4), digit(byte & 15)];
     }
-    // INVARIANT: ASCII digits only, so this can't fail.
+    // INVARIANT: only ASCII digits, so this can't fail.
     std::str::from_utf8(out).unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::canonical::{CanonicalPlainness, printable_run, scan};
 
-/// An event as written. Ids have been checked to be UUIDs, hashes to be 64 lower-case hex digits.
+/// An event as written. Its ids are valid UUIDs, and its hashes are 64 lower-case hex digits.
 #[derive(Debug, Clone)]
 pub struct RawEvent<'a> {
     /// `trace_version`.
@@ -24,7 +24,7 @@ pub struct RawEvent<'a> {
     pub trace_id: Cow<'a, str>,
     /// `span_id`.
     pub span_id: Cow<'a, str>,
-    /// `parent_span_id`; empty when null or absent.
+    /// `parent_span_id`; empty if null or absent.
     pub parent_span_id: Cow<'a, str>,
     /// `session_id`.
     pub session_id: Cow<'a, str>,
@@ -34,9 +34,9 @@ pub struct RawEvent<'a> {
     pub timestamp: Cow<'a, str>,
     /// `event_type`.
     pub event_type: Cow<'a, str>,
-    /// The payload's text as it stands.
+    /// The payload's text, unchanged.
     pub payload: Cow<'a, str>,
-    /// What a first look said of the payload; `None`: not known to be canonical.
+    /// The result of a scan of the payload; `None`: not known to be canonical.
     pub plainness: Option<CanonicalPlainness>,
     /// `event_hash`.
     pub event_hash: Cow<'a, str>,
@@ -45,7 +45,7 @@ pub struct RawEvent<'a> {
 }
 
 impl<'a> RawEvent<'a> {
-    /// Reads one line without its newline. Members that are not part of an event are refused, because no hash covers them.
+    /// Parses one line without its newline. Unknown members are refused, because no hash covers them.
     ///
     /// # Errors
     /// The fault of the line.
@@ -56,7 +56,7 @@ impl<'a> RawEvent<'a> {
     /// The event of an in-process value.
     ///
     /// # Errors
-    /// Its payload can't be serialised.
+    /// The payload can't be serialised.
     pub fn of(event: &'a TraceEvent) -> Result<Self, String> {
         let payload = serde_json::to_string(&event.payload).map_err(|e| e.to_string())?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl<'a> RawEvent<'a> {
         }
     }
 
-    /// The length of its line as we write it, without the line break.
+    /// The length of its line as clawk writes it, without the line break.
     #[must_use]
     pub fn line_bytes(&self) -> usize {
         const NAMES: usize = "{\"trace_version\":\"\",\"event_id\":\"\",\"trace_id\":\"\",\"span_id\":\"\",\"parent_span_id\":null,\"session_id\":\"\",\"sequence\":,\"timestamp\":\"\",\"event_type\":\"\",\"payload\":,\"event_hash\":\"\",\"previous_event_hash\":\"\"}".len();
@@ -114,7 +114,7 @@ impl<'a> RawEvent<'a> {
             &self.previous_event_hash,
         ];
         let digits = self.sequence.checked_ilog10().unwrap_or(0) + 1;
-        // A null is as long as the quotes and two letters.
+        // `null` is as long as two quotes and two letters.
         let parent = self.parent_span_id.len().saturating_sub(2);
         let sum = parts
             .iter()
@@ -122,16 +122,16 @@ impl<'a> RawEvent<'a> {
         sum.saturating_add(usize::try_from(digits).unwrap_or(0))
     }
 
-    /// The session as an id.
+    /// The session id.
     ///
     /// # Errors
-    /// The text is no UUID; cannot happen after [`Self::parse`].
+    /// The text is not a UUID; impossible after [`Self::parse`].
     pub fn session(&self) -> Result<SessionId, uuid::Error> {
         Uuid::try_parse(&self.session_id).map(SessionId)
     }
 }
 
-/// The long way, which knows every form of a line.
+/// The slow parser, which accepts every form of a line.
 fn general(line: &str) -> Result<RawEvent<'_>, String> {
     if line.starts_with([' ', '\t', '\r']) || line.ends_with([' ', '\t', '\r']) {
         return Err("blanks around the object; the format is one object per line, ended by LF".to_owned());
@@ -140,7 +140,7 @@ fn general(line: &str) -> Result<RawEvent<'_>, String> {
     raw.checked()
 }
 
-/// The general form: any order of members, any blanks, escapes in strings.
+/// The general form: members in any order, any blanks, escapes in strings.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireEvent<'a> {
@@ -213,7 +213,7 @@ impl<'a> WireEvent<'a> {
     }
 }
 
-/// 8-4-4-4-12 hex digits. Without early exits, so that the compiler can look at many bytes at once.
+/// Checks for 8-4-4-4-12 hex digits. There are no early exits, so the compiler can check many bytes at once.
 #[inline]
 fn is_uuid(text: &str) -> bool {
     let Ok(bytes) = <&[u8; 36]>::try_from(text.as_bytes()) else {
@@ -253,7 +253,7 @@ fn is_uuid(text: &str) -> bool {
     others == 4 && [a, b, c, d].into_iter().all(|byte| *byte == b'-')
 }
 
-/// 64 lower-case hex digits; as above.
+/// Checks for 64 lower-case hex digits, also without early exits.
 #[inline]
 fn is_digest(text: &str) -> bool {
     let Ok(bytes) = <&[u8; 64]>::try_from(text.as_bytes()) else {
@@ -264,7 +264,7 @@ fn is_digest(text: &str) -> bool {
     })
 }
 
-/// The exact form that we write, read by position. Anything else is `None` and goes the general way.
+/// Parses the exact form that clawk writes, by position. Any other form gives `None`, and the slow parser reads it.
 fn as_we_write(line: &str) -> Option<RawEvent<'_>> {
     let mut rest = line;
     literal(&mut rest, "{\"trace_version\":\"")?;
@@ -293,7 +293,7 @@ fn as_we_write(line: &str) -> Option<RawEvent<'_>> {
     literal(&mut rest, ",\"event_type\":\"")?;
     let event_type = simple_string(&mut rest)?;
     literal(&mut rest, ",\"payload\":")?;
-    // What follows the payload has a fixed length.
+    // The text after the payload has a fixed length.
     const TAIL: usize = ",\"event_hash\":\"\",\"previous_event_hash\":\"\"}".len() + 128;
     let (payload, tail) = rest.split_at_checked(rest.len().checked_sub(TAIL)?)?;
     let plainness = payload.starts_with('{').then(|| scan(payload)).flatten()?;
@@ -325,7 +325,7 @@ fn literal(rest: &mut &str, expected: &str) -> Option<()> {
     Some(())
 }
 
-/// Up to the closing quote; `None` when it holds anything that JSON escapes.
+/// The text up to the closing quote; `None` if it contains a character that JSON escapes.
 fn simple_string<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let bytes = rest.as_bytes();
     let run = printable_run(bytes);

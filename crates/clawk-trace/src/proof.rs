@@ -1,5 +1,5 @@
-//! What one host of a swarm says to another one under its key: a task, or the report of one. Each names its task by an id that occurs
-//! once, so a signature is of no use with anything else.
+//! Statements that one host of a swarm signs for another: a task, or the report of a task. Each names its task by a unique id, so
+//! its signature can't be used for anything else.
 
 #[cfg(test)]
 mod tests;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use crate::chain::digest_of;
 use crate::checkpoint::{PublicKey, TraceSigner};
 
-/// What a key in a configuration and on the wire begins with.
+/// The prefix of a key in configurations and on the wire.
 const KIND: &str = "ed25519:";
-/// How often [`settled`] reads a value again.
+/// The largest number of rounds in [`settled`].
 const ROUNDS: usize = 16;
 
 const DAY_MS: i64 = 86_400_000;
-/// How far the clock of who gives a task may be ahead of ours.
+/// How far the giver's clock may be ahead of ours, milliseconds.
 const AHEAD_MS: i64 = 3_600_000;
 
-/// What is signed.
+/// The kind of signed statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofSubject {
     /// The params of `claw.swarm.delegate`.
@@ -38,44 +38,44 @@ impl ProofSubject {
     }
 }
 
-/// Why a word does not count as that of the host whose key is expected. Keys are told by their fingerprints ([`PublicKey::id`]).
+/// Why a statement does not count as from the host with the expected key. Keys are named by their fingerprints ([`PublicKey::id`]).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProofError {
-    /// Nobody signed it.
+    /// The statement has no signature.
     #[error("it is not signed, and the key {expected} is expected")]
     Unsigned {
-        /// The key that is bound.
+        /// The expected key.
         expected: String,
     },
-    /// It names another key.
+    /// The statement names another key.
     #[error("it names the key {shown}, and the key {expected} is expected")]
     OtherKey {
-        /// The key that is bound.
+        /// The expected key.
         expected: String,
-        /// The key that it names.
+        /// The key in the statement.
         shown: String,
     },
-    /// It names the right key, and the signature is not of this word.
+    /// The statement names the right key, but its signature does not match.
     #[error(
         "it names the key {expected}, which is expected, and the signature is not that key's signature of these words: they were changed, or the signature belongs to others"
     )]
     Changed {
-        /// The key that is bound.
+        /// The expected key.
         expected: String,
     },
-    /// The right key signed the task too long ago or, by its time, in the future. Hosts forget old tasks, so this one might be done
+    /// The right key signed the task too long ago, or in the future by its time. Hosts forget old tasks, so this one might run
     /// twice.
     #[error("the key {expected}, which is expected, signed it, but not within the last {days} days")]
     Old {
-        /// The key that is bound.
+        /// The expected key.
         expected: String,
-        /// How old it may be.
+        /// The largest allowed age, days.
         days: i64,
     },
 }
 
 impl ProofError {
-    /// The fingerprint that was shown; none: nothing was signed.
+    /// The fingerprint in the statement; `None`: it had no signature.
     #[must_use]
     pub fn shown(&self) -> Option<&str> {
         match self {
@@ -86,8 +86,8 @@ impl ProofError {
     }
 }
 
-/// The bytes that are signed: two lines, each ended by LF. The second is the SHA-256 of the canonical JSON of what is said, without
-/// its `proof`.
+/// The bytes that are signed: two lines, each ended by LF. The second line is the SHA-256 of the statement's canonical JSON without
+/// `proof`.
 fn bytes(word: ProofSubject, said: &impl Serialize) -> Option<Vec<u8>> {
     let said = serde_json::to_value(said).ok()?; // silent-ok: JSON values always serialise
     let digest = digest_of(said.to_string().as_bytes()).to_hex();
@@ -100,14 +100,14 @@ pub fn written(key: &PublicKey) -> String {
     format!("{KIND}{}", key.to_hex())
 }
 
-/// Reads `ed25519:HEX`; none: it is something else.
+/// Parses `ed25519:HEX`; `None`: the text has another form.
 #[must_use]
 pub fn read(text: &str) -> Option<PublicKey> {
     PublicKey::parse(text.strip_prefix(KIND)?).ok() // silent-ok: the caller says what is wanted
 }
 
-/// The value after it was written as JSON and read again, until that changes nothing more. A number with many digits may change when
-/// it is read; the receiver must compute the same digest as the sender.
+/// Writes the value as JSON and parses it again, until it no longer changes. A number with many digits may change when it is
+/// parsed, and the receiver must compute the same digest as the sender.
 #[must_use]
 pub fn settled(value: Value) -> Value {
     let (mut value, mut text) = (value.clone(), value.to_string());
@@ -125,7 +125,7 @@ pub fn settled(value: Value) -> Value {
     value
 }
 
-/// Signs what is said, which has no `proof` yet and is [`settled`].
+/// Signs a statement, which must be [`settled`] and without `proof`.
 #[must_use]
 pub fn sign(word: ProofSubject, said: &impl Serialize, signer: &TraceSigner) -> Option<HostSignature> {
     Some(HostSignature {
@@ -135,8 +135,8 @@ pub fn sign(word: ProofSubject, said: &impl Serialize, signer: &TraceSigner) -> 
     })
 }
 
-/// What is signed of a task. The identity keeps it from being put into another queue, and the time keeps it from being given again
-/// after hosts have forgotten it.
+/// The signed part of a task. The identity prevents a copy into another queue. The time prevents a repetition after hosts have
+/// forgotten the task.
 #[derive(Serialize)]
 struct SignedTask<'a> {
     at_ms: i64,
@@ -144,7 +144,7 @@ struct SignedTask<'a> {
     to: &'a str,
 }
 
-/// Signs a task for the identity `to`. Its params have no `proof` yet.
+/// Signs a task for the identity `to`. Its params must have no `proof` yet.
 #[must_use]
 pub fn sign_task(
     params: &DelegateParams,
@@ -159,10 +159,10 @@ pub fn sign_task(
     })
 }
 
-/// Whether the host of the key `bound` has given this task to the identity `to`, not more than `days` ago.
+/// Checks that the host with the key `bound` gave this task to the identity `to`, at most `days` ago.
 ///
 /// # Errors
-/// It has not, or shows no proof of it.
+/// There is no valid proof of it.
 pub fn check_task(
     params: &DelegateParams,
     to: &str,
@@ -188,10 +188,10 @@ pub fn check_task(
     })
 }
 
-/// Whether the host of the key `bound` has said this. `said` is without its `proof`.
+/// Checks that the host with the key `bound` signed this statement. `said` is without its `proof`.
 ///
 /// # Errors
-/// It has not, or shows no proof of it.
+/// There is no valid proof of it.
 pub fn check(
     word: ProofSubject,
     said: &impl Serialize,

@@ -1,4 +1,4 @@
-//! From a manifest's JSON to an Atlas, with everything that is wrong.
+//! Builds an Atlas from a manifest's JSON, and reports all faults.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ fn about(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'
 fn actions(report: &mut FaultCollector, map: &Map<String, Value>, at: &InputPath<'_>) -> Vec<AtlasAction> {
     let mut out: Vec<AtlasAction> = Vec::new();
     let mut seen = HashSet::new();
-    // Many actions share a schema; it is compiled once.
+    // Many actions share a schema, so each schema is compiled once.
     let mut schemas: HashMap<String, Arc<Schema>> = HashMap::new();
     if let Some(value) = map.get("actions") {
         report.list(value, &at.key("actions"), bounds::ITEMS, |report, item, at| {
@@ -499,7 +499,7 @@ fn dependencies(
     out
 }
 
-/// Cargo's reading of a range; blanks between comparators are taken for commas.
+/// Parses a version range as Cargo does; blanks between comparators count as commas.
 fn range(text: &str) -> Result<VersionReq, semver::Error> {
     VersionReq::parse(text).or_else(|cause| {
         let parts: Vec<&str> = text.split_whitespace().collect();

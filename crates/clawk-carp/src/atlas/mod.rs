@@ -1,4 +1,4 @@
-//! An Atlas: what a manifest says once it has been checked (CRA PROTOCOL §5).
+//! A checked Atlas (CRA PROTOCOL §5).
 
 mod check;
 mod policy;
@@ -19,23 +19,23 @@ pub use schema::Schema;
 use crate::fault::{FaultCollector, InputFaults, InputPath};
 use crate::glob::Pattern;
 
-/// Bounds of one Atlas. What exceeds them is refused.
+/// The limits of one Atlas. An Atlas above a limit is refused.
 pub mod bounds {
-    /// Bytes of `atlas.json`.
+    /// The largest `atlas.json`, bytes.
     pub const MANIFEST_BYTES: usize = 32 * 1024 * 1024;
-    /// Bytes of one context file.
+    /// The largest context file, bytes.
     pub const FILE_BYTES: u64 = 1024 * 1024;
-    /// Bytes of all context files.
+    /// The largest total size of context files, bytes.
     pub const CONTEXT_BYTES: u64 = 16 * 1024 * 1024;
-    /// Actions, policies, capabilities.
+    /// The largest number of actions, of policies and of capabilities.
     pub const ITEMS: usize = 20_000;
-    /// Context packs.
+    /// The largest number of context packs.
     pub const PACKS: usize = 1_000;
-    /// Files of a pack.
+    /// The largest number of files in a pack.
     pub const FILES: usize = 100;
-    /// Patterns of a policy, entries of a condition.
+    /// The largest number of patterns in a policy, and of entries in a condition.
     pub const ENTRIES: usize = 20_000;
-    /// Bytes of one JSON Schema as text.
+    /// The largest JSON Schema, bytes of text.
     pub const SCHEMA_BYTES: usize = 256 * 1024;
 }
 
@@ -48,7 +48,7 @@ pub enum Executor {
     Mcp {
         /// The MCP server's name.
         server: Box<str>,
-        /// The tool there.
+        /// The tool's name at the server.
         tool: Box<str>,
     },
     /// `https://…` or `http://…`.
@@ -58,15 +58,15 @@ pub enum Executor {
 /// An action.
 #[derive(Debug, Clone)]
 pub struct AtlasAction {
-    /// What a resolution shows of it.
+    /// The action as a resolution shows it.
     pub shown: Arc<AllowedAction>,
-    /// Its parameters' schema, compiled.
+    /// The compiled schema of its parameters.
     pub parameters: Arc<Schema>,
-    /// Its results' schema, compiled; without one, every result fits.
+    /// The compiled schema of its results; without a schema, every result is valid.
     pub returns: Arc<Schema>,
-    /// What runs it; absent: a tool of the action's own name.
+    /// The executor; `None`: a tool with the action's name.
     pub executor: Option<Executor>,
-    /// 1–300.
+    /// The time limit, 1–300 seconds.
     pub timeout_seconds: u64,
 }
 
@@ -75,64 +75,64 @@ pub struct AtlasAction {
 pub struct Capability {
     /// Its id.
     pub id: Arc<str>,
-    /// Ids of actions, or patterns.
+    /// Ids or patterns of actions.
     pub(crate) actions: Vec<Pattern>,
-    /// Ids of this Atlas's packs.
+    /// Ids of context packs in this Atlas.
     pub context_packs: Vec<String>,
 }
 
-/// Context that is given when its conditions hold.
+/// A context pack: included if its conditions hold.
 #[derive(Debug, Clone)]
 pub struct ContextPack {
     /// Its id.
     pub id: Arc<str>,
-    /// 0–1000.
+    /// The priority, 0–1000.
     pub priority: u16,
-    /// When.
+    /// When the pack is included.
     pub conditions: PolicyConditions,
-    /// One per file that is there, within `max_tokens`.
+    /// One block per existing file, within `max_tokens`.
     pub blocks: Vec<Arc<ContextBlock>>,
     files: Vec<String>,
     max_tokens: Option<u64>,
-    /// Some capability lists it.
+    /// A capability lists the pack.
     pub(crate) in_capability: bool,
 }
 
 /// A checked Atlas.
 #[derive(Debug, Clone)]
 pub struct Atlas {
-    /// Reverse domain notation.
+    /// The id, in reverse domain notation.
     pub id: Arc<str>,
     /// Its version.
     pub version: Version,
-    /// For people.
+    /// The name, for people.
     pub name: String,
-    /// For people.
+    /// The description, for people.
     pub description: String,
-    /// Groups of actions.
+    /// The capabilities: groups of actions.
     pub capabilities: Vec<Capability>,
-    /// Context, in manifest order.
+    /// The context packs, in manifest order.
     pub packs: Vec<ContextPack>,
-    /// Policies, in manifest order.
+    /// The policies, in manifest order.
     pub policies: Vec<Arc<Policy>>,
-    /// Actions, in manifest order.
+    /// The actions, in manifest order.
     pub actions: Vec<AtlasAction>,
-    /// Other Atlases that must be loaded beside it.
+    /// Other Atlases that must be loaded too, with their versions.
     pub dependencies: BTreeMap<String, VersionReq>,
     /// `authors`, `license`, `homepage`, `repository`, `domains`, `adapters`, `metadata` as given.
     pub about: Map<String, Value>,
-    /// What is odd but not wrong.
+    /// Things that are unusual but not wrong.
     pub warnings: Vec<CarpFault>,
-    /// What it was read from.
+    /// The files that it was read from.
     pub source: Arc<AtlasSource>,
 }
 
-/// The files of an Atlas, complete enough to read the Atlas again elsewhere.
+/// The files of an Atlas. They are enough to read the Atlas again elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AtlasSource {
     /// The manifest's text.
     pub manifest: String,
-    /// Texts of the context files that are there, by their paths as written.
+    /// The texts of the existing context files, by their paths as written.
     pub files: BTreeMap<String, String>,
 }
 
@@ -141,14 +141,14 @@ pub struct AtlasSource {
 pub enum ContextFileContent {
     /// Its text.
     Text(String),
-    /// It is not there: a warning (R30).
+    /// The file does not exist: a warning (R30).
     Missing,
-    /// It may not be read, and why: an error.
+    /// The file must not be read: an error with the reason.
     Refused(String),
 }
 
 impl Atlas {
-    /// Reads and checks a manifest; `file` is asked for the text of each context file, by its path as written.
+    /// Reads and checks a manifest. `file` returns the text of each context file, by its path as written.
     ///
     /// # Errors
     /// All faults with their pointers.
@@ -189,7 +189,7 @@ impl Atlas {
         report.faults.or(atlas)
     }
 
-    /// An Atlas whose context files are given in memory.
+    /// Reads an Atlas whose context files are in memory.
     ///
     /// # Errors
     /// The same errors as [`Self::read`].
@@ -202,7 +202,7 @@ impl Atlas {
         })
     }
 
-    /// The policies in the order in which they are asked (R29): by type, then high priority first, then as written.
+    /// The policies in evaluation order (R29): by type, then highest priority first, then as written.
     #[must_use]
     pub fn policies_in_order(&self) -> Vec<&Arc<Policy>> {
         let mut policies: Vec<_> = self.policies.iter().collect();
@@ -210,7 +210,7 @@ impl Atlas {
         policies
     }
 
-    /// Makes the blocks of all packs.
+    /// Builds the blocks of all packs.
     fn fill(&mut self, report: &mut FaultCollector, file: &mut impl FnMut(&str) -> ContextFileContent) {
         let listed: HashSet<&str> = self
             .capabilities
@@ -245,7 +245,7 @@ impl Atlas {
     }
 }
 
-/// Estimated tokens of a text: bytes over four, rounded up.
+/// The estimated number of tokens of a text: bytes divided by four, rounded up.
 #[must_use]
 pub fn token_estimate(text: &str) -> u64 {
     u64::try_from(text.len()).unwrap_or(u64::MAX).div_ceil(4)
@@ -263,7 +263,7 @@ fn content_type(path: &str) -> ContentType {
     }
 }
 
-/// One file's block. What exceeds the pack's tokens is cut at a line's end; JSON, which cannot be cut, is left out.
+/// Builds the block of one file. Text above the pack's token limit is cut at a line's end; JSON can't be cut and is left out.
 fn block(
     source: &Arc<str>,
     pack: &ContextPack,
@@ -316,7 +316,7 @@ fn block(
     })
 }
 
-/// Whole lines, at most so many tokens; of a first line that is too long, as many characters as fit.
+/// Cuts the text to whole lines of at most `tokens`. If the first line is too long, cuts it at a character.
 fn cut(text: &mut String, tokens: u64) {
     let most = usize::try_from(tokens.saturating_mul(4))
         .unwrap_or(usize::MAX)

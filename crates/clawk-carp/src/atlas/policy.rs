@@ -1,4 +1,4 @@
-//! Policies and the conditions that they share with context packs.
+//! Policies, and the conditions that policies and context packs share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use crate::fault::{FaultCollector, InputPath, LengthBounds, nearest};
 use crate::glob::Pattern;
 use crate::window::TimeWindow;
 
-/// Longest window of a limit: a year.
+/// The longest window of a limit, seconds: a year.
 const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
 
 /// The conditions under which a policy applies. Every key that is present must match. A list matches if one of its entries does.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyConditions {
-    /// Bit per tier (bit 0: low); all bits when absent.
+    /// One bit per tier (bit 0: low); `None`: all tiers.
     tiers: Option<u8>,
     agents: Option<Vec<Pattern>>,
     capabilities: Option<Vec<String>>,
     context: BTreeMap<String, String>,
-    /// At these hours only.
+    /// Only at these hours.
     pub time_window: Option<TimeWindow>,
 }
 
-/// Facts of a request that conditions look at.
+/// The facts of a request that conditions check.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConditionFacts<'r> {
     pub(crate) agent: &'r str,
@@ -35,7 +35,7 @@ pub(crate) struct ConditionFacts<'r> {
     pub(crate) now: jiff::Timestamp,
 }
 
-/// Bit of a tier.
+/// The bit of a tier.
 pub(crate) const fn tier_bit(tier: RiskTier) -> u8 {
     match tier {
         RiskTier::Low => 1,
@@ -49,7 +49,7 @@ pub(crate) const fn tier_bit(tier: RiskTier) -> u8 {
 pub(crate) const EVERY_TIER: u8 = 0b1111;
 
 impl PolicyConditions {
-    /// The tiers for which everything holds, as bits; none when something else does not hold.
+    /// The tiers for which all conditions hold, as bits; 0 if another condition fails.
     pub(crate) fn tiers(&self, facts: &ConditionFacts<'_>) -> u8 {
         let agent = self
             .agents
@@ -76,7 +76,7 @@ impl PolicyConditions {
         }
     }
 
-    /// Equal texts mean equal conditions.
+    /// A key for the conditions: equal texts mean equal conditions.
     pub(crate) fn key(&self) -> String {
         format!(
             "{:?}|{:?}|{:?}|{:?}|{:?}",
@@ -88,7 +88,7 @@ impl PolicyConditions {
         )
     }
 
-    /// The conditions as a manifest writes them; empty when nothing is asked.
+    /// The conditions in the manifest's form; empty without conditions.
     #[must_use]
     pub fn parameters(&self) -> Map<String, Value> {
         let mut out = Map::new();
@@ -174,22 +174,22 @@ impl PolicyConditions {
 /// The effect of a policy that matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// Not allowed.
+    /// The action is denied.
     Deny,
-    /// Nothing outside the policy's actions is allowed.
+    /// Actions outside the policy's list are denied.
     Scope,
-    /// A person is asked first.
+    /// A person must approve first.
     RequireApproval,
-    /// So many calls per agent in a sliding window.
+    /// A limit on calls per agent in a sliding window.
     RateLimit(RateLimit),
-    /// So much cost per agent in a sliding window.
+    /// A limit on cost per agent in a sliding window.
     Budget(BudgetParameters),
-    /// Allowed, if nothing before it says otherwise.
+    /// The action is allowed, unless an earlier policy decides otherwise.
     Allow,
 }
 
 impl Rule {
-    /// The `type` of a manifest.
+    /// The policy's `type` in a manifest.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -202,7 +202,7 @@ impl Rule {
         }
     }
 
-    /// Its place in the order of evaluation (R29).
+    /// The type's position in the evaluation order (R29).
     pub(crate) const fn class(&self) -> usize {
         match self {
             Self::Deny | Self::Scope => 0,
@@ -214,16 +214,16 @@ impl Rule {
     }
 }
 
-/// Parameters of a budget; costs in millionths.
+/// The parameters of a budget. Costs are in millionths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetParameters {
     /// `max_cost`.
     pub max_cost_micros: u64,
     /// `window_seconds`.
     pub window_seconds: u64,
-    /// `default_cost`: of an action that `costs` does not name; 1 when absent.
+    /// `default_cost`: the cost of actions missing in `costs`; 1 if absent.
     pub default_cost_micros: u64,
-    /// `costs`: by action id.
+    /// `costs`, by action id.
     pub costs_micros: HashMap<String, u64>,
 }
 
@@ -241,22 +241,22 @@ impl BudgetParameters {
 /// A policy.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Its id, unique in its Atlas.
+    /// Its id, unique in the Atlas.
     pub id: Arc<str>,
-    /// What it does.
+    /// Its effect.
     pub rule: Rule,
-    /// High first.
+    /// Its priority; higher ones are evaluated first.
     pub priority: i64,
     /// When it applies.
     pub conditions: PolicyConditions,
-    /// To which actions; absent: to all.
+    /// The actions that it applies to; `None`: all.
     pub(crate) actions: Option<Vec<Pattern>>,
     /// `parameters.reason`.
     pub reason: Option<Arc<str>>,
 }
 
 impl Policy {
-    /// The patterns of actions it is for; `*` when it names none.
+    /// The patterns of its actions; `*` if it names none.
     #[must_use]
     pub fn patterns(&self) -> Vec<String> {
         match &self.actions {
@@ -360,7 +360,7 @@ fn rule(
     })
 }
 
-/// `max_calls` and `window_seconds`.
+/// Reads `max_calls` and `window_seconds`.
 pub(super) fn rate_limit(
     report: &mut FaultCollector,
     map: &Map<String, Value>,
@@ -408,7 +408,7 @@ fn budget(
     })
 }
 
-/// A cost in millionths, from its decimal text: no floating point takes part.
+/// Parses a cost from its decimal text to millionths, without floating point.
 fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Option<u64> {
     let text = value.as_number().map(ToString::to_string);
     let read = |text: &str| -> Option<u64> {
@@ -417,7 +417,7 @@ fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Opt
         if whole.len() > 12 || part.len() > 6 || !digits(whole) || !digits(part) {
             return None;
         }
-        // silent-ok: the fault below names what is wanted
+        // silent-ok: the fault below says what is expected
         format!("{whole}{part:0<6}").parse().ok()
     };
     let cost = text.as_deref().and_then(read);
@@ -431,7 +431,7 @@ fn micros(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Opt
     cost
 }
 
-/// Patterns of actions or agents.
+/// Reads patterns of actions or agents.
 pub(super) fn patterns(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) -> Vec<Pattern> {
     let mut out = Vec::new();
     report.list(value, at, bounds::ENTRIES, |report, item, at| {
@@ -447,7 +447,7 @@ pub(super) fn patterns(report: &mut FaultCollector, value: &Value, at: &InputPat
     out
 }
 
-/// One reader takes an empty list for "any", another for "none": neither is guessed.
+/// Refuses an empty list: it could mean "any" or "none", and we do not guess.
 fn not_empty(report: &mut FaultCollector, value: &Value, at: &InputPath<'_>) {
     if value.as_array().is_some_and(Vec::is_empty) {
         report.fault(

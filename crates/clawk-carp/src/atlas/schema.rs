@@ -1,7 +1,7 @@
 //! JSON Schemas of actions, compiled once.
 //!
-//! Untrusted: `pattern` runs on an engine without backtracking (a look-around is refused at load), a reference may only
-//! point into the schema itself.
+//! The schemas are untrusted. `pattern` runs on an engine without backtracking (a look-around is refused at load), and a reference
+//! may point only into the schema itself.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::fault::InputFaults;
 
 /// A compiled JSON Schema.
 pub struct Schema {
-    /// Absent: anything fits.
+    /// `None`: every value is valid.
     validator: Option<jsonschema::Validator>,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Debug for Schema {
 }
 
 impl Schema {
-    /// Anything fits.
+    /// The schema that accepts every value.
     pub(crate) const ANY: Self = Self { validator: None };
 
     pub(crate) fn compile(schema: &Value) -> Result<Self, String> {
@@ -41,7 +41,7 @@ impl Schema {
         }
     }
 
-    /// Tells whether no schema was given, so that every value fits.
+    /// Whether no schema was given, so that every value is valid.
     #[must_use]
     pub const fn takes_anything(&self) -> bool {
         self.validator.is_none()
@@ -50,7 +50,7 @@ impl Schema {
     /// Checks parameters.
     ///
     /// # Errors
-    /// All faults; pointers begin with `base`. Values are not repeated: parameters may hold secrets.
+    /// All faults; pointers begin with `base`. Values are not repeated, because parameters may hold secrets.
     pub fn check(&self, parameters: &Map<String, Value>, base: &str) -> Result<(), InputFaults> {
         if self.takes_anything() {
             return Ok(());
@@ -73,7 +73,7 @@ impl Schema {
         for fault in validator.iter_errors(instance) {
             let mut path = format!("{base}{}", fault.instance_path().as_str());
             if let jsonschema::error::ValidationErrorKind::Required { property } = fault.kind() {
-                // R30: a missing field's path ends in its name.
+                // R30: the path of a missing field ends in the field's name.
                 if let Some(name) = property.as_str() {
                     path.push('/');
                     path.push_str(&name.replace('~', "~0").replace('/', "~1"));
@@ -85,9 +85,9 @@ impl Schema {
     }
 }
 
-/// The first `$ref` or `$dynamicRef` that leaves the schema.
+/// The first `$ref` or `$dynamicRef` that points outside the schema.
 fn reference_away(schema: &Value) -> Option<&str> {
-    // INVARIANT: the reader bounds depth at 128.
+    // INVARIANT: the parser limits the depth to 128.
     match schema {
         Value::Object(map) => map.iter().find_map(|(key, value)| match (key.as_str(), value) {
             ("$ref" | "$dynamicRef", Value::String(target)) if !target.starts_with('#') => {

@@ -1,4 +1,4 @@
-//! A command that speaks on its standard streams. It is the user's own, started outside of any agent.
+//! A command on its standard streams. The user's client starts it, outside of any agent.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use tokio::process::Command;
 use super::{FAREWELL, TransportChannels, lines};
 use crate::ClientError;
 
-/// Starts it; the end of our messages is the end of its input.
+/// Starts the command. Its input is closed after our last message.
 pub(super) fn open(
     line: &str,
     ends: TransportChannels,
@@ -30,7 +30,7 @@ pub(super) fn open(
     };
     Ok(async move {
         let outcome = lines::run(output, input, ends).await;
-        // silent-ok: who does not end by itself is killed when it is dropped
+        // silent-ok: a command that does not end is killed when it is dropped
         let _ended = tokio::time::timeout(FAREWELL, child.wait()).await;
         outcome
     })

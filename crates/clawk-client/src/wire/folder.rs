@@ -1,4 +1,4 @@
-//! A folder: our messages go into its `inbox/`, answers come out of its `outbox/`.
+//! A folder: the client writes messages to `inbox/` and reads answers from `outbox/`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::{MAX_MESSAGE, TransportChannels, goodbye, is_goodbye, is_initialize};
 use crate::folder::{ARCHIVE, FolderWatcher, INBOX, OUTBOX, list, name, put, read};
 use crate::{ClientError, request_id};
 
-/// Files that are read at a time.
+/// The largest number of files read at once.
 const AT_ONCE: usize = 1_000;
-/// How long the answer to our good-bye may take.
+/// How long to wait for the answer to the last message.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Looks for the folder; what an earlier client left unread goes to the archive.
+/// Opens the folder. Moves files that an earlier client left unread to the archive.
 pub(super) fn open(
     folder: &Path,
     ends: TransportChannels,
@@ -31,7 +31,7 @@ pub(super) fn open(
     }
     for file in list(&own.outbox, usize::MAX).map_err(failed)? {
         if let Some(name) = file.file_name() {
-            // silent-ok: the agent may be archiving at the same time
+            // silent-ok: the agent may be archiving the file at the same time
             let _moved = std::fs::rename(&file, folder.join(ARCHIVE).join(name));
         }
     }
@@ -77,7 +77,7 @@ async fn run(own: FolderTransport, ends: TransportChannels) -> Result<(), Client
                 }
             }
         };
-        // silent-ok: a session that nobody ends is forgotten after an hour
+        // silent-ok: the server ends an open session after an hour
         let _heard = timeout(FAREWELL, answered).await;
     }
     Ok(())
@@ -89,7 +89,7 @@ impl FolderTransport {
             .map_err(|error| ClientError::Lost(format!("`{}`: {error}", self.inbox.display())))
     }
 
-    /// What has come; each file is read once.
+    /// Reads the new files, each once.
     fn take(&self) -> Result<Vec<String>, ClientError> {
         let lost = |error: &dyn std::fmt::Display| {
             ClientError::Lost(format!("`{}`: {error}", self.outbox.display()))

@@ -1,5 +1,5 @@
-//! Streamable HTTP: each message is a POST whose answer is a stream of events; a GET is the stream of what answers no request.
-//! A stream that breaks goes on where it was.
+//! Streamable HTTP: each message is a POST whose answer is an event stream. A GET is the stream of messages that answer no request.
+//! A broken stream continues at its last event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::ClientError;
 const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const EVENTS: &str = "text/event-stream";
-/// A call may take a day; a stream that says nothing for a minute is broken.
+/// A call may take a day. A stream that is silent for a minute counts as broken.
 const DEADLINES: ClientDeadlines = ClientDeadlines {
     connect_ms: 10_000,
     first_byte_ms: 60_000,
     idle_ms: 60_000,
     total_ms: 86_400_000,
 };
-/// The most that one stream brings, bytes.
+/// The largest size of one stream, bytes.
 const MOST: u64 = 1 << 30;
-/// Bytes of an error's body that are looked at.
+/// The largest part of an error's body that is read, bytes.
 const ERROR_BYTES: usize = 1 << 20;
-/// How often a broken stream is tried again, and the first and longest wait.
+/// The number of attempts to continue a broken stream. `FIRST_WAIT` and `LONGEST_WAIT` bound the wait before each attempt.
 const TRIES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Prepares the client; the first message connects.
+/// Prepares the client. The first message connects.
 pub(super) fn open(
     url: &Url,
     token: Option<&Secret>,
@@ -73,7 +73,7 @@ struct StreamableHttpTransport {
 
 async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>) -> Result<(), ClientError> {
     let mut session: Option<HeaderValue> = None;
-    // Streams that are being read; the first of a session is that of its notices.
+    // The open streams; a session's first one is its notification stream.
     let mut reading = FuturesUnordered::new();
     loop {
         let message = tokio::select! {
@@ -113,27 +113,27 @@ async fn run(api: Arc<StreamableHttpTransport>, mut out: mpsc::Receiver<String>)
         }
     }
     if let Some(session) = session {
-        // silent-ok: a session that nobody ends is forgotten after an hour
+        // silent-ok: the server ends an open session after an hour
         let _ended = tokio::time::timeout(FAREWELL, api.end(&session)).await;
     }
     Ok(())
 }
 
-/// What came of a POST.
+/// The result of a POST.
 enum PostOutcome {
-    /// Its answer was heard, or there is none.
+    /// The answer was received, or there is none.
     Done,
-    /// Its answer was heard, and a session begins.
+    /// The answer was received, and a session has begun.
     Begun(HeaderValue),
-    /// Its answer comes as events.
+    /// The answer arrives as events.
     Streams(Box<Response>),
 }
 
-/// Where a stream is, for going on with it.
+/// The position in a stream, for continuing it.
 #[derive(Debug, Default)]
 struct EventStreamCursor {
     last: Option<String>,
-    /// Something came since the last attempt.
+    /// Events have arrived since the last attempt.
     moved: bool,
 }
 
@@ -152,7 +152,7 @@ impl StreamableHttpTransport {
         }
     }
 
-    /// The head of the answer comes once the agent has the message, so messages arrive in their order.
+    /// The head of the response arrives once the agent has the message, so messages keep their order.
     async fn post(
         &self,
         message: String,
@@ -186,7 +186,7 @@ impl StreamableHttpTransport {
         }
     }
 
-    /// An error of the protocol is a message like any other; one of HTTP ends the wire.
+    /// Handles an HTTP error. An error of CKP is an ordinary message; an error of HTTP ends the transport.
     async fn refused(&self, status: StatusCode, response: Response) -> Result<(), ClientError> {
         let body = response.beginning(ERROR_BYTES).await;
         let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default(); // silent-ok: shown as it is then
@@ -213,8 +213,8 @@ impl StreamableHttpTransport {
         self.heard.send(text).await.map_err(gone)
     }
 
-    /// Reads a stream to its end; one that breaks is asked for again from the last event on. Without `first`, the stream of
-    /// notices, which has no end of its own.
+    /// Reads a stream to its end. A broken stream is requested again from its last event. Without `first`: the notification stream,
+    /// which has no end.
     async fn follow(
         &self,
         first: Option<Response>,
@@ -248,7 +248,7 @@ impl StreamableHttpTransport {
         }
     }
 
-    /// `None`: the session, or its stream, is gone.
+    /// Continues a stream. `None`: the session or its stream no longer exists.
     async fn resume(
         &self,
         session: &HeaderValue,
@@ -260,7 +260,7 @@ impl StreamableHttpTransport {
             .as_deref()
             .and_then(|last| HeaderValue::from_str(last).ok())
         {
-            // silent-ok above: an id with such characters is none of the server's
+            // silent-ok above: the server sends no id with such characters
             request.headers.insert(LAST_EVENT, last);
         }
         let response = self.client.send(request).await;
@@ -272,7 +272,7 @@ impl StreamableHttpTransport {
         }
     }
 
-    /// Hears the events of one response. `true`: it ended properly.
+    /// Reads the events of one response. Returns `true` if it ended properly.
     async fn read(&self, mut response: Response, place: &mut EventStreamCursor) -> Result<bool, ClientError> {
         let mut events = Events::default();
         loop {
@@ -316,7 +316,7 @@ struct Event {
     data: Vec<u8>,
 }
 
-/// Server-sent events out of pieces of a body.
+/// Parses server-sent events from pieces of a body.
 #[derive(Debug, Default)]
 struct Events {
     rest: Vec<u8>,
@@ -328,7 +328,7 @@ impl Events {
         self.rest.extend_from_slice(piece);
     }
 
-    /// The next whole event, which an empty line ends.
+    /// The next whole event; an empty line ends an event.
     fn next(&mut self) -> Option<Event> {
         let from = self.scanned.saturating_sub(1);
         let unseen = self.rest.get(from..).unwrap_or_default();

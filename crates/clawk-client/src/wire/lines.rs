@@ -1,4 +1,4 @@
-//! One message a line, over any pair of streams.
+//! One message per line, over any pair of streams.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(super) async fn open(
     Ok(run(reader, writer, ends))
 }
 
-/// Runs until the other side ends it, or our side has no more to say and the last answers were read.
+/// Runs until the other side ends the connection, or our side has ended it and the last answers were read.
 pub(super) async fn run<R, W>(reader: R, mut writer: W, ends: TransportChannels) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin + Send,
@@ -29,10 +29,10 @@ where
 {
     let TransportChannels { mut out, heard } = ends;
     let lost = |error: std::io::Error| ClientError::Lost(error.to_string());
-    // It owns the writer: a pipe is closed by dropping it.
+    // This future owns the writer, because dropping the writer closes the pipe.
     let writing = async move {
         while let Some(message) = out.recv().await {
-            // A newline can only be white space between tokens.
+            // In JSON text a newline can only be white space between tokens.
             let mut line = message.replace(['\n', '\r'], " ");
             line.push('\n');
             writer.write_all(line.as_bytes()).await.map_err(lost)?;
@@ -61,7 +61,7 @@ where
         read = &mut reading => read,
         written = &mut writing => {
             written?;
-            // silent-ok: who does not end after our end is left alone
+            // silent-ok: a peer that does not close after us is abandoned
             tokio::time::timeout(FAREWELL, reading).await.unwrap_or(Ok(()))
         }
     }

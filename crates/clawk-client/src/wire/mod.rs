@@ -1,5 +1,5 @@
-//! A wire: one transport as a pair of queues of messages. It knows nothing of what they say, but for `claw.initialize`, behind
-//! which a transport of single requests has to wait.
+//! A transport as a pair of message queues. It does not interpret messages, except `claw.initialize`: a transport with separate
+//! requests must wait for its answer.
 
 mod command;
 mod folder;
@@ -21,21 +21,22 @@ use tokio_util::task::TaskTracker;
 
 use crate::{AgentAddress, ClientError};
 
-/// Messages that wait on either side; then whoever brings more waits.
+/// The largest number of queued messages per direction; above it the sender waits.
 const WAITING: usize = 256;
 /// The longest message that is read, bytes.
 const MAX_MESSAGE: usize = 64 << 20;
-/// How long a connection may take to come up.
+/// The time limit of connecting.
 const CONNECT: Duration = Duration::from_secs(15);
-/// How long a good-bye may take.
+/// The time limit of closing.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Who says nothing for so long is gone: the server gives a sign of life twice as often.
+/// How long the other side may be silent before the connection counts as broken. The server sends at least two signs of life in
+/// this time.
 const SILENT: Duration = Duration::from_secs(75);
 
-/// The id of the last message: no other one is so large.
+/// The id of the last message; no other id is as large.
 const GOODBYE: u64 = (1 << 53) - 1;
 
-/// What a transport takes from and gives to its owner.
+/// The transport's end of the queues.
 struct TransportChannels {
     out: mpsc::Receiver<String>,
     heard: mpsc::Sender<String>,
@@ -51,10 +52,10 @@ pub struct OpenTransport {
 }
 
 impl OpenTransport {
-    /// Connects. `client` is the name by which a queue knows us.
+    /// Connects. `client` is the client's name in a queue.
     ///
     /// # Errors
-    /// Nobody is there, or we are not let in.
+    /// The agent can't be reached, or refuses the connection.
     pub async fn open(
         target: &AgentAddress,
         client: &str,
@@ -99,7 +100,7 @@ impl OpenTransport {
         })
     }
 
-    /// Sends one message, as it is; waits while the transport is behind.
+    /// Sends one message unchanged. Waits while the transport is behind.
     ///
     /// # Errors
     /// The transport has ended.
@@ -132,11 +133,11 @@ impl OpenTransport {
             .unwrap_or_else(|| ClientError::Lost("the other side has ended it".to_owned()))
     }
 
-    /// Says good-bye and waits until that is done.
+    /// Closes the transport and waits for that.
     pub async fn close(self) {
         let Self { to, from, task, .. } = self;
         drop(to);
-        // silent-ok: a good-bye that is not heard changes nothing
+        // silent-ok: a lost goodbye changes nothing
         let _said = tokio::time::timeout(FAREWELL, task.wait()).await;
         drop(from);
     }
@@ -147,13 +148,13 @@ fn absent(_client: &str, which: &'static str) -> ClientError {
     ClientError::Absent(which)
 }
 
-/// The last message to an agent that knows us by a name: its session ends.
+/// The last message to an agent that knows clients by name. It ends the session.
 fn goodbye() -> String {
     let scope = serde_json::json!({"scope": "connection"});
     clawk_proto::rpc::request_text(GOODBYE, clawk_proto::method::Method::Shutdown.name(), &scope)
 }
 
-/// Whether this is the answer to it.
+/// Whether this is the answer to the last message.
 fn is_goodbye(answer: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(answer)
         .is_ok_and(|answer| answer.get("id").and_then(serde_json::Value::as_u64) == Some(GOODBYE))

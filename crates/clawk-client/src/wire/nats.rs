@@ -1,4 +1,4 @@
-//! NATS: requests into the agent's inbox, answers on a private subject.
+//! NATS: requests go to the agent's inbox, answers come on a private subject.
 
 use async_nats::HeaderMap;
 use clawk_secrets::EnvironmentSource;
@@ -42,7 +42,7 @@ struct NatsTransport {
 }
 
 impl NatsTransport {
-    /// In the agent's inbox, and acknowledged by the server.
+    /// Publishes to the agent's inbox and waits for the server's acknowledgement.
     async fn publish(&self, message: String) -> Result<(), ClientError> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", request_id().as_str());
@@ -93,7 +93,7 @@ async fn run(
                 }
             }
         };
-        // silent-ok: a session that nobody ends is forgotten after an hour
+        // silent-ok: the server ends an open session after an hour
         let _heard = timeout(FAREWELL, answered).await;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Redis Streams: requests into the agent's inbox, answers in a stream of our own, which goes with us.
+//! Redis Streams: requests go to the agent's inbox, answers come in a stream of our own, which is deleted at the end.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl RedisTransport {
     }
 }
 
-/// What has come after an entry, and the last entry. A read that was cancelled is simply made again.
+/// Reads the entries after `last`. A cancelled read can simply be repeated.
 async fn take(
     connection: &mut MultiplexedConnection,
     reply: &str,
@@ -125,7 +125,7 @@ async fn run(
                 }
             }
         };
-        // silent-ok: a session that nobody ends is forgotten after an hour
+        // silent-ok: the server ends an open session after an hour
         let _heard = timeout(FAREWELL, answered).await;
     }
     let gone: RedisResult<i64> = redis::cmd("DEL").arg(&reply).query_async(&mut own.write).await;

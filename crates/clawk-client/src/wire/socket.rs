@@ -24,7 +24,7 @@ use crate::ClientError;
 trait SocketStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> SocketStream for S {}
 
-/// Close codes that say that we are not let in.
+/// Close codes of a refused connection.
 const UNAUTHORIZED: u16 = 4002;
 
 /// Connects.
@@ -50,7 +50,7 @@ pub(super) async fn open(
     let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let stream = TcpStream::connect((bare.as_str(), port)).await;
     let stream = stream.map_err(|error| failed(format!("`{host}:{port}`: {error}")))?;
-    // silent-ok: only a matter of speed
+    // silent-ok: only speed depends on it
     let _fast = stream.set_nodelay(true);
     let stream: Box<dyn SocketStream> = if url.scheme() == "wss" {
         let config = clawk_egress::tls_config(&EnvironmentSource::Process)
@@ -101,7 +101,7 @@ async fn run(
     };
     let reading = async {
         loop {
-            // The server pings, and tungstenite answers.
+            // The server sends pings, and tungstenite answers them.
             let frame = timeout(SILENT, frames.next()).await;
             let frame = frame.map_err(|_| ClientError::Lost("nothing came for too long".to_owned()))?;
             match frame {
@@ -128,7 +128,7 @@ async fn run(
         read = &mut reading => read,
         written = &mut writing => {
             written?;
-            // silent-ok: our end was said, whatever comes
+            // silent-ok: our close frame was sent, whatever follows
             let _heard = timeout(FAREWELL, reading).await;
             Ok(())
         }

@@ -75,7 +75,7 @@ fn models(draft: &mut Draft, settings: &Settings, accounts: &str) {
         .as_deref()
         .map_or(VendorChoice::InName, VendorChoice::Default);
     runtimes::models(draft, settings, accounts, choice, &all);
-    // A fallback by vendor: with that vendor's own model.
+    // A fallback by vendor uses that vendor's own model.
     let mut vendors = settings.list("reliability.fallback_providers");
     vendors.extend(settings.text(&format!("{accounts}.fallback.provider")));
     for vendor in vendors {

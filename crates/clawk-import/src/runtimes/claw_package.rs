@@ -1,7 +1,7 @@
-//! OpenClaw's portable package of one agent: `CLAW.md` (or a JSON file) with what it declares, beside the files that it names.
+//! OpenClaw's portable package of one agent: `CLAW.md` (or a JSON file) with declarations, and the files that it names.
 //!
-//! The manifest's first part says who the agent is and what it needs; the text below it is the agent's prompt. A package carries
-//! no model, no credential and no channel.
+//! The manifest's first part declares the agent and its needs; the text below it is the agent's prompt. A package contains no
+//! model, no credential and no channel.
 
 use std::path::{Component, Path};
 
@@ -14,19 +14,19 @@ use crate::settings::{Settings, text_of, yaml_value};
 use crate::source::SourcePath;
 use crate::{jobs, tools, workspace};
 
-/// The manifest that people write.
+/// The usual manifest.
 pub(super) const MANIFEST: &str = "CLAW.md";
-/// Names the manifest where it is called otherwise.
+/// The file that names a manifest with another name.
 pub(super) const PACKAGE: &str = "package.json";
-/// Settings for OpenClaw alone.
+/// Settings only for OpenClaw.
 const PROFILES: &[&str] = &["profiles/openclaw.yml", "profiles/openclaw.yaml"];
-/// Files that are read into the prompt or the context; all others are copied.
+/// Files that become part of the prompt or the context; all others are copied.
 const PROMPT_FILES: &[&str] = &["IDENTITY.md", "SOUL.md", "AGENTS.md"];
 const CONTEXT_FILES: &[&str] = &["USER.md", "MEMORY.md", "TOOLS.md"];
-/// Bytes of one file that is copied.
+/// The largest copied file, bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// The manifest of a package, and the prompt below it.
+/// The manifest of a package, with the prompt below it.
 #[derive(Debug)]
 pub(super) struct ClawPackage {
     file: String,
@@ -34,7 +34,7 @@ pub(super) struct ClawPackage {
     prompt: String,
 }
 
-/// Reads `file` as a package's manifest, or as the `package.json` that names it; nothing if it is neither.
+/// Reads `file` as a package's manifest, or as the `package.json` that names it; `None` if it is neither.
 pub(super) fn open(root: &SourcePath, file: &SourcePath) -> Result<Option<ClawPackage>, ImportError> {
     let name = file.file_name();
     if name == PACKAGE {
@@ -85,7 +85,7 @@ fn markdown(file: &SourcePath, name: &str) -> Result<ClawPackage, ImportError> {
     })
 }
 
-/// Gathers the agent of a package.
+/// Collects the agent of a package.
 pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, ImportError> {
     let settings = &package.settings;
     let mut draft = Draft {
@@ -139,7 +139,7 @@ pub(super) fn read(root: &SourcePath, package: ClawPackage) -> Result<Draft, Imp
     Ok(draft)
 }
 
-/// What the package narrows is narrowed here too; what it grants is asked for all the same.
+/// Imports the package's tool restrictions. A tool that it grants still needs an approval.
 fn allowed_tools(draft: &mut Draft, settings: &Settings) {
     let allow = settings.list("agent.tools.allow");
     let deny = settings.list("agent.tools.deny");
@@ -152,11 +152,11 @@ fn allowed_tools(draft: &mut Draft, settings: &Settings) {
     settings.take("agent.tools.fs.workspace_only");
 }
 
-/// `workspace.bootstrapFiles` and `workspace.files`: each has a source in the package and a name in the agent's folder.
+/// Reads `workspace.bootstrapFiles` and `workspace.files`: each entry has a source in the package and a name in the agent's folder.
 fn files(draft: &mut Draft, root: &SourcePath, settings: &Settings) -> Result<(), ImportError> {
     for target in settings.names("workspace.bootstrap_files") {
         let path = format!("workspace.bootstrap_files.{target}");
-        // A file's name has dots, which paths of members have, too: its source is read from the value.
+        // A file's name contains dots, which also separate member paths. So its source is read from the value.
         let listed = settings
             .look("workspace.bootstrap_files")
             .and_then(Value::as_object);
@@ -181,7 +181,7 @@ struct FileWanted {
     source: Option<String>,
     /// Its path in the agent's folder.
     target: String,
-    /// Where the manifest says so.
+    /// The path of the entry in the manifest.
     path: String,
 }
 
@@ -230,7 +230,7 @@ fn file(draft: &mut Draft, root: &SourcePath, wanted: &FileWanted) -> Result<(),
     Ok(())
 }
 
-/// Skills and plugins that a registry has: nothing is fetched.
+/// Reports skills and plugins from a registry: nothing is downloaded.
 fn extensions(draft: &mut Draft, settings: &Settings, at: &str) {
     let listed = settings.take(at).and_then(Value::as_array);
     for entry in listed.into_iter().flatten() {

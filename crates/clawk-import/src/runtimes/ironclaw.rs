@@ -1,4 +1,4 @@
-//! IronClaw: `.env` and `config.toml`. What it keeps in PostgreSQL (identity files, routines, secrets) is not at hand.
+//! IronClaw: `.env` and `config.toml`. The data that it keeps in PostgreSQL (identity files, routines, secrets) is not imported.
 
 use crate::ImportError;
 use crate::draft::Draft;
@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::source::SourcePath;
 use crate::{channels, tools, workspace};
 
-/// Back ends by their word: vendor, variables of model, key and address.
+/// Back ends by name: the vendor, and the variables of model, key and address.
 const BACKENDS: &[(&str, &str, &str, &str, &str)] = &[
     (
         "openai",
@@ -59,7 +59,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
                 dialect: None,
             };
             env.take(key);
-            // The whole name is the model's: a router's name may hold a slash.
+            // The whole name belongs to the model: a router's model name may contain a slash.
             providers::add(
                 &mut draft,
                 &format!("{vendor}/{model}"),

@@ -1,4 +1,4 @@
-//! One file per runtime: where its files are, and which members mean what. What is the same everywhere is done here.
+//! One module per runtime: the location of its files, and the meaning of their members. This module holds the common parts.
 
 mod claw;
 mod claw_package;
@@ -40,7 +40,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// All of them.
+    /// All runtimes.
     pub const ALL: [Self; 11] = [
         Self::Openclaw,
         Self::Zeroclaw,
@@ -55,7 +55,7 @@ impl Runtime {
         Self::Clawlet,
     ];
 
-    /// The word on the command line.
+    /// The runtime's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl Runtime {
         }
     }
 
-    /// As the project writes it.
+    /// The project's own spelling of its name.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Runtime {
         }
     }
 
-    /// Where it is by default, below a user's home.
+    /// The default folder, below the user's home.
     #[must_use]
     pub const fn home(self) -> &'static str {
         match self {
@@ -110,13 +110,13 @@ impl Runtime {
     }
 }
 
-/// What a person named: the old runtime's folder, and the file in it if the name was a file's.
+/// The path that a person gave: the old runtime's folder, and the file in it if the path is a file.
 struct ImportSource {
     root: SourcePath,
     file: Option<OsString>,
 }
 
-/// Gathers the agent below `path`.
+/// Collects the agent below `path`.
 pub(crate) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> {
     let (root, file) = SourcePath::open_named(path).map_err(|cause| ImportError::Read {
         path: path.to_owned(),
@@ -142,7 +142,7 @@ pub(crate) fn read(runtime: Runtime, path: &Path) -> Result<Draft, ImportError> 
 }
 
 impl ImportSource {
-    /// The folder and its main file: what the person named, else the first of these names.
+    /// The folder and its main file: the given file, or the first of these names.
     fn main_file(&self, runtime: Runtime, names: &[&str]) -> Result<(SourcePath, SourcePath), ImportError> {
         if let Some(name) = &self.file {
             let file = self.root.join(name);
@@ -164,14 +164,14 @@ impl ImportSource {
     }
 }
 
-/// The agent's own folder: as configured (`~` and paths that do not exist here fall back), else `workspace` below the home. One
-/// that lies elsewhere is named in the report.
+/// The agent's own folder: the configured one (`~` and paths that do not exist here are ignored), or else `workspace` below the
+/// home. The report names a folder outside the root.
 fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> SourcePath {
     let usual = root.join("workspace");
     let Some(configured) = configured else {
         return usual;
     };
-    // The folder below `~` that holds this configuration: its parent stands for the home.
+    // The folder below `~` that contains this configuration: its parent is used as the home.
     let path = match (configured.strip_prefix("~/"), root.above_root()) {
         (Some(rest), Some(home)) => home.join(rest),
         (Some(rest), None) => PathBuf::from(rest),
@@ -191,7 +191,7 @@ fn workspace(draft: &mut Draft, root: &SourcePath, configured: Option<&str>) -> 
     }
 }
 
-/// One vendor's account below `at`, in the spellings in use.
+/// One vendor's account below `at`, in any known spelling.
 fn account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
     let here = format!("{at}.{name}");
     let key = ["api_key", "key", "token", "auth_token", "oauth_token"]
@@ -216,14 +216,14 @@ fn account(settings: &Settings, at: &str, name: &str) -> VendorAccount {
     }
 }
 
-/// The first model and its fallbacks, with accounts below `at`.
+/// Adds the first model and its fallbacks, with accounts below `at`.
 fn models(draft: &mut Draft, settings: &Settings, at: &str, choice: VendorChoice<'_>, models: &[String]) {
     for model in models {
         providers::add(draft, model, choice, &|name| account(settings, at, name));
     }
 }
 
-/// Accounts that no model named: their keys would be found nowhere in the new files.
+/// Reports accounts that no model uses, because the new files do not mention their keys.
 fn unused_accounts(draft: &mut Draft, settings: &Settings, at: &str) {
     for name in settings.names(at) {
         let here = format!("{at}.{name}");
@@ -242,7 +242,7 @@ fn unused_accounts(draft: &mut Draft, settings: &Settings, at: &str) {
     }
 }
 
-/// A JSON file of jobs, where there is one.
+/// Reads the first existing JSON file of jobs.
 fn jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
     for path in files.iter().filter(|path| path.is_file()) {
         let text = text_of(path)?;
@@ -257,7 +257,7 @@ fn jobs(draft: &mut Draft, files: &[SourcePath]) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Autonomy in the words in use: only a reader stays what it was; everybody else asks first.
+/// Reads the autonomy. Only a read-only agent stays read-only; all others need approvals.
 fn autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
     let level = settings.text(&format!("{at}.level"));
     match level.as_deref() {
@@ -279,7 +279,7 @@ fn autonomy(draft: &mut Draft, settings: &Settings, at: &str) {
     }
 }
 
-/// Money per day or month in dollars, as millionths.
+/// A budget per day or month in dollars, as millionths.
 fn microusd(settings: &Settings, path: &str) -> Option<u64> {
     let text = settings.text(path)?;
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -289,7 +289,7 @@ fn microusd(settings: &Settings, path: &str) -> Option<u64> {
     whole.checked_mul(1_000_000)?.checked_add(fraction)
 }
 
-/// Sections that every runtime has and that mean nothing here, with the reason.
+/// Common sections that have no meaning here, with the reason.
 const REASONS: &[(&str, &str)] = &[
     (
         "gateway",
@@ -365,7 +365,7 @@ const REASONS: &[(&str, &str)] = &[
     ("temperature", "a Provider has no temperature in CKP"),
 ];
 
-/// Names what nobody took.
+/// Reports every setting that no reader has used.
 fn leave_rest(draft: &mut Draft, settings: &Settings) {
     for (place, path) in settings.rest() {
         let words: Vec<String> = path.split('.').map(str::to_ascii_lowercase).collect();

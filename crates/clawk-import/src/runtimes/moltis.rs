@@ -68,14 +68,14 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     Ok(draft)
 }
 
-/// `~/.moltis` beside `~/.config/moltis`.
+/// `~/.moltis`, next to `~/.config/moltis`.
 fn data_folder(root: &SourcePath) -> SourcePath {
     let home = root.above_root().and_then(Path::parent);
     let data = home.and_then(|home| root.place_named(&home.join(".moltis")));
     data.unwrap_or_else(|| root.clone())
 }
 
-/// Each vendor's table may name its models; `chat.priority_models` come first.
+/// Reads the models. Each vendor's table may name some; `chat.priority_models` come first.
 fn models(draft: &mut Draft, settings: &Settings) {
     let mut first = settings.list("chat.priority_models");
     let names = settings.names("providers");

@@ -1,4 +1,4 @@
-//! nanobot and PicoClaw: `config.json` of one shape, the workspace folder, `cron/jobs.json`.
+//! nanobot and PicoClaw: `config.json` with a common structure, the workspace folder, `cron/jobs.json`.
 
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub(super) fn read(runtime: Runtime, source: &ImportSource) -> Result<Draft, Imp
     Ok(draft)
 }
 
-/// A model is a name, a name with a vendor, a preset, or an entry of `model_list`.
+/// Reads the models. A model is a name, a name with a vendor, a preset, or an entry of `model_list`.
 fn models(draft: &mut Draft, settings: &Settings) {
     let named = settings.first(&[
         &format!("{DEFAULTS}.model_preset"),
@@ -97,7 +97,7 @@ fn models(draft: &mut Draft, settings: &Settings) {
     runtimes::unused_accounts(draft, settings, "providers");
 }
 
-/// The model of the first agent, where agents are a list: as `agents` itself, or below it.
+/// The first agent's model, if `agents` is a list or contains one.
 fn agent_of_list(draft: &mut Draft, settings: &Settings) -> Option<String> {
     let at = match settings.look("agents") {
         Some(Value::Array(_)) => "agents",
@@ -118,8 +118,8 @@ fn agent_of_list(draft: &mut Draft, settings: &Settings) -> Option<String> {
         .or_else(|| chosen.pointer("/model/primary")?.as_str().map(str::to_owned))
 }
 
-/// The configuration's word for the vendor; else a router that has a key while the vendor in the model's name has none, which is
-/// what these runtimes ask then.
+/// The vendor that the configuration names. Otherwise, a router that has a key, if the vendor in the model's name has none: these
+/// runtimes then use the router.
 fn choice<'a>(vendor: Option<&'a str>, router: Option<&'a str>) -> VendorChoice<'a> {
     vendor
         .or(router)
@@ -144,7 +144,7 @@ fn router_for(settings: &Settings, model: &str) -> Option<String> {
         .find(|name| vendors::is_router(name) && has_key(name))
 }
 
-/// `{model_name, model: "vendor/model", api_key, api_base}`.
+/// Reads an entry `{model_name, model: "vendor/model", api_key, api_base}`.
 fn listed(draft: &mut Draft, entry: &Value) {
     let Some(model) = text(entry, &["model"]) else {
         return;
@@ -168,7 +168,7 @@ fn text(entry: &Value, names: &[&str]) -> Option<String> {
     (!found.is_empty()).then(|| found.to_owned())
 }
 
-/// Seconds in nanobot (below `gateway`), minutes in PicoClaw.
+/// Reads the heartbeat: seconds in nanobot (below `gateway`), minutes in PicoClaw.
 fn heartbeat(draft: &mut Draft, settings: &Settings, folder: &SourcePath) -> Result<(), ImportError> {
     let seconds = settings.number("gateway.heartbeat.interval_s");
     let minutes = settings.number("heartbeat.interval");

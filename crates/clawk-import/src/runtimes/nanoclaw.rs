@@ -10,7 +10,7 @@ use crate::settings::{Settings, text_of};
 use crate::source::SourcePath;
 use crate::workspace;
 
-/// The catalogue's name: the model behind it is a current one.
+/// A catalogue name, which stands for a current model.
 const DEFAULT_MODEL: &str = "anthropic:medium";
 
 pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
@@ -64,7 +64,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     Ok(draft)
 }
 
-/// Bots whose tokens stand in the environment.
+/// Reads the bots whose tokens are in the environment.
 fn bots(draft: &mut Draft, env: &Settings) {
     for (variable, kind, transport) in [
         ("TELEGRAM_BOT_TOKEN", "telegram", "polling"),
@@ -99,7 +99,7 @@ fn bots(draft: &mut Draft, env: &Settings) {
     }
 }
 
-/// Every further group had an agent of its own.
+/// Reports the further groups, which had their own agents.
 fn others(draft: &mut Draft, folder: &SourcePath) {
     let groups = folder.join("groups").entries();
     let names: Vec<String> = groups.iter().map(SourcePath::file_name).collect();
@@ -109,7 +109,7 @@ fn others(draft: &mut Draft, folder: &SourcePath) {
     }
 }
 
-/// Jobs of a SQLite file: rows of name, time, text and kind (`cron`, `interval` in milliseconds, `once`).
+/// Reads jobs from a SQLite file: rows of name, time, text and kind (`cron`, `interval` in milliseconds, `once`).
 pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Result<(), ImportError> {
     let malformed = |error: rusqlite::Error| ImportError::Malformed {
         path: database.shown(),
@@ -118,7 +118,7 @@ pub(super) fn rows(draft: &mut Draft, database: &SourcePath, sql: &str) -> Resul
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        // SQLite looks at every component itself.
+        // SQLite checks every path component for links.
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let connection = Connection::open_with_flags(database.shown(), flags).map_err(malformed)?;
     let mut statement = match connection.prepare(sql) {

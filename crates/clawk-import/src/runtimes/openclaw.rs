@@ -16,7 +16,7 @@ const FILES: &[&str] = &[
     claw_package::MANIFEST,
     claw_package::PACKAGE,
 ];
-/// A heartbeat without an interval of its own.
+/// The default interval of a heartbeat.
 const HEARTBEAT_MS: u64 = 30 * 60_000;
 
 pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
@@ -26,7 +26,7 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     }
     let settings = Settings::read(&file)?;
     let mut draft = Draft::default();
-    // One agent of several: the list's first stands for all; the others are named.
+    // Of several agents, the first is imported; the report names the others.
     let agent = first_agent(&mut draft, &settings);
     let identity = settings.look("identity").is_some();
     draft.name = settings.first(&["identity.name"]).or(agent.name);
@@ -91,12 +91,12 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
 struct Agent {
     name: Option<String>,
     model: Option<String>,
-    /// Its own list of fallbacks, where it has one.
+    /// Its own list of fallbacks, if it has one.
     fallbacks: Option<Vec<String>>,
     workspace: Option<String>,
 }
 
-/// The model behind a short name of `agents.defaults.models`.
+/// The model behind an alias in `agents.defaults.models`.
 fn unaliased(settings: &Settings, name: &str) -> String {
     let models = settings.look("agents.defaults.models").and_then(Value::as_object);
     let aliased = models.into_iter().flatten().find(|(_, model)| {
@@ -106,7 +106,7 @@ fn unaliased(settings: &Settings, name: &str) -> String {
     aliased.map_or(name, |(model, _)| model.as_str()).to_owned()
 }
 
-/// `agents.list`, or `agents` where that is a list: the default one, else the first.
+/// The default agent, or else the first, in `agents.list` or in `agents` if that is a list.
 fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
     let at = match settings.look("agents") {
         Some(Value::Array(_)) => "agents",
@@ -145,7 +145,7 @@ fn first_agent(draft: &mut Draft, settings: &Settings) -> Agent {
     }
 }
 
-/// A list of texts, or one text.
+/// Reads a list of texts, or one text.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items
@@ -158,7 +158,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// Which tools it had: lists of names and groups.
+/// Reads the agent's tools: lists of names and groups.
 fn allowed_tools(draft: &mut Draft, settings: &Settings) {
     let allow = settings.list("tools.allow");
     let deny = settings.list("tools.deny");
@@ -177,7 +177,7 @@ fn allowed_tools(draft: &mut Draft, settings: &Settings) {
     draft.memory = true;
 }
 
-/// `30m`, `2h`, `1d`.
+/// Parses `30m`, `2h`, `1d`.
 fn milliseconds(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let number: u64 = number.parse().ok()?; // silent-ok: no number, no interval

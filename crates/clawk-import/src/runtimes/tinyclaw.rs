@@ -12,7 +12,7 @@ use crate::settings::{Settings, first_file, text_of};
 use crate::source::SourcePath;
 use crate::{channels, emit, workspace};
 
-/// Short names of models in use there, and the catalogue's names for what they mean today.
+/// Short model names, with the catalogue's names for their present meaning.
 const SHORT: &[(&str, &str)] = &[
     ("sonnet", "anthropic:medium"),
     ("opus", "anthropic:large"),
@@ -64,7 +64,7 @@ fn long(model: &str) -> String {
     known.map_or(model, |(_, long)| long).to_owned()
 }
 
-/// One agent becomes the Claw itself; several become members.
+/// Reads the agents. A single agent becomes the Claw itself; several become members of a swarm.
 fn agents(draft: &mut Draft, settings: &Settings, base: &SourcePath) -> Result<(), ImportError> {
     let names = settings.names("agents");
     for name in &names {

@@ -62,7 +62,8 @@ pub(super) fn read(source: &ImportSource) -> Result<Draft, ImportError> {
     Ok(draft)
 }
 
-/// Older files name one provider and one model at the top; newer ones keep a table per vendor and alias, which an agent names.
+/// Reads the models. Older files have one provider and one model at the top. Newer ones have a table per vendor and alias, which an
+/// agent names.
 fn models(draft: &mut Draft, settings: &Settings) {
     if let Some(agent) = chosen_agent(settings) {
         let named = settings.text(&format!("agents.{agent}.model_provider"));
@@ -80,7 +81,7 @@ fn models(draft: &mut Draft, settings: &Settings) {
         .text("default_provider")
         .unwrap_or_else(|| "openrouter".to_owned());
     let key = settings.text("api_key");
-    // `custom:https://…/v1` names an endpoint of one's own.
+    // `custom:https://…/v1` names a custom endpoint.
     let custom = vendor.split_once(':').map(|(_, url)| url.to_owned());
     let dialect = vendor
         .starts_with("anthropic-custom:")
@@ -99,7 +100,7 @@ fn models(draft: &mut Draft, settings: &Settings) {
     });
 }
 
-/// The agent of a newer file: `default`, else the first that names its model by vendor and alias.
+/// The agent of a newer file: `default`, or else the first one whose model names a vendor and an alias.
 fn chosen_agent(settings: &Settings) -> Option<String> {
     let names = settings.names("agents");
     let has_model = |name: &&String| settings.look(&format!("agents.{name}.model_provider")).is_some();
@@ -111,7 +112,7 @@ fn chosen_agent(settings: &Settings) -> Option<String> {
         .cloned()
 }
 
-/// `[providers.models.VENDOR.ALIAS]`, referred to as `VENDOR.ALIAS`.
+/// Reads `[providers.models.VENDOR.ALIAS]`, which is named `VENDOR.ALIAS`.
 fn slot(draft: &mut Draft, settings: &Settings, reference: &str) {
     let at = format!("providers.models.{reference}");
     let (vendor, _) = reference.split_once('.').unwrap_or((reference, ""));
@@ -128,7 +129,7 @@ fn slot(draft: &mut Draft, settings: &Settings, reference: &str) {
     providers::add(draft, &model, VendorChoice::Named(vendor), &|_| found.clone());
 }
 
-/// Tables that no agent named: their keys would be found nowhere in the new files.
+/// Reports tables that no agent names, because the new files do not mention their keys.
 fn unused_slots(draft: &mut Draft, settings: &Settings) {
     for vendor in settings.names("providers.models") {
         for alias in settings.names(&format!("providers.models.{vendor}")) {

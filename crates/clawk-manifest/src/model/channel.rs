@@ -48,7 +48,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// Database operations that a `db-trigger` channel hears.
+    /// Database operations that trigger a `db-trigger` channel.
     pub enum DbEvent { Insert = "INSERT", Update = "UPDATE", Delete = "DELETE" }
 }
 
@@ -71,13 +71,13 @@ pub struct Channel {
     pub transport: Transport,
     /// Authentication with the platform.
     pub auth: SecretAuth,
-    /// Who is let in; absent: the runtime's default for the type.
+    /// Who may use the channel; `None`: the runtime's default for the type.
     #[serde(default)]
     pub access_control: Option<AccessControl>,
     /// Message handling.
     #[serde(default)]
     pub processing: MessageProcessing,
-    /// Abilities of the platform to use.
+    /// The platform's features to use.
     #[serde(default)]
     pub features: ChannelFeatures,
     /// For event-driven types; present for `cron`, `queue`, `imap` and `db-trigger` (R7a).
@@ -104,20 +104,20 @@ pub enum AccessControl {
         /// The ids.
         allowed_ids: Vec<String>,
     },
-    /// Unknown users get a code that an admin approves.
+    /// Unknown users get a code, which an admin must approve.
     Pairing {
-        /// How.
+        /// The settings of pairing.
         pairing: PairingSettings,
     },
     /// Each listed user has a role.
     RoleBased {
-        /// The assignments.
+        /// The roles of the users.
         roles: Vec<RoleAssignment>,
     },
 }
 
 impl AccessControl {
-    /// The mode's word.
+    /// The name of the mode.
     #[must_use]
     pub fn mode(&self) -> AccessMode {
         match self {
@@ -133,9 +133,9 @@ impl AccessControl {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PairingSettings {
-    /// Life of a code.
+    /// How long a code is valid, minutes.
     pub code_expiry_minutes: u64,
-    /// Codes that may wait at once.
+    /// The largest number of pending codes.
     pub max_pending: u64,
 }
 
@@ -153,9 +153,9 @@ pub struct RoleAssignment {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MessageProcessing {
-    /// In characters.
+    /// The longest message, in characters.
     pub max_message_length: Option<u64>,
-    /// Messages let in.
+    /// The limit of inbound messages.
     pub rate_limit: Option<MessageRate>,
     /// Show that the agent is writing.
     pub typing_indicator: bool,
@@ -163,29 +163,29 @@ pub struct MessageProcessing {
     pub read_receipts: bool,
 }
 
-/// Messages let in per sender.
+/// The limit of inbound messages per sender.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MessageRate {
-    /// Sustained rate.
+    /// The sustained rate.
     pub messages_per_minute: Option<u64>,
-    /// Messages let in at once on top.
+    /// Additional messages accepted at once.
     pub burst: Option<u64>,
 }
 
-/// Abilities of the platform to use; what is not said is used where the platform has it.
+/// The platform's features to use; an absent member means "if the platform has it".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChannelFeatures {
     /// Voice messages.
     pub voice: Option<bool>,
-    /// File attachments. `false`: those that come are named and not fetched, none goes out.
+    /// File attachments. `false`: inbound files are named but not downloaded, and no file is sent.
     pub files: Option<bool>,
     /// Reactions.
     pub reactions: Option<bool>,
     /// Threads.
     pub threads: Option<bool>,
-    /// Images inside messages. `false`: pictures are files like others; no model is shown them.
+    /// Images inside messages. `false`: pictures are ordinary files, and models do not see them.
     pub inline_images: Option<bool>,
 }
 
@@ -201,11 +201,11 @@ pub struct Trigger {
     pub mailbox: Option<String>,
     /// Table; present for `db-trigger`.
     pub table: Option<String>,
-    /// Operations heard; empty means all.
+    /// The operations that trigger; empty means all.
     pub events: Vec<DbEvent>,
-    /// Runs at once; 1 by default.
+    /// The largest number of simultaneous runs; 1 by default.
     pub max_parallel: u32,
-    /// `skip` by default.
+    /// The handling of events beyond `max_parallel`; `skip` by default.
     pub overlap_policy: OverlapPolicy,
 }
 

@@ -1,4 +1,4 @@
-//! Closed sets of words as enums: one declaration gives the type, its wire words and the JSON Schema's `enum`.
+//! Closed sets of words as enums: one declaration gives the type, its names on the wire and the JSON Schema's `enum`.
 
 /// Declares an enum whose variants are words of the specification.
 ///

@@ -1,4 +1,4 @@
-//! Identity (CKP §5.1): who the agent is.
+//! Identity (CKP §5.1): the agent's name, system prompt and autonomy.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ closed_set! {
     }
 }
 
-/// Who the agent is.
+/// The agent's name, system prompt and autonomy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -39,10 +39,10 @@ pub struct Identity {
     /// BCP 47 locale; `en-US` by default.
     #[serde(default = "default_locale")]
     pub locale: String,
-    /// Abilities that the agent announces; nothing depends on them.
+    /// Capabilities that the agent announces; they have no effect.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// `supervised` by default.
+    /// The autonomy; `supervised` by default.
     #[serde(default = "default_autonomy")]
     pub autonomy: AutonomyLevel,
 }

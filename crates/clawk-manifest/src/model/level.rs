@@ -1,4 +1,4 @@
-//! Conformance levels (CKP §11, R6): which primitives the manifest has decides what the agent serves.
+//! Conformance levels (CKP §11, R6): the primitives in the manifest decide which methods the agent serves.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ closed_set! {
 }
 
 impl ConformanceLevel {
-    /// 1, 2 or 3.
+    /// The level's number: 1, 2 or 3.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -27,7 +27,7 @@ impl ConformanceLevel {
 pub struct MissingForNext {
     /// The next level.
     pub level: ConformanceLevel,
-    /// Kinds that it needs and the manifest lacks.
+    /// The kinds of primitives that it requires and the manifest lacks.
     pub primitives: Vec<&'static str>,
 }
 

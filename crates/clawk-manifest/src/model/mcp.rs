@@ -1,4 +1,4 @@
-//! Where an MCP tool is served (CKP §5.4): `stdio:///program?arg=…` or `https://…`.
+//! The location of an MCP tool's server (CKP §5.4): `stdio:///program?arg=…` or `https://…`.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpSource {
-    /// How to reach the server.
+    /// The server's URI.
     pub uri: McpUri,
-    /// The tool's name at the server; the CKP tool's own name when absent.
+    /// The tool's name at the server; `None`: the CKP tool's own name.
     #[serde(default)]
     pub tool_name: Option<String>,
 }
@@ -33,34 +33,34 @@ pub enum McpUri {
     },
 }
 
-/// Why a text is no MCP transport URI.
+/// Why a text is not a valid MCP transport URI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum McpUriError {
-    /// The reserved scheme (CKP §5.4).
+    /// The scheme is reserved (CKP §5.4).
     #[error("the `mcp://` scheme is reserved and must not be used")]
     Reserved,
-    /// Neither `stdio:///` nor `https://`.
+    /// The scheme is neither `stdio:///` nor `https://`.
     #[error("`{0}` is not a valid MCP transport URI")]
     Scheme(String),
-    /// No program is named.
+    /// The URI names no program.
     #[error("a `stdio:///` URI needs an absolute path to a program")]
     NoProgram,
-    /// Query parameters other than `arg`.
+    /// The query has parameters other than `arg`.
     #[error("`{0}` is not a parameter of a `stdio:///` URI; only `arg` is")]
     Parameter(String),
-    /// A bad percent escape.
+    /// The URI has an invalid percent escape.
     #[error("bad percent escape in `{0}`")]
     Escape(String),
-    /// Plain HTTP to another machine.
+    /// The URI uses plain HTTP to another machine.
     #[error("plain `http://` is for loopback only; use `https://`")]
     PlainHttp,
-    /// No host.
+    /// The URI has no host.
     #[error("the URL names no host")]
     NoHost,
 }
 
 impl McpUri {
-    /// Reads a transport URI.
+    /// Parses a transport URI.
     ///
     /// # Errors
     /// See [`McpUriError`].
@@ -104,7 +104,7 @@ fn parse_stdio(rest: &str) -> Result<McpUri, McpUriError> {
     Ok(McpUri::Stdio { path, args })
 }
 
-/// The host of `host[:port][/path]`, brackets of an IPv6 literal removed, user info refused as no host.
+/// The host in `host[:port][/path]`, without the brackets of an IPv6 literal. Empty if the text has user info.
 pub(crate) fn host_of(rest: &str) -> &str {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {

@@ -1,4 +1,4 @@
-//! Memory (CKP §5.6 and 0.3.0): what the agent keeps.
+//! Memory (CKP §5.6 and 0.3.0): the stores of an agent.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// The part a store plays (0.3.0).
+    /// The role of a store (0.3.0).
     pub enum StoreRole {
         Sensory = "sensory", Working = "working", Episodic = "episodic", Semantic = "semantic",
         Procedural = "procedural",
@@ -62,7 +62,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// The handling of entries in idle time (0.3.0).
+    /// What happens to entries while the agent is idle (0.3.0).
     pub enum ConsolidationMode { None = "none", Summarize = "summarize", Merge = "merge", Adaptive = "adaptive" }
 }
 
@@ -93,7 +93,7 @@ pub struct Memory {
     /// Labels, for filtering and policy.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// At least one; names are unique.
+    /// The stores, at least one; their names are unique.
     pub stores: Vec<Store>,
 }
 
@@ -111,61 +111,61 @@ impl Memory {
 pub struct Store {
     /// Unique within the memory.
     pub name: String,
-    /// What it is for.
+    /// The purpose of the store.
     #[serde(rename = "type")]
     pub kind: StoreType,
-    /// Absent: the runtime's own storage.
+    /// The back end; `None`: the runtime's own storage.
     #[serde(default)]
     pub backend: Option<StoreBackend>,
-    /// How long and how much.
+    /// The limits by age and number.
     #[serde(default)]
     pub retention: Retention,
-    /// How it is made smaller.
+    /// How the store is compacted.
     #[serde(default)]
     pub compaction: Option<CompactionSettings>,
-    /// Vectors of a semantic store.
+    /// The embedding settings of a semantic store.
     #[serde(default)]
     pub embedding: Option<Embedding>,
-    /// Search of a semantic store.
+    /// The search settings of a semantic store.
     #[serde(default)]
     pub search: SearchSettings,
-    /// Absent: the runtime's default.
+    /// Who shares the entries; `None`: the runtime's default.
     #[serde(default)]
     pub scope: Option<StoreScope>,
     /// Entries are encrypted at rest.
     #[serde(default)]
     pub encryption: bool,
-    /// Directory of a workspace; may hold `{identity_name}` and `{tenant_id}`.
+    /// The directory of a workspace; may contain `{identity_name}` and `{tenant_id}`.
     #[serde(default)]
     pub path: Option<String>,
-    /// Absent: the runtime's default.
+    /// Who shares the workspace's files; `None`: the runtime's default.
     #[serde(default)]
     pub isolation: Option<WorkspaceIsolation>,
-    /// Size limit of a workspace.
+    /// The largest size of a workspace, MiB.
     #[serde(default)]
     pub max_size_mb: Option<u64>,
-    /// Snapshots of a checkpoint store (0.3.0).
+    /// The snapshot settings of a checkpoint store (0.3.0).
     #[serde(default)]
     pub checkpoint: Option<CheckpointSettings>,
-    /// The part it plays (0.3.0).
+    /// The store's role (0.3.0).
     #[serde(default)]
     pub role: Option<StoreRole>,
-    /// (0.3.0)
+    /// How entries are acquired, consolidated and retrieved (0.3.0).
     #[serde(default)]
     pub lifecycle: Option<Lifecycle>,
-    /// (0.3.0)
+    /// How entries are forgotten (0.3.0).
     #[serde(default)]
     pub forgetting: Option<ForgettingSettings>,
-    /// (0.3.0)
+    /// The signals that rank entries higher (0.3.0).
     #[serde(default)]
     pub salience: Option<SalienceSettings>,
-    /// (0.3.0)
+    /// How confidence in entries is tracked (0.3.0).
     #[serde(default)]
     pub confidence: Option<ConfidenceSettings>,
 }
 
 impl Store {
-    /// A store as it is looked at without its manifest: by words and by the built-in table, without bounds.
+    /// A store with default settings, for access without its manifest: search by words and by the built-in vectors, without limits.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -195,9 +195,9 @@ impl Store {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// Entries older than this go.
+    /// Entries older than this are deleted.
     pub max_age: Option<ManifestDuration>,
-    /// The oldest beyond this go.
+    /// The oldest entries above this number are deleted.
     pub max_entries: Option<u64>,
 }
 
@@ -205,9 +205,9 @@ pub struct Retention {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CompactionSettings {
-    /// On by default once the block is given.
+    /// Whether compaction is on; the default is `true` if the block exists.
     pub enabled: bool,
-    /// `summarize` by default.
+    /// The strategy; `summarize` by default.
     pub strategy: CompactionStrategy,
 }
 
@@ -220,7 +220,7 @@ impl Default for CompactionSettings {
     }
 }
 
-/// Vectors of a semantic store.
+/// The embedding settings of a semantic store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
@@ -228,19 +228,19 @@ pub struct Embedding {
     pub provider_ref: String,
     /// The embedding model.
     pub model: String,
-    /// Length of a vector.
+    /// The number of dimensions of a vector.
     pub dimensions: u64,
 }
 
-/// Search of a semantic store.
+/// The search settings of a semantic store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchSettings {
-    /// `hybrid` by default.
+    /// The strategy; `hybrid` by default.
     pub strategy: SearchStrategy,
-    /// `reciprocal-rank` by default.
+    /// The fusion of rankings; `reciprocal-rank` by default.
     pub fusion: SearchFusion,
-    /// 10 by default.
+    /// The largest number of results; 10 by default.
     pub top_k: u64,
 }
 
@@ -254,13 +254,13 @@ impl Default for SearchSettings {
     }
 }
 
-/// Snapshots of a checkpoint store.
+/// The snapshot settings of a checkpoint store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
-    /// Kept per task.
+    /// The largest number of snapshots per task.
     pub max_snapshots: Option<u64>,
-    /// Life of a snapshot.
+    /// How long a snapshot is kept.
     pub ttl: Option<ManifestDuration>,
 }
 
@@ -268,11 +268,11 @@ pub struct CheckpointSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lifecycle {
-    /// Taking in.
+    /// When entries are accepted.
     pub acquisition: Option<AcquisitionMode>,
-    /// Settling.
+    /// What happens to entries in idle time.
     pub consolidation: Option<ConsolidationMode>,
-    /// Bringing back.
+    /// How entries are found.
     pub retrieval: Option<RetrievalMode>,
 }
 
@@ -280,9 +280,9 @@ pub struct Lifecycle {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ForgettingSettings {
-    /// The way.
+    /// The strategy.
     pub strategy: Option<ForgettingStrategy>,
-    /// What counts.
+    /// The signals that the strategy considers.
     pub signals: Vec<String>,
 }
 
@@ -290,9 +290,9 @@ pub struct ForgettingSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SalienceSettings {
-    /// Off by default.
+    /// Whether ranking by signals is on; `false` by default.
     pub enabled: bool,
-    /// What counts.
+    /// The signals to consider.
     pub signals: Vec<String>,
 }
 
@@ -300,8 +300,8 @@ pub struct SalienceSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfidenceSettings {
-    /// Keep where an entry came from.
+    /// Store the origin of each entry.
     pub source_tracking: bool,
-    /// How it fades.
+    /// How the confidence decays.
     pub decay: Option<ConfidenceDecay>,
 }

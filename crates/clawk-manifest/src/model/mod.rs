@@ -1,6 +1,6 @@
-//! The validated manifest: what the rest of the runtime consumes. Every default is applied, every closed set is an enum.
+//! The validated manifest for the rest of the runtime. All defaults are applied, and every closed set is an enum.
 //!
-//! These types are built by the loader after the whole document was checked; reading them with serde alone skips the rules.
+//! The loader builds these types after it has checked the whole document. Deserializing them directly skips the rules.
 
 mod channel;
 mod closed;
@@ -45,34 +45,34 @@ pub use world_model::*;
 pub struct Manifest {
     /// Protocol version of the root document, 0.2.x or 0.3.x (R1).
     pub claw: semver::Version,
-    /// Name, version and what else the root says of itself.
+    /// The name, version and other metadata of the root.
     pub metadata: Metadata,
-    /// Who the agent is.
+    /// The agent's identity.
     pub identity: Identity,
-    /// At least one; the first is the primary.
+    /// Its providers, at least one; the first is the primary.
     pub providers: Vec<Provider>,
-    /// Empty: the implicit local channel.
+    /// Its channels. Empty: the implicit local channel.
     pub channels: Vec<Channel>,
-    /// What the agent can call.
+    /// The tools that the agent can call.
     pub tools: Vec<Tool>,
-    /// What the agent knows how to do.
+    /// The skills of the agent.
     pub skills: Vec<Skill>,
-    /// What the agent keeps.
+    /// The memory stores of the agent.
     pub memory: Option<Memory>,
-    /// What skills plan with (0.3.0).
+    /// The world models that skills plan with (0.3.0).
     pub world_models: Vec<WorldModel>,
-    /// Where tools run that name no other; absent: the most restrictive.
+    /// The sandbox of tools that name no other one; `None`: the most restrictive.
     pub sandbox: Option<Sandbox>,
-    /// Others, which tools name by `sandbox_ref`.
+    /// Further sandboxes, which tools name by `sandbox_ref`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_sandboxes: Vec<Sandbox>,
-    /// In order: their rules form one list (CKP §5.8). Empty: everything is denied (R14).
+    /// The policies, in order: their rules form one list (CKP §5.8). Empty: everything is denied (R14).
     pub policies: Vec<Policy>,
-    /// Several agents at one task.
+    /// The swarm: several agents that work on one task.
     pub swarm: Option<Swarm>,
-    /// What is told about the agent.
+    /// The exported events and metrics.
     pub telemetry: Option<Telemetry>,
-    /// The directory that the manifest's relative paths start from.
+    /// The base directory of the manifest's relative paths.
     #[serde(skip)]
     pub dir: PathBuf,
 }
@@ -84,11 +84,11 @@ pub struct Metadata {
     pub name: String,
     /// Semantic version.
     pub version: Option<String>,
-    /// For people.
+    /// The description, for people.
     pub description: Option<String>,
     /// Labels, for filtering.
     pub labels: BTreeMap<String, String>,
-    /// As given; they never steer the runtime, but for the heartbeat (R7a).
+    /// Annotations, unchanged. They have no effect on the runtime, except for the heartbeat (R7a).
     pub annotations: Map<String, Value>,
     /// `annotations.heartbeat_interval_ms` (CKP §9.3.1); absent: 30 seconds.
     pub heartbeat_interval_ms: Option<u64>,
@@ -131,12 +131,12 @@ impl Manifest {
         self.sandboxes().find(|sandbox| sandbox.name == name)
     }
 
-    /// Every declared sandbox, the one of tools without a `sandbox_ref` first.
+    /// All declared sandboxes. The first one is for tools without a `sandbox_ref`.
     pub fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
         self.sandbox.iter().chain(&self.further_sandboxes)
     }
 
-    /// The sandbox of a tool: the one that the tool names, else the first one.
+    /// The sandbox of a tool: the one that the tool names, or the first one.
     #[must_use]
     pub fn sandbox_of(&self, tool: &Tool) -> Option<&Sandbox> {
         match &tool.sandbox_ref {

@@ -1,4 +1,4 @@
-//! Policy (CKP §5.8): what is allowed, asked for and denied. First match decides.
+//! Policy (CKP §5.8): which calls are allowed, need approval or are denied. The first matching rule decides.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ closed_set! {
     /// The action of a matching rule.
     pub enum RuleAction {
         Allow = "allow", Deny = "deny", RequireApproval = "require-approval",
-        /// Allows, with a full audit event (R16).
+        /// Allow, with a full audit event (R16).
         AuditOnly = "audit-only",
     }
 }
@@ -51,7 +51,7 @@ closed_set! {
     pub enum AuditDestination { File = "file", Sqlite = "sqlite", Webhook = "webhook", Syslog = "syslog" }
 }
 
-/// What is allowed, asked for and denied.
+/// Which calls are allowed, need approval or are denied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -63,21 +63,21 @@ pub struct Policy {
     /// Labels, for filtering.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// At least one; ids are unique within the policy.
+    /// The rules, at least one; ids are unique within the policy.
     pub rules: Vec<Rule>,
-    /// Defence against prompt injection; absent: none was configured.
+    /// Defence against prompt injection; `None`: not configured.
     #[serde(default)]
     pub prompt_injection: Option<PromptInjection>,
-    /// Secret scanning; absent: none was configured.
+    /// Secret scanning; `None`: not configured.
     #[serde(default)]
     pub secret_scanning: Option<SecretScanning>,
-    /// Input validation; absent: none was configured.
+    /// Input validation; `None`: not configured.
     #[serde(default)]
     pub input_validation: Option<InputValidation>,
-    /// Rates of the whole agent; beyond them, calls are refused.
+    /// Rate limits of the whole agent; calls above them are refused.
     #[serde(default)]
     pub rate_limits: PolicyRates,
-    /// Audit; absent: the trace alone.
+    /// Audit; `None`: only the trace.
     #[serde(default)]
     pub audit: Option<Audit>,
 }
@@ -88,29 +88,29 @@ pub struct Policy {
 pub struct Rule {
     /// The rule's name in verdicts and in the trace.
     pub id: String,
-    /// What a match does: allow, deny, ask a person, or allow and audit.
+    /// The action when the rule matches: allow, deny, ask a person, or allow and audit.
     pub action: RuleAction,
-    /// Which kind of calls the rule is for.
+    /// The kind of calls that the rule is for.
     pub scope: RuleScope,
     /// Which tools the rule matches. Every given key must match.
     #[serde(default, rename = "match")]
     pub matcher: RuleMatch,
-    /// What must hold of the arguments, as given; `path_within` is known.
+    /// Conditions on the arguments, as given, such as `path_within`.
     #[serde(default)]
     pub conditions: Map<String, Value>,
-    /// The rule applies once this is spent (R11).
+    /// The rule applies once this limit is used up (R11).
     #[serde(default)]
     pub rate_limit: Option<RuleRate>,
     /// A text for the person who is asked and for the caller who is refused.
     #[serde(default)]
     pub reason: Option<String>,
-    /// How the question is asked; for `require-approval`.
+    /// The settings of the question, for `require-approval`.
     #[serde(default)]
     pub approval: Approval,
 }
 
 impl Rule {
-    /// `conditions.path_within`.
+    /// The value of `conditions.path_within`.
     #[must_use]
     pub fn path_within(&self) -> Option<&str> {
         self.conditions.get("path_within").and_then(Value::as_str)
@@ -132,7 +132,7 @@ pub struct RuleMatch {
 }
 
 impl RuleMatch {
-    /// Nothing is asked of the tool.
+    /// Whether there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.name.is_none()
@@ -142,7 +142,7 @@ impl RuleMatch {
     }
 }
 
-/// Limits that, once spent, make a rule apply.
+/// Limits that make a rule apply once they are used up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleRate {
@@ -156,9 +156,9 @@ pub struct RuleRate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approval {
-    /// At least 1; 300 by default.
+    /// How long the question stays open; at least 1, 300 by default.
     pub timeout_seconds: u64,
-    /// `deny` by default (R16).
+    /// The decision without an answer; `deny` by default (R16).
     pub default_if_timeout: TimeoutDefault,
 }
 
@@ -175,13 +175,13 @@ impl Default for Approval {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptInjection {
-    /// `pattern` by default (runtime profile §1).
+    /// The detection method; `pattern` by default (runtime profile §1).
     pub detection: InjectionDetection,
-    /// As given.
+    /// The pattern engine, as given.
     pub pattern_engine: Option<String>,
-    /// The least number of patterns; if clawk has fewer, the agent does not start.
+    /// The smallest number of patterns; if clawk has fewer, the agent does not start.
     pub pattern_count: Option<u64>,
-    /// What happens to a suspicious text; `block-and-log` by default.
+    /// The action for a suspicious text; `block-and-log` by default.
     pub action: InjectionAction,
 }
 
@@ -200,13 +200,13 @@ impl Default for PromptInjection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretScanning {
-    /// On by default once the block is given.
+    /// Whether scanning is on; the default is `true` if the block exists.
     pub enabled: bool,
     /// Which text is scanned; `output` by default.
     pub scope: ScanScope,
-    /// At least so many built-in patterns.
+    /// The smallest number of built-in patterns.
     pub patterns: u64,
-    /// What happens to a secret; `redact` by default.
+    /// The action for a secret; `redact` by default.
     pub action: ScanAction,
 }
 
@@ -227,7 +227,7 @@ impl Default for SecretScanning {
 pub struct InputValidation {
     /// The largest input, in bytes.
     pub max_size_bytes: Option<u64>,
-    /// Refuse null bytes; on by default once the block is given.
+    /// Refuse null bytes; the default is `true` if the block exists.
     pub null_byte_detection: bool,
     /// Looks for text that white space hides.
     pub whitespace_analysis: bool,
@@ -246,7 +246,7 @@ impl Default for InputValidation {
     }
 }
 
-/// Rates of the whole agent; absent means unlimited.
+/// Rate limits of the whole agent; `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyRates {
@@ -268,9 +268,9 @@ pub struct Audit {
     pub log_outputs: bool,
     /// Records approvals; on by default.
     pub log_approvals: bool,
-    /// How long; absent: for ever.
+    /// How long records are kept; `None`: for ever.
     pub retention: Option<ManifestDuration>,
-    /// `sqlite` by default.
+    /// The destination; `sqlite` by default.
     pub destination: AuditDestination,
 }
 

@@ -1,4 +1,4 @@
-//! Provider (CKP §5.2): where the model answers.
+//! Provider (CKP §5.2): the endpoint of a model.
 
 use std::collections::BTreeMap;
 
@@ -76,25 +76,25 @@ pub struct Provider {
     pub model: String,
     /// How clawk authenticates at the endpoint.
     pub auth: ProviderAuth,
-    /// Whether to ask for a stream; `false` by default.
+    /// Whether to request a stream; `false` by default.
     #[serde(default)]
     pub streaming: bool,
     /// Hints for the choice of a provider.
     #[serde(default)]
     pub hints: ProviderHints,
-    /// Providers to try, in order, when this one fails.
+    /// The providers to try, in order, if this one fails.
     #[serde(default)]
     pub fallback: Vec<ProviderFallback>,
-    /// Limits for this provider; clawk refuses or waits beyond them.
+    /// Limits for this provider. Above them, clawk refuses or waits.
     #[serde(default)]
     pub limits: ProviderLimits,
-    /// Retry of transient failures; absent: no retry was configured.
+    /// Retries after transient failures; `None`: not configured.
     #[serde(default)]
     pub retry: Option<ProviderRetry>,
-    /// `[text]` by default.
+    /// The supported inputs and outputs; `[text]` by default.
     #[serde(default = "default_modalities")]
     pub capabilities: Vec<ModelModality>,
-    /// `http` by default.
+    /// The transport; `http` by default.
     #[serde(default = "default_transport")]
     pub transport: ProviderTransport,
 }
@@ -111,7 +111,7 @@ pub struct ProviderAuth {
     pub secret_ref: Option<String>,
 }
 
-/// Weights from 0 (ignore) to 1 (matters most).
+/// Weights from 0 (ignore) to 1 (most important).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderHints {
@@ -135,23 +135,23 @@ pub struct ProviderFallback {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderLimits {
-    /// Tokens per UTC day (`-32021` beyond).
+    /// Tokens per UTC day (`-32021` above it).
     pub tokens_per_day: Option<u64>,
     /// Tokens of one request; a larger request is never sent.
     pub tokens_per_request: Option<u64>,
     /// Requests per minute.
     pub requests_per_minute: Option<u64>,
-    /// Tokens the model's context holds.
+    /// The size of the model's context, tokens.
     pub max_context_window: Option<u64>,
 }
 
-/// Retry of a provider's transient failures (defaults: runtime profile §5).
+/// Retries after a provider's transient failures (defaults: runtime profile §5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderRetry {
-    /// Attempts in total; 3 by default.
+    /// The total number of attempts; 3 by default.
     pub max_attempts: u32,
-    /// `exponential` by default.
+    /// How the delay grows; `exponential` by default.
     pub backoff: BackoffStrategy,
     /// Milliseconds before the second attempt; 1000 by default.
     pub initial_delay_ms: u64,

@@ -1,4 +1,4 @@
-//! Sandbox (CKP §5.7): where tools run. What is not granted is denied.
+//! Sandbox (CKP §5.7): where tools run. Everything that is not granted is denied.
 
 use std::collections::BTreeMap;
 
@@ -61,19 +61,19 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     /// How strongly tools are isolated. A level that this machine can't give is refused, never replaced by a weaker one.
     pub level: SandboxLevel,
-    /// As given; see [`Sandbox::runtime`] for the one in force.
+    /// The runtime as given; see [`Sandbox::runtime`] for the one in use.
     #[serde(default)]
     pub runtime: Option<SandboxRuntime>,
     /// What a tool is granted. Everything else is denied.
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// Limits of one call.
+    /// Resource limits of one call.
     #[serde(default)]
     pub resource_limits: ResourceLimits,
 }
 
 impl Sandbox {
-    /// The runtime given, else the one that goes with the level (runtime profile §1).
+    /// The given runtime, or the default one of the level (runtime profile §1).
     #[must_use]
     pub fn runtime(&self) -> SandboxRuntime {
         self.runtime.unwrap_or(match self.level {
@@ -93,7 +93,7 @@ pub struct Capabilities {
     pub network: NetworkSettings,
     /// Which files a tool sees.
     pub filesystem: FilesystemSettings,
-    /// How secrets reach a tool, and how they are kept from leaving.
+    /// How secrets reach a tool, and the scan that keeps them from leaving.
     pub secrets: Secrets,
     /// Which command lines a tool may run.
     pub shell: ShellSettings,
@@ -105,7 +105,7 @@ pub struct Capabilities {
 pub struct NetworkSettings {
     /// How much is granted; `deny` by default.
     pub mode: NetworkMode,
-    /// Hosts for the mode `allowlist`: `example.com`, `*.example.com` for every name below it, each with or without a port.
+    /// Hosts for the mode `allowlist`: `example.com`, or `*.example.com` for every subdomain; a port is optional.
     pub allowed_hosts: Vec<String>,
     /// Guards against requests into private networks.
     pub ssrf_protection: SsrfProtection,
@@ -143,7 +143,7 @@ impl Default for SsrfProtection {
     }
 }
 
-/// Files (R33).
+/// File access (R33).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FilesystemSettings {
@@ -175,13 +175,13 @@ pub struct MountSettings {
     pub permissions: MountPermission,
 }
 
-/// Secrets (R37).
+/// How tools get secrets (R37).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Secrets {
-    /// `host-boundary` by default.
+    /// The way of injection; `host-boundary` by default.
     pub injection: SecretInjection,
-    /// Cipher for secrets at rest, as given.
+    /// The cipher for stored secrets, as given.
     pub encryption: Option<String>,
     /// Scans what leaves the sandbox for secrets.
     pub leak_detection: LeakDetection,
@@ -201,9 +201,9 @@ impl Default for Secrets {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeakDetection {
-    /// On by default.
+    /// Whether the scan is on; `true` by default.
     pub enabled: bool,
-    /// At least so many secret patterns (R36); 22 by default.
+    /// The smallest number of secret patterns (R36); 22 by default.
     pub patterns: u64,
 }
 
@@ -216,13 +216,13 @@ impl Default for LeakDetection {
     }
 }
 
-/// Shell commands (R35).
+/// Shell commands that a tool may run (R35).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellSettings {
     /// How much is granted; `deny` by default.
     pub mode: ShellMode,
-    /// Commands to refuse; `*` stands for any text.
+    /// Commands to refuse; `*` matches any text.
     pub blocked_commands: Vec<String>,
     /// Regular expressions; clawk refuses a command line in which one is found.
     pub blocked_patterns: Vec<String>,
@@ -238,20 +238,20 @@ impl Default for ShellSettings {
     }
 }
 
-/// Limits of one execution; absent means the runtime's own.
+/// Resource limits of one execution; `None` means the runtime's own limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourceLimits {
     /// Memory of all processes together, in MiB.
     pub memory_mb: Option<u64>,
-    /// 1024 is one core's weight (R36).
+    /// The CPU weight; 1024 is the weight of one core (R36).
     pub cpu_shares: Option<u64>,
-    /// Processes and threads (R36).
+    /// The largest number of processes and threads (R36).
     pub max_processes: Option<u64>,
-    /// Open files of each process.
+    /// The largest number of open files per process.
     pub max_open_files: Option<u64>,
-    /// Time limit in milliseconds; all processes end with it.
+    /// The time limit, milliseconds. At the limit all processes are ended.
     pub timeout_ms: Option<u64>,
-    /// Bytes of output; clawk throws the rest away.
+    /// The largest output, bytes; clawk discards the rest.
     pub max_output_bytes: Option<u64>,
 }

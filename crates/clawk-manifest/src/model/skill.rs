@@ -1,4 +1,4 @@
-//! Skill (CKP §5.5): a workflow of tools, told in words.
+//! Skill (CKP §5.5): a workflow of tools, described in words.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ closed_set! {
     }
 }
 
-/// A workflow of tools, told in words.
+/// A workflow of tools, described in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skill {
@@ -26,11 +26,11 @@ pub struct Skill {
     /// Labels, for filtering and policy.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What the skill accomplishes.
+    /// The skill's purpose.
     pub description: String,
-    /// Names of declared tools that it needs.
+    /// The names of the declared tools that it needs.
     pub tools_required: Vec<String>,
-    /// How the model is to go about it.
+    /// Instructions for the model.
     pub instruction: String,
     /// JSON Schema of the input (`type: object`).
     #[serde(default)]
@@ -38,26 +38,26 @@ pub struct Skill {
     /// JSON Schema of the result; a result that does not fit reaches the model as an error.
     #[serde(default)]
     pub output_schema: Option<Value>,
-    /// A ceiling on what happens while the skill runs; absent: no ceiling of its own.
+    /// Limits on everything that happens while the skill runs; `None`: no limits of its own.
     #[serde(default)]
     pub permissions: Option<SkillPermissions>,
     /// Expected use of resources.
     #[serde(default)]
     pub estimates: ResourceEstimates,
-    /// Name of the declared world model that it plans with (0.3.0).
+    /// The name of the declared world model for its plans (0.3.0).
     #[serde(default)]
     pub world_model_ref: Option<String>,
 }
 
-/// The limits of a skill. An absent member sets no limit.
+/// The limits of a skill. `None` sets no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SkillPermissions {
-    /// Network access.
+    /// Whether network access is allowed.
     pub network: Option<bool>,
-    /// File access.
+    /// The allowed file access.
     pub filesystem: Option<SkillFilesystem>,
-    /// A person must approve before it starts.
+    /// Whether a person must approve before it starts.
     pub approval_required: bool,
 }
 
@@ -65,10 +65,10 @@ pub struct SkillPermissions {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourceEstimates {
-    /// Tokens of one run.
+    /// The average number of tokens of one run.
     pub avg_tokens: Option<u64>,
-    /// Seconds of one run.
+    /// The average duration of one run, seconds.
     pub avg_duration_seconds: Option<f64>,
-    /// Tool calls of one run.
+    /// The average number of tool calls of one run.
     pub avg_tool_calls: Option<u64>,
 }

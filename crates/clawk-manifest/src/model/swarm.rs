@@ -1,4 +1,4 @@
-//! Swarm (CKP §5.9): several agents at one task.
+//! Swarm (CKP §5.9): several agents that work on one task.
 
 use std::collections::BTreeMap;
 
@@ -27,14 +27,14 @@ closed_set! {
 }
 
 closed_set! {
-    /// How answers become one.
+    /// How the agents' answers are combined.
     pub enum AggregationStrategy {
         LeaderDecides = "leader-decides", MajorityVote = "majority-vote", Merge = "merge", Chain = "chain",
         BestOfN = "best-of-n",
     }
 }
 
-/// Several agents at one task.
+/// Several agents that work on one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Swarm {
@@ -46,18 +46,18 @@ pub struct Swarm {
     /// Labels, for filtering.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Who talks to whom.
+    /// Which agents communicate with each other.
     pub topology: Topology,
-    /// At least one.
+    /// The participants, at least one.
     pub agents: Vec<SwarmAgent>,
-    /// How they talk.
+    /// How they communicate.
     pub coordination: SwarmCoordination,
-    /// How answers become one.
+    /// How their answers are combined.
     pub aggregation: SwarmAggregation,
     /// The handling of failures.
     #[serde(default)]
     pub failure: SwarmFailureHandling,
-    /// Limits of the whole swarm.
+    /// Resource limits of the whole swarm.
     #[serde(default)]
     pub resource_limits: SwarmLimits,
 }
@@ -66,14 +66,14 @@ pub struct Swarm {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwarmAgent {
-    /// Name or `claw://` URI of its identity; other agents' identities are not declared here.
+    /// The name or `claw://` URI of its identity. The identities of other agents are not declared in this manifest.
     pub identity_ref: String,
-    /// Its part (`leader`, `worker`, `peer`, …).
+    /// Its role (`leader`, `worker`, `peer`, …).
     pub role: String,
     /// Name of a declared provider.
     #[serde(default)]
     pub provider_ref: Option<String>,
-    /// Instances; 1 by default.
+    /// The number of instances; 1 by default.
     #[serde(default = "one")]
     pub count: u32,
 }
@@ -82,21 +82,21 @@ pub struct SwarmAgent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwarmCoordination {
-    /// The manner.
+    /// The kind of message passing.
     pub message_passing: MessagePassing,
-    /// The carrier.
+    /// The back end of the message bus.
     pub backend: BusBackend,
     /// The limits of parallel work.
     pub concurrency: SwarmConcurrency,
 }
 
-/// How much at once.
+/// The limits of parallel work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwarmConcurrency {
-    /// Absent: the runtime's own limit.
+    /// The largest number of parallel tasks; `None`: the runtime's own limit.
     pub max_parallel: Option<u32>,
-    /// One task at a time per agent; on by default.
+    /// Whether each agent handles one task at a time; `true` by default.
     pub sequential_within_agent: bool,
 }
 
@@ -109,39 +109,39 @@ impl Default for SwarmConcurrency {
     }
 }
 
-/// How answers become one.
+/// How the agents' answers are combined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwarmAggregation {
-    /// The way.
+    /// The strategy.
     pub strategy: AggregationStrategy,
-    /// Prefer the cheapest capable provider.
+    /// Whether the cheapest suitable provider is preferred.
     #[serde(default)]
     pub cost_aware: bool,
-    /// Of the whole operation.
+    /// The time limit of the whole operation.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
 }
 
-/// What happens on failure.
+/// The handling of failures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwarmFailureHandling {
-    /// Retries per agent.
+    /// The number of retries per agent.
     pub retry_per_agent: u32,
-    /// The dead-letter box for tasks that could not be done.
+    /// The dead-letter queue for tasks that failed for good.
     pub dead_letter: Option<DeadLetter>,
-    /// The circuit breaker: when a failing agent gets no tasks for a while.
+    /// The circuit breaker: a failing agent gets no tasks for a while.
     pub circuit_breaker: Option<CircuitBreaker>,
 }
 
-/// Where undeliverable tasks go.
+/// The dead-letter queue for tasks that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeadLetter {
-    /// On by default once the block is given.
+    /// Whether it is on; the default is `true` if the block exists.
     pub enabled: bool,
-    /// 5 by default.
+    /// The retries before a task becomes a dead letter; 5 by default.
     pub max_retries: u32,
 }
 
@@ -154,13 +154,13 @@ impl Default for DeadLetter {
     }
 }
 
-/// When an agent is left alone for a while.
+/// When a failing agent gets no tasks for a while.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CircuitBreaker {
-    /// Failures in a row; 3 by default.
+    /// The number of consecutive failures that open it; 3 by default.
     pub failure_threshold: u32,
-    /// 60 000 by default.
+    /// How long it stays open, milliseconds; 60 000 by default.
     pub reset_timeout_ms: u64,
 }
 
@@ -173,15 +173,15 @@ impl Default for CircuitBreaker {
     }
 }
 
-/// Limits of the whole swarm; absent means unlimited.
+/// Resource limits of the whole swarm; `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwarmLimits {
-    /// Tokens in all.
+    /// The total number of tokens.
     pub max_total_tokens: Option<u64>,
-    /// US dollars in all.
+    /// The total cost, US dollars.
     pub max_total_cost_usd: Option<f64>,
-    /// Time in all.
+    /// The total time, milliseconds.
     pub max_duration_ms: Option<u64>,
 }
 

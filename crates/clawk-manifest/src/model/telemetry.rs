@@ -1,4 +1,4 @@
-//! Telemetry (CKP §5.10 and 0.3.0): what is told about the agent, and where.
+//! Telemetry (CKP §5.10 and 0.3.0): which data about the agent is exported, and where.
 
 use std::collections::BTreeMap;
 
@@ -26,18 +26,18 @@ pub struct Telemetry {
     /// Labels, for filtering.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// At least one.
+    /// The destinations, at least one.
     pub exporters: Vec<Exporter>,
-    /// Which events.
+    /// The exported events.
     #[serde(default)]
     pub events: Events,
-    /// Which metrics.
+    /// The exported metrics.
     #[serde(default)]
     pub metrics: MetricSettings,
-    /// How many of them.
+    /// The share of events that is exported.
     #[serde(default)]
     pub sampling: EventSampling,
-    /// What is left out.
+    /// The parts that are removed from events.
     #[serde(default)]
     pub redaction: Redaction,
 }
@@ -46,50 +46,50 @@ pub struct Telemetry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exporter {
-    /// Its kind.
+    /// The kind of exporter.
     #[serde(rename = "type")]
     pub kind: ExporterType,
-    /// Present for `otlp` and `webhook`.
+    /// The endpoint; present for `otlp` and `webhook`.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// Present for `file` and `sqlite`.
+    /// The path; present for `file` and `sqlite`.
     #[serde(default)]
     pub path: Option<String>,
     /// Authentication at the endpoint.
     #[serde(default)]
     pub auth: Option<SecretAuth>,
-    /// How events are gathered.
+    /// How events are batched.
     #[serde(default)]
     pub batch: Batch,
 }
 
-/// How events are gathered; absent means the runtime's own.
+/// How events are batched; `None` means the runtime's own setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Batch {
-    /// Events per batch.
+    /// The largest number of events per batch.
     pub max_size: Option<u64>,
-    /// Longest wait.
+    /// The longest wait before a batch is sent.
     pub flush_interval_ms: Option<u64>,
 }
 
-/// Which events are told.
+/// Which events are exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
-    /// On by default.
+    /// Tool calls; on by default.
     pub tool_calls: bool,
-    /// Off by default.
+    /// Memory operations; off by default.
     pub memory_ops: bool,
-    /// Off by default.
+    /// Swarm operations; off by default.
     pub swarm_ops: bool,
-    /// On by default.
+    /// Lifecycle changes; on by default.
     pub lifecycle: bool,
-    /// On by default.
+    /// Errors; on by default.
     pub errors: bool,
-    /// Off by default (0.3.0).
+    /// World model operations; off by default (0.3.0).
     pub world_model_ops: bool,
-    /// Off by default (0.3.0).
+    /// Planning operations; off by default (0.3.0).
     pub planning_ops: bool,
 }
 
@@ -107,21 +107,21 @@ impl Default for Events {
     }
 }
 
-/// Which metrics are collected.
+/// Which metrics are exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricSettings {
-    /// On by default.
+    /// Token usage; on by default.
     pub token_usage: bool,
-    /// Off by default.
+    /// Cost in US dollars; off by default.
     pub cost_usd: bool,
-    /// On by default.
+    /// Latency histograms; on by default.
     pub latency_histogram: bool,
-    /// Off by default (0.3.0).
+    /// The error of predictions; off by default (0.3.0).
     pub prediction_error: bool,
-    /// Off by default (0.3.0).
+    /// The hit rate of memory searches; off by default (0.3.0).
     pub retrieval_hit_rate: bool,
-    /// Off by default (0.3.0).
+    /// The number of revised plans; off by default (0.3.0).
     pub plan_revision_count: bool,
 }
 
@@ -138,11 +138,11 @@ impl Default for MetricSettings {
     }
 }
 
-/// How many events are told.
+/// The share of events that is exported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EventSampling {
-    /// 0 (none) to 1 (all); 1 by default.
+    /// From 0 (none) to 1 (all); 1 by default.
     pub rate: f64,
 }
 
@@ -156,8 +156,8 @@ impl Default for EventSampling {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Redaction {
-    /// Arguments become `[REDACTED]`.
+    /// Replace arguments by `[REDACTED]`.
     pub strip_arguments: bool,
-    /// Results become `[REDACTED]`.
+    /// Replace results by `[REDACTED]`.
     pub strip_results: bool,
 }

@@ -1,4 +1,4 @@
-//! Tool (CKP §5.4): a function the agent can call.
+//! Tool (CKP §5.4): a function that the agent can call.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub use super::mcp::{McpSource, McpUri};
 use super::provider::BackoffStrategy;
 
-/// A function the agent can call. A superset of an MCP tool.
+/// A function that the agent can call. A superset of an MCP tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
@@ -17,10 +17,10 @@ pub struct Tool {
     /// Semantic version; the Claw's own when none is given.
     #[serde(default)]
     pub version: Option<String>,
-    /// Labels; `category` is what policy rules of scope `category` match.
+    /// Labels. Policy rules of scope `category` match the label `category`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Present unless an MCP server supplies it.
+    /// The description; present unless an MCP server supplies it.
     #[serde(default)]
     pub description: Option<String>,
     /// JSON Schema of the arguments (`type: object`); present unless an MCP server supplies it.
@@ -29,39 +29,39 @@ pub struct Tool {
     /// JSON Schema of the result; a result that does not fit reaches the model as an error.
     #[serde(default)]
     pub output_schema: Option<Value>,
-    /// Name of the declared sandbox that the tool runs in.
+    /// The name of the tool's declared sandbox.
     #[serde(default)]
     pub sandbox_ref: Option<String>,
-    /// Name of the declared policy that governs the tool besides the manifest's list.
+    /// The name of a declared policy that applies in addition to the manifest's list.
     #[serde(default)]
     pub policy_ref: Option<String>,
     /// The MCP server that runs the tool.
     #[serde(default)]
     pub mcp_source: Option<McpSource>,
-    /// MCP annotations as given, unknown ones included.
+    /// MCP annotations as given, including unknown ones.
     #[serde(default)]
     pub annotations: Map<String, Value>,
-    /// Runs a skill's workflow as one call; `skill_ref` is then present.
+    /// Runs a skill's workflow as one call; then `skill_ref` is present.
     #[serde(default)]
     pub composite: bool,
     /// Name of the declared skill.
     #[serde(default)]
     pub skill_ref: Option<String>,
-    /// Time limit of one execution (`-32014` beyond).
+    /// The time limit of one execution (`-32014` above it).
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// Retry of transient failures, for idempotent tools.
+    /// Retries after transient failures, for idempotent tools.
     #[serde(default)]
     pub retry: Option<ToolRetry>,
 }
 
-/// Retry of a tool's transient failures.
+/// Retries after a tool's transient failures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolRetry {
-    /// Attempts in total; 3 by default.
+    /// The total number of attempts; 3 by default.
     pub max_attempts: u32,
-    /// `exponential` by default.
+    /// How the delay grows; `exponential` by default.
     pub backoff: BackoffStrategy,
 }
 
@@ -87,25 +87,25 @@ impl Tool {
         self.annotations.get(name).and_then(Value::as_bool)
     }
 
-    /// `readOnlyHint`.
+    /// The annotation `readOnlyHint`.
     #[must_use]
     pub fn read_only_hint(&self) -> Option<bool> {
         self.hint("readOnlyHint")
     }
 
-    /// `destructiveHint`.
+    /// The annotation `destructiveHint`.
     #[must_use]
     pub fn destructive_hint(&self) -> Option<bool> {
         self.hint("destructiveHint")
     }
 
-    /// `idempotentHint`.
+    /// The annotation `idempotentHint`.
     #[must_use]
     pub fn idempotent_hint(&self) -> Option<bool> {
         self.hint("idempotentHint")
     }
 
-    /// `openWorldHint`.
+    /// The annotation `openWorldHint`.
     #[must_use]
     pub fn open_world_hint(&self) -> Option<bool> {
         self.hint("openWorldHint")

@@ -1,4 +1,4 @@
-//! WorldModel (CKP 0.3.0): what a skill plans with.
+//! WorldModel (CKP 0.3.0): a model that predicts outcomes for a skill's plans.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::closed::closed_set;
 
 closed_set! {
-    /// What kind of model it is.
+    /// The kind of the world model.
     pub enum WorldModelParadigm { Implicit = "implicit", Explicit = "explicit", Simulator = "simulator", Hybrid = "hybrid" }
 }
 
 closed_set! {
-    /// How long it lives.
+    /// The lifetime of the world model.
     pub enum WorldModelScope { AgentWide = "agent-wide", TaskScoped = "task-scoped" }
 }
 
 closed_set! {
-    /// What answers.
+    /// What computes the predictions.
     pub enum WorldModelBackendType { Tool = "tool", Provider = "provider", Custom = "custom" }
 }
 
 closed_set! {
-    /// How far ahead.
+    /// How far a plan looks ahead.
     pub enum PlanningHorizon { Adaptive = "adaptive", Bounded = "bounded", Fixed = "fixed" }
 }
 
@@ -32,7 +32,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// What happens when no future is good.
+    /// What happens if no plan is good enough.
     pub enum PlanFallback { Conservative = "conservative", Retry = "retry", Escalate = "escalate" }
 }
 
@@ -42,11 +42,11 @@ closed_set! {
 }
 
 closed_set! {
-    /// From what the model learns.
+    /// The data that the model learns from.
     pub enum Evidence { Observations = "observations", ObservationsOutcomes = "observations+outcomes" }
 }
 
-/// What a skill plans with.
+/// A model that predicts outcomes for a skill's plans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorldModel {
@@ -58,43 +58,43 @@ pub struct WorldModel {
     /// Labels, for filtering.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What kind of model it is.
+    /// The kind of the world model.
     pub paradigm: WorldModelParadigm,
-    /// `agent-wide` by default.
+    /// The lifetime; `agent-wide` by default.
     #[serde(default = "default_scope")]
     pub scope: WorldModelScope,
-    /// Name of the memory, or of one of its stores.
+    /// The name of the memory, or of one of its stores.
     #[serde(default)]
     pub memory_ref: Option<String>,
-    /// What answers.
+    /// What computes the predictions.
     pub backend: WorldModelBackend,
-    /// What it foretells.
+    /// What the model predicts.
     #[serde(default)]
     pub predicts: PredictionTargets,
-    /// How it plans.
+    /// The planning settings.
     #[serde(default)]
     pub planning: PlanningSettings,
-    /// How it learns.
+    /// How the model learns.
     #[serde(default)]
     pub update: WorldModelUpdate,
-    /// What binds it.
+    /// The limits of the model.
     #[serde(default)]
     pub constraints: WorldModelConstraints,
 }
 
-/// What answers.
+/// What computes the predictions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorldModelBackend {
-    /// Its kind.
+    /// The kind of back end.
     #[serde(rename = "type")]
     pub kind: WorldModelBackendType,
-    /// Name of the declared tool or provider; any text for `custom`.
+    /// The name of the declared tool or provider; any text for `custom`.
     #[serde(rename = "ref")]
     pub reference: String,
 }
 
-/// What it foretells; all off by default.
+/// What the model predicts; everything is off by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PredictionTargets {
@@ -102,39 +102,39 @@ pub struct PredictionTargets {
     pub state: bool,
     /// The next observation.
     pub observation: bool,
-    /// What may go wrong.
+    /// The risks of an action.
     pub risk: bool,
-    /// What it costs.
+    /// The cost of an action.
     pub cost: bool,
 }
 
-/// How it plans.
+/// The planning settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanningSettings {
-    /// How far ahead.
+    /// How far a plan looks ahead.
     pub horizon: Option<PlanningHorizon>,
     /// How uncertainty is handled.
     pub uncertainty_mode: Option<UncertaintyMode>,
-    /// What happens when no future is good.
+    /// What happens if no plan is good enough.
     pub fallback: Option<PlanFallback>,
 }
 
-/// How it learns.
+/// How the model learns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldModelUpdate {
-    /// When.
+    /// When the model learns.
     pub mode: Option<UpdateMode>,
-    /// From what.
+    /// The data that the model learns from.
     pub evidence: Option<Evidence>,
 }
 
-/// What binds it.
+/// The limits of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldModelConstraints {
-    /// Name of a declared policy.
+    /// The name of a declared policy that applies to it.
     pub policy_ref: Option<String>,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn provider(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>
     }
 }
 
-/// A mode of access control, and the member that it needs.
+/// A mode of access control, and the member that it requires.
 const MODES: [(&str, Option<&str>); 4] = [
     ("open", None),
     ("allowlist", Some("allowed_ids")),

@@ -4,7 +4,7 @@ use super::{LocatedNode, repeated};
 use crate::check::DocumentChecker;
 use crate::diagnostic::quoted;
 
-/// Which runtimes can serve which level.
+/// The runtimes that can provide each level.
 const RUNTIMES: [(&str, &[&str]); 5] = [
     ("none", &["native"]),
     ("process", &["native"]),

@@ -1,6 +1,6 @@
-//! What the members of a primitive mean together: the conditional rules of CKP §5, beyond its shape.
+//! Rules about combinations of a primitive's members: the conditional rules of CKP §5, beyond its shape.
 //!
-//! Rules read the located tree, so they also speak about documents that are wrong elsewhere.
+//! Rules read the located tree, so they also work for documents with other errors.
 
 mod agent;
 mod governance;
@@ -35,7 +35,7 @@ pub(crate) fn check(kind: Kind, spec: &Node, pointer: &str, checker: &mut Docume
     }
 }
 
-/// A node and where it stands.
+/// A node and its JSON pointer.
 #[derive(Debug, Clone)]
 pub(crate) struct LocatedNode<'n> {
     pub(crate) node: &'n Node,
@@ -51,7 +51,7 @@ impl<'n> LocatedNode<'n> {
         })
     }
 
-    /// A member of a member, and so on.
+    /// Finds a nested member by its path.
     pub(crate) fn find(&self, path: &[&str]) -> Option<Self> {
         path.iter().try_fold(self.clone(), |spot, key| spot.get(key))
     }
@@ -81,25 +81,25 @@ impl<'n> LocatedNode<'n> {
         Diagnostic::warning(code, self.pointer.clone(), message).on(self.node)
     }
 
-    /// `key` is absent here and must not be.
+    /// The finding for a required `key` that is absent.
     pub(crate) fn missing(&self, key: &str, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error("missing-field", join(&self.pointer, key), message).at(first_line(self.node))
     }
 
-    /// A member that has no business here, shown at its key.
+    /// The finding for a member that is not allowed here, reported at its key.
     pub(crate) fn stray(&self, key: &str, code: &'static str, message: impl Into<String>) -> Diagnostic {
         let place = self.node.entry(key).and_then(|entry| entry.key_place);
         Diagnostic::error(code, join(&self.pointer, key), message).at(place)
     }
 
-    /// A member that has no effect here, shown at its key.
+    /// The finding for a member without effect here, reported at its key.
     pub(crate) fn idle(&self, key: &str, message: impl Into<String>) -> Diagnostic {
         let place = self.node.entry(key).and_then(|entry| entry.key_place);
         Diagnostic::warning("no-effect", join(&self.pointer, key), message).at(place)
     }
 }
 
-/// Items of a list whose `key` has been seen before: the item's spot and its text.
+/// The items of a list whose `key` repeats an earlier one: the item and the text of the key.
 pub(crate) fn repeated<'n>(items: &[LocatedNode<'n>], key: &str) -> Vec<(LocatedNode<'n>, &'n str)> {
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();

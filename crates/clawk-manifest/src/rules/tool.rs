@@ -64,7 +64,7 @@ pub(super) fn skill(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     }
 }
 
-/// A block of a store, and the store types it means something for.
+/// A block of a store, and the store types for which it has an effect.
 const BLOCKS: [(&str, &[&str]); 7] = [
     ("compaction", &["conversation"]),
     ("embedding", &["semantic"]),
@@ -90,7 +90,7 @@ pub(super) fn memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) 
         let Some(kind) = store.text_at("type") else {
             continue;
         };
-        // Stores of every type may lie in a folder of their own.
+        // Stores of every type may be in their own folder.
         let in_folder = store.text_at("backend") == Some("filesystem");
         for (block, _) in BLOCKS.iter().filter(|(block, kinds)| {
             store.has(block) && !kinds.contains(&kind) && !(in_folder && *block == "path")
@@ -114,7 +114,7 @@ pub(super) fn memory(spec: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) 
     }
 }
 
-/// What says how entries are searched and ranked, where nothing is searched or ranked so.
+/// Warns about search and ranking settings that have no effect in this store.
 fn weight(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     if let Some(forgetting) = store.get("forgetting")
         && !matches!(forgetting.text_at("strategy"), Some("decay" | "adaptive"))
@@ -151,7 +151,7 @@ fn weight(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>
     }
 }
 
-/// What is to come by itself, and never does.
+/// Warns about automatic acquisition or summaries that never happen in this store.
 fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'_>) {
     let by_key = matches!(kind, "key-value" | "workspace" | "checkpoint");
     let lifecycle = store.get("lifecycle");
@@ -191,7 +191,7 @@ fn settling(store: &LocatedNode<'_>, kind: &str, checker: &mut DocumentChecker<'
     }
 }
 
-/// `{identity_name}` and `{tenant_id}` are the variables that exist (CKP §5.6).
+/// Checks the variables: only `{identity_name}` and `{tenant_id}` exist (CKP §5.6).
 fn template(path: &LocatedNode<'_>, checker: &mut DocumentChecker<'_>) {
     let mut rest = path.node.text().unwrap_or_default();
     while let Some((_, after)) = rest.split_once('{') {

@@ -1,4 +1,4 @@
-//! Rules across primitives: names, references, cycles, and what no single document can know (CKP §5, §6, R7).
+//! Rules across primitives: names, references, cycles, and facts that no single document shows (CKP §5, §6, R7).
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::check::RefUse;
 use crate::diagnostic::{Diagnostic, FileFindings, did_you_mean, quoted};
 use crate::primitive::UntypedPrimitive;
 
-/// All primitives of one manifest, and where findings about each file go.
+/// All primitives of one manifest, and the findings of each file.
 #[derive(Debug)]
 pub(crate) struct CrossPrimitiveCheck<'a> {
     pub(crate) primitives: &'a [UntypedPrimitive],
@@ -38,7 +38,7 @@ impl CrossPrimitiveCheck<'_> {
             .filter(move |primitive| primitive.kind == kind)
     }
 
-    /// ` of FILE`, where it is another file than that of `beside`.
+    /// ` of FILE`, if its file differs from that of `beside`.
     fn of_file(&self, one: &UntypedPrimitive, beside: &UntypedPrimitive) -> String {
         let file = self
             .files
@@ -97,7 +97,7 @@ impl CrossPrimitiveCheck<'_> {
         }
     }
 
-    /// The finding about a reference that nothing answers to.
+    /// The finding for a reference to a missing primitive.
     fn unresolved(&self, used: &RefUse, found: Option<&UntypedPrimitive>) -> Option<Diagnostic> {
         if let Some(found) = found {
             let asked = used.version.as_ref()?;
@@ -155,7 +155,7 @@ impl CrossPrimitiveCheck<'_> {
         });
     }
 
-    /// A composite tool must not need itself, however far round.
+    /// Checks that no composite tool needs itself, directly or through others.
     fn composite_cycles(&mut self) {
         let mut graph = ReferenceGraph::new();
         for tool in self.of(Kind::Tool) {
@@ -209,7 +209,7 @@ impl CrossPrimitiveCheck<'_> {
         }
     }
 
-    /// The policies' rules are one list: what stands behind a rule that always matches is never reached.
+    /// Warns about unreachable rules: all policies' rules form one list, and rules after one that always matches are never reached.
     fn unreachable_rules(&mut self) {
         let mut blocker: Option<String> = None;
         let mut seen: HashSet<String> = HashSet::new();
@@ -284,10 +284,10 @@ impl CrossPrimitiveCheck<'_> {
     }
 }
 
-/// Names to the names they lead to, each with the reference that leads there.
+/// Maps each name to the names that it refers to, each with its reference.
 type ReferenceGraph = HashMap<String, Vec<(String, RefUse)>>;
 
-/// References that are followed in search of cycles; each may cost a walk over all of them.
+/// The largest number of references followed in the search for cycles. Each one may cost a walk over all of them.
 const MOST_LINKS: usize = 2_000;
 
 fn edges(primitive: &UntypedPrimitive, member: &str, prefix: &str) -> Vec<(String, RefUse)> {

@@ -35,13 +35,13 @@ pub(crate) static METADATA: MapShape = MapShape {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RootMember {
     pub(crate) kind: Kind,
-    /// A list of primitives, not one.
+    /// The member is a list of primitives.
     pub(crate) many: bool,
-    /// One, without a list.
+    /// The member is a single primitive, never a list.
     pub(crate) lone: bool,
 }
 
-/// What the root's member of this name holds.
+/// The kind of primitives in the root's member of this name.
 pub(crate) fn slot_kind(name: &str) -> Option<RootMember> {
     let slot = |kind, many, lone| Some(RootMember { kind, many, lone });
     let one = |kind| slot(kind, false, true);

@@ -1,6 +1,6 @@
-//! The shape of every document as data: one table that the checker reads and the JSON Schema is printed from.
+//! The shape of every document as data: one table for the checker and for the JSON Schema.
 //!
-//! What a field is stands here; what fields mean together stands in `rules`.
+//! The table describes single fields; `rules` checks combinations of fields.
 
 mod agent;
 mod claw;
@@ -13,29 +13,29 @@ use clawk_proto::uri::Kind;
 
 pub(crate) use claw::{CLAW_SPEC, ENVELOPE_FIELDS, METADATA, slot_kind};
 
-/// What a value may be.
+/// The allowed values of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldType {
     /// Any text.
     Text,
-    /// Text with something in it.
+    /// Text that is not empty.
     FullText,
     Bool,
-    /// A whole number in these bounds.
+    /// A whole number within these bounds.
     Count {
         min: u64,
         max: u64,
     },
-    /// A number; `max` absent means without bound.
+    /// A number; `max` `None` means no upper bound.
     Real {
         min: f64,
         max: Option<f64>,
     },
     /// One word of a closed set.
     Word(&'static [&'static str]),
-    /// A name by the URI grammar (R8).
+    /// A name in the URI grammar (R8).
     Name,
-    /// A name, or a `claw://` URI, of a primitive declared in the same manifest.
+    /// A name, or a `claw://` URI, of a primitive in the same manifest.
     Ref(Kind),
     Semver,
     Duration,
@@ -49,11 +49,11 @@ pub(crate) enum FieldType {
     Cron,
     /// An `http` or `https` URL.
     Url,
-    /// A host name, `*.` for subdomains.
+    /// A host name; `*.` matches subdomains.
     Host,
     /// An MCP transport URI.
     McpUri,
-    /// A JSON Schema of an object: `type: object`, which may be left out.
+    /// The JSON Schema of an object. `type: object` may be omitted.
     ObjectSchema,
     /// Any JSON Schema.
     Schema,
@@ -65,17 +65,17 @@ pub(crate) enum FieldType {
     Map(&'static MapShape),
     /// An open map of text.
     TextMap,
-    /// An open map of anything (R10).
+    /// An open map with any values (R10).
     AnyMap,
     /// An open map in which the members of [`HINTS`] are booleans (R10).
     Hints,
-    /// A reference to, or an inline form of, a primitive.
+    /// A reference to a primitive, or an inline primitive.
     Item(Kind),
-    /// One such item, or a list of them.
+    /// One item of this kind, or a list of items.
     Items(Kind),
 }
 
-/// The annotations of MCP that steer a runtime.
+/// The MCP annotations that affect a runtime.
 pub(crate) const HINTS: [&str; 4] = [
     "readOnlyHint",
     "destructiveHint",
@@ -86,7 +86,7 @@ pub(crate) const HINTS: [&str; 4] = [
 /// A closed map.
 #[derive(Debug)]
 pub(crate) struct MapShape {
-    /// What it is called in messages: `a provider's `auth``.
+    /// Its name in messages: `a provider's `auth``.
     pub(crate) title: &'static str,
     pub(crate) doc: &'static str,
     pub(crate) fields: &'static [Field],
@@ -98,12 +98,12 @@ pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) ty: FieldType,
     pub(crate) required: bool,
-    /// First in protocol 0.3.0.
+    /// New in protocol 0.3.0.
     pub(crate) newer: bool,
     pub(crate) doc: &'static str,
 }
 
-/// A field that must be given.
+/// A required field.
 pub(crate) const fn req(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
@@ -114,7 +114,7 @@ pub(crate) const fn req(name: &'static str, ty: FieldType, doc: &'static str) ->
     }
 }
 
-/// A field that may be given.
+/// An optional field.
 pub(crate) const fn opt(name: &'static str, ty: FieldType, doc: &'static str) -> Field {
     Field {
         name,
@@ -126,7 +126,7 @@ pub(crate) const fn opt(name: &'static str, ty: FieldType, doc: &'static str) ->
 }
 
 impl Field {
-    /// First in protocol 0.3.0.
+    /// Marks the field as new in protocol 0.3.0.
     pub(crate) const fn newer(self) -> Self {
         Self { newer: true, ..self }
     }
@@ -138,7 +138,7 @@ impl MapShape {
     }
 }
 
-/// The largest whole number that every JSON reader keeps exactly.
+/// The largest whole number that every JSON parser represents exactly.
 const EXACT: u64 = 1 << 53;
 const SMALL_MAX: u64 = u32::MAX as u64;
 pub(crate) const COUNT: FieldType = FieldType::Count { min: 0, max: EXACT };

@@ -1,15 +1,15 @@
-//! A text folded to its letters: what is left is what a model reads, whatever it was dressed as.
+//! Folds a text to its letters, so that disguised text reads as plain text.
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 
 use crate::input::kind_of;
 
-/// Lower-case letters and digits of a text, without anything between them, with the way back to the text.
+/// The lower-case letters and digits of a text without anything in between, with their positions in the original.
 pub(super) struct FoldedText {
     text: Vec<u8>,
-    /// For each byte of `text`: where its character begins in the original, and where the next begins.
+    /// For each byte of `text`: where its character begins in the original, and where the next one begins.
     places: Vec<(u32, u32)>,
-    /// For each byte: a letter or digit comes directly before it in the original.
+    /// For each byte: whether a letter or digit directly precedes it in the original.
     glued: Vec<bool>,
 }
 
@@ -73,13 +73,13 @@ impl FoldedText {
         &self.text
     }
 
-    /// Begins and ends where words do.
+    /// Whether the range begins and ends at word boundaries.
     pub(super) fn is_whole(&self, start: usize, end: usize) -> bool {
         let glued = |at: usize| self.glued.get(at).copied().unwrap_or(false);
         !glued(start) && !glued(end)
     }
 
-    /// Where this lies in the original.
+    /// The range in the original text.
     pub(super) fn place(&self, start: usize, end: usize) -> (usize, usize) {
         let from = self.places.get(start).map_or(0, |place| place.0);
         let to = self.places.get(end.saturating_sub(1)).map_or(0, |place| place.1);
@@ -94,12 +94,12 @@ fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// A phrase, folded.
+/// Folds a phrase.
 pub(super) fn letters(phrase: &str) -> Vec<u8> {
     FoldedText::of(phrase).text
 }
 
-/// A phrase's plain letters, before digits and look-alikes are made one.
+/// The plain letters of a phrase, before digits and look-alikes are unified.
 pub(super) fn unfolded(phrase: &str) -> String {
     phrase
         .chars()
@@ -108,12 +108,12 @@ pub(super) fn unfolded(phrase: &str) -> String {
         .collect()
 }
 
-/// Folds letters that something was done to.
+/// Folds letters again after they were decoded.
 pub(super) fn refold(text: &str) -> Vec<u8> {
     letters(text)
 }
 
-/// Digits that stand for letters; `l` and `1` for `i`, since they are one to the eye.
+/// Maps digits to the letters they stand for. `l` and `1` become `i`, because they look alike.
 const fn letter(c: char) -> char {
     match c {
         '0' => 'o',
@@ -126,7 +126,7 @@ const fn letter(c: char) -> char {
     }
 }
 
-/// Letters of other scripts that look Latin.
+/// Maps look-alike letters of other scripts to Latin letters.
 const fn look_alike(c: char) -> char {
     match c {
         'а' | 'А' | 'α' | 'Α' | 'ɑ' | 'ａ' | 'Ꭺ' => 'a',

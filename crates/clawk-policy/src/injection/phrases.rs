@@ -1,14 +1,14 @@
-//! The phrases. Written as people write them; both they and the text are folded before they are compared.
+//! The phrases, in normal spelling. The phrases and the text are both folded before the comparison.
 
 use std::sync::LazyLock;
 
 use super::fold::letters;
 use super::{InjectionGoal, PhraseWeight};
 
-/// A phrase of so many letters is sure enough to be found within glued words.
+/// A phrase with at least this many letters counts even inside joined words.
 pub(super) const SURE_LETTERS: usize = 16;
 
-/// What is to be forgotten. `true`: with a strong verb this is sure by itself.
+/// Objects of an override. `true`: enough alone with a strong verb.
 pub(super) const NOUNS: &[(&str, bool)] = &[
     ("instructions", true),
     ("instruction", true),
@@ -36,7 +36,7 @@ pub(super) const NOUNS: &[(&str, bool)] = &[
     ("limitations", false),
 ];
 
-/// Which of them.
+/// Adjectives before such an object.
 pub(super) const ADJECTIVES: &[&str] = &[
     "previous",
     "prior",
@@ -67,7 +67,7 @@ pub(super) const ADJECTIVES: &[&str] = &[
     "existing",
 ];
 
-/// Which of them, said behind.
+/// Phrases after such an object.
 pub(super) const TAILS: &[&str] = &[
     "above",
     "before this",
@@ -92,7 +92,7 @@ pub(super) const TAILS: &[&str] = &[
     "from earlier",
 ];
 
-/// Verbs that take them back; `true`: sure by themselves.
+/// Override verbs. `true`: a strong verb.
 const VERBS: &[(&str, bool)] = &[
     ("ignore", true),
     ("ignoring", true),
@@ -141,7 +141,7 @@ const VERBS: &[(&str, bool)] = &[
     ("break", false),
 ];
 
-/// What may stand between the verb and its object.
+/// Words that may be between the verb and its object.
 const FILLERS: &[&str] = &[
     "rules",
     "all",
@@ -183,7 +183,7 @@ const FILLERS: &[&str] = &[
     "in",
 ];
 
-/// Before the verb, these turn its meaning round.
+/// Words before the verb that reverse its meaning.
 const NEGATIONS: &[&str] = &[
     "do not",
     "dont",
@@ -219,13 +219,13 @@ static WORDS: LazyLock<PhraseLexicon> = LazyLock::new(|| {
     }
 });
 
-/// A verb that takes back what follows.
+/// An override verb before an object.
 pub(super) struct OverrideVerb {
     pub(super) start: usize,
     pub(super) strong: bool,
 }
 
-/// The verb before an object, with at most four small words between.
+/// Finds the verb before an object, with at most four small words in between.
 pub(super) fn verb_before(text: &[u8], object: usize) -> Option<OverrideVerb> {
     let words = &*WORDS;
     let mut ends = vec![object];
@@ -256,7 +256,7 @@ pub(super) fn verb_before(text: &[u8], object: usize) -> Option<OverrideVerb> {
     None
 }
 
-/// Words that are looked for in disguise; a text that has one is read turned by 13 letters, or backwards.
+/// Words that are searched in disguise. If a text has one, it is also read as rot13 or reversed.
 pub(super) const DRESSED: &[&str] = &[
     "instructions",
     "previous",
@@ -266,7 +266,7 @@ pub(super) const DRESSED: &[&str] = &[
     "jailbreak",
 ];
 
-/// The phrases, with what they try and how sure each makes.
+/// The phrases with their goal and weight.
 pub(super) fn lists() -> Vec<(InjectionGoal, PhraseWeight, &'static str)> {
     let (mut all, mut section) = (Vec::new(), None);
     for line in include_str!("phrases.txt")

@@ -1,16 +1,16 @@
-//! Other readings of a text: characters that carry hidden letters, base64, letters turned by 13.
+//! Other readings of a text: characters with hidden letters, base64, and rot13.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// Pieces of base64 that are opened in one text.
+/// The largest number of base64 pieces that are decoded per text.
 const MAX_PIECES: usize = 64;
-/// The shortest piece that could hold a phrase, and the longest that is opened, bytes.
+/// The shortest piece that could contain a phrase and the longest piece that is decoded, bytes.
 const PIECE_BYTES: std::ops::RangeInclusive<usize> = 20..=65_536;
-/// An emoji flag carries up to six hidden letters; a message more.
+/// The smallest number of letters that count as a message. An emoji flag hides up to six letters.
 const MESSAGE_LETTERS: usize = 8;
 
-/// A piece of a text, read otherwise.
+/// A decoded piece of a text.
 pub(super) struct DecodedView {
     pub(super) text: String,
     pub(super) start: usize,
@@ -18,14 +18,14 @@ pub(super) struct DecodedView {
 }
 
 impl DecodedView {
-    /// Long enough to say something, and made of letters.
+    /// Whether it is long enough for a message and consists of letters.
     pub(super) fn is_message(&self) -> bool {
         let letters = self.text.chars().filter(char::is_ascii_alphabetic).count();
         letters >= MESSAGE_LETTERS
     }
 }
 
-/// Letters hidden in tag characters (U+E0000) and in variation selectors (one per byte).
+/// Letters hidden in tag characters (U+E0000) and in variation selectors (one byte each).
 pub(super) fn hidden(text: &str) -> Vec<DecodedView> {
     let (mut tags, mut bytes) = (String::new(), Vec::new());
     let (mut start, mut end) = (None, 0);
@@ -49,7 +49,7 @@ pub(super) fn hidden(text: &str) -> Vec<DecodedView> {
         .collect()
 }
 
-/// Pieces of base64 that hold text.
+/// Pieces of base64 that contain text.
 pub(super) fn base64(text: &str) -> Vec<DecodedView> {
     let mut views = Vec::new();
     let bytes = text.as_bytes();
@@ -89,7 +89,7 @@ pub(super) fn base64(text: &str) -> Vec<DecodedView> {
     views
 }
 
-/// Letters turned by 13.
+/// Decodes rot13.
 pub(super) fn rot13(text: &str) -> String {
     let turn = |c: char| match c {
         'a'..='m' | 'A'..='M' => char::from_u32(u32::from(c) + 13).unwrap_or(c),

@@ -1,17 +1,17 @@
-//! Tells keys from ordinary words: character sets, lengths, edges, disorder, placeholders.
+//! Distinguishes keys from ordinary words: character sets, lengths, boundaries, entropy, placeholders.
 
-/// Characters of a token.
+/// The character set of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CharacterSet {
     /// Letters and digits.
     Alnum,
-    /// And `_`.
+    /// Letters, digits and `_`.
     Word,
-    /// And `_` and `-`: URL-safe base64.
+    /// Letters, digits, `_` and `-`: URL-safe base64.
     Url,
-    /// And `-`.
+    /// Letters, digits and `-`.
     Dash,
-    /// And `_`, `-`, `.`.
+    /// Letters, digits, `_`, `-` and `.`.
     Dotted,
     /// `A-Z2-7`.
     Base32,
@@ -21,7 +21,7 @@ pub(super) enum CharacterSet {
     Upper,
     /// Letters, digits, `+`, `/`, `=`.
     Base64,
-    /// The above and `%`, `-`, `_`: base64 in a URL.
+    /// The characters of `Base64` and `%`, `-`, `_`: base64 in a URL.
     Escaped,
 }
 
@@ -43,7 +43,7 @@ impl CharacterSet {
         }
     }
 
-    /// Bits per character below which a text of these is a pattern and no key.
+    /// The smallest entropy of a key of this set, bits per character. A text below it is a pattern and not a key.
     fn least_disorder(self) -> f64 {
         match self {
             Self::HexLower => 2.4,
@@ -59,7 +59,7 @@ impl CharacterSet {
     }
 }
 
-/// Where the run of such characters from `from` ends; looks at no more than `max` and one.
+/// The end of the run of such characters that starts at `from`. Looks at no more than `max + 1` characters.
 pub(super) fn run(text: &[u8], from: usize, max: usize, set: CharacterSet) -> usize {
     let rest = text.get(from..).unwrap_or_default();
     from + rest
@@ -69,7 +69,7 @@ pub(super) fn run(text: &[u8], from: usize, max: usize, set: CharacterSet) -> us
         .count()
 }
 
-/// Where the run of such characters before `to` begins; looks back no more than `max`.
+/// The start of the run of such characters that ends before `to`. Looks back at most `max` characters.
 pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: CharacterSet) -> usize {
     let before = text.get(..to).unwrap_or_default();
     to - before
@@ -80,7 +80,7 @@ pub(super) fn run_back(text: &[u8], to: usize, max: usize, set: CharacterSet) ->
         .count()
 }
 
-/// Nothing that belongs to the same word comes before: an escape's or a colour's end does not belong to it.
+/// Whether a word can start here. The end of an escape or colour sequence does not belong to the word.
 pub(super) fn starts(text: &[u8], at: usize) -> bool {
     let back = |n: usize| at.checked_sub(n).and_then(|at| text.get(at)).copied();
     let Some(last) = back(1) else { return true };
@@ -96,7 +96,7 @@ pub(super) fn starts(text: &[u8], at: usize) -> bool {
     escaped || percent || unicode || (matches!(last, b'm' | b'K') && ends_colour(text, at))
 }
 
-/// `ESC [ 0 1 ; 3 1 m`, `ESC [ K`.
+/// Whether a colour sequence ends here: `ESC [ 0 1 ; 3 1 m`, `ESC [ K`.
 fn ends_colour(text: &[u8], at: usize) -> bool {
     let before = text
         .get(at.saturating_sub(16)..at.saturating_sub(1))
@@ -108,12 +108,12 @@ fn ends_colour(text: &[u8], at: usize) -> bool {
     rest.next() == Some(&b'[') && rest.next() == Some(&0x1b)
 }
 
-/// Random enough for a key, and no example.
+/// Whether the text is random enough for a key and is not an example.
 pub(super) fn is_key(body: &[u8], set: CharacterSet) -> bool {
     disorder(body) >= set.least_disorder() && !is_placeholder(body)
 }
 
-/// Shannon's entropy, bits per byte.
+/// The Shannon entropy, bits per byte.
 pub(super) fn disorder(body: &[u8]) -> f64 {
     let mut counts = [0_u32; 256];
     for byte in body {
@@ -129,7 +129,7 @@ pub(super) fn disorder(body: &[u8]) -> f64 {
     parts.sum()
 }
 
-/// Words that say "put yours here".
+/// Words that mark a placeholder.
 const PLACEHOLDERS: &[&[u8]] = &[
     b"example",
     b"xxxx",
@@ -169,13 +169,13 @@ const PLACEHOLDERS: &[&[u8]] = &[
     b"lorem",
 ];
 
-/// An example, by its own words or by its monotony.
+/// Whether the text is an example, by its words or its regularity.
 pub(super) fn is_placeholder(body: &[u8]) -> bool {
     let lower = body.to_ascii_lowercase();
     if PLACEHOLDERS.iter().any(|word| contains(&lower, word)) {
         return true;
     }
-    // Six times the same, or eight in a row: a person's finger, not a generator.
+    // Six equal characters, or eight in sequence: a person typed them, not a generator.
     let (mut same, mut rising, mut last) = (1, 1, None);
     for &byte in &lower {
         same = if last == Some(byte) { same + 1 } else { 1 };
@@ -196,12 +196,12 @@ pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     memchr::memmem::find(text, word).is_some()
 }
 
-/// Letters and digits both.
+/// Whether the text has both letters and digits.
 pub(super) fn mixed(body: &[u8]) -> bool {
     body.iter().any(u8::is_ascii_digit) && body.iter().any(u8::is_ascii_alphabetic)
 }
 
-/// Upper case, lower case and digits.
+/// Whether the text has upper case, lower case and digits.
 pub(super) fn three_classes(body: &[u8]) -> bool {
     body.iter().any(u8::is_ascii_digit)
         && body.iter().any(u8::is_ascii_lowercase)

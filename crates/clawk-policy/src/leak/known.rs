@@ -1,4 +1,4 @@
-//! Known values, searched in every encoding that text commonly carries them in.
+//! Known values, searched in every common text encoding.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use zeroize::Zeroizing;
 
 use super::{Kind, MAX_SECRET_BYTES, SecretLeak};
 
-/// Shorter values are not looked for: they would hide ordinary text.
+/// The shortest value that is searched for, bytes. Shorter ones would redact ordinary text.
 const MIN_BYTES: usize = 8;
-/// Values of one kind of character only (a word, a number) must be this long.
+/// The shortest value with only one kind of character (a word or a number), bytes.
 const MIN_PLAIN_BYTES: usize = 12;
 /// A value with fewer different characters than this is not treated as a secret.
 const MIN_DIFFERENT: usize = 4;
-/// A longer value is looked for in pieces of this size, so that what is held back of a stream stays small.
+/// Longer values are searched in pieces of this size, bytes, so that a stream holds back little.
 const PIECE_BYTES: usize = 256;
-/// Of one value, so much is looked for.
+/// The largest part of one value that is searched for, bytes.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
-/// Lines of a value of several lines that are looked for by themselves, bytes.
+/// The shortest line of a multi-line value that is searched for separately, bytes.
 const MIN_LINE_BYTES: usize = 20;
-/// Encoded forms shorter than this would match ordinary text.
+/// The shortest encoded form that is searched for, bytes. Shorter ones would match ordinary text.
 const MIN_FORM_BYTES: usize = 8;
 
 /// A secret value with the name of its reference. It can't be printed.
@@ -51,12 +51,12 @@ impl fmt::Debug for KnownSecret {
 /// The search over all forms of all values.
 pub(super) struct KnownSecretSearch {
     search: Option<AhoCorasick>,
-    /// By pattern: whose form it is.
+    /// By pattern: the name of its secret.
     owners: Vec<Arc<str>>,
     values: usize,
     longest: usize,
     passed_over: Vec<Arc<str>>,
-    /// The search could not be built: everything counts as found.
+    /// The search could not be built: then everything counts as found.
     broken: bool,
 }
 
@@ -100,7 +100,7 @@ impl KnownSecretSearch {
         self.values
     }
 
-    /// The most bytes that one of them takes in a text, wrapped over lines as tools wrap them.
+    /// The most bytes that one form takes in a text, including the line breaks that tools insert.
     pub(super) const fn longest(&self) -> usize {
         if self.broken {
             MAX_SECRET_BYTES
@@ -113,7 +113,7 @@ impl KnownSecretSearch {
         &self.passed_over
     }
 
-    /// Every occurrence of every form, also where an encoding was wrapped over lines.
+    /// Finds every occurrence of every form, even if its encoding is wrapped over lines.
     pub(super) fn find(&self, text: &[u8], found: &mut Vec<SecretLeak>) {
         if self.broken && !text.is_empty() {
             found.push(SecretLeak {
@@ -131,7 +131,7 @@ impl KnownSecretSearch {
         }
     }
 
-    /// `base64` and hex dumps break their lines: the same search over the text without line ends.
+    /// Searches the text without line ends, because `base64` and hex dumps wrap their lines.
     fn find_wrapped(&self, search: &AhoCorasick, text: &[u8], found: &mut Vec<SecretLeak>) {
         let (mut bare, mut places) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len()));
         for (at, byte) in text.iter().enumerate() {
@@ -157,7 +157,7 @@ impl KnownSecretSearch {
     }
 }
 
-/// Too short, or an ordinary word or number.
+/// Whether the value is too short, or an ordinary word or number.
 fn too_plain(value: &str) -> bool {
     let different = {
         let mut bytes: Vec<u8> = value.bytes().collect();
@@ -171,7 +171,7 @@ fn too_plain(value: &str) -> bool {
     value.len() < MIN_BYTES || different < MIN_DIFFERENT || (one_class && value.len() < MIN_PLAIN_BYTES)
 }
 
-/// The value, or what it is cut into: lines, and consecutive pieces of long ones.
+/// The value, or its parts: lines, and consecutive pieces of long ones.
 fn pieces(value: &str) -> Vec<&str> {
     let value = cut(value, 0, MAX_VALUE_BYTES);
     let mut parts = Vec::new();
@@ -207,7 +207,7 @@ fn pieces(value: &str) -> Vec<&str> {
     parts
 }
 
-/// At most `len` bytes from `at`, between characters.
+/// At most `len` bytes from `at`, cut at character boundaries.
 fn cut(text: &str, at: usize, len: usize) -> &str {
     let end = (at..=text.len().min(at.saturating_add(len)))
         .rev()
@@ -216,7 +216,7 @@ fn cut(text: &str, at: usize, len: usize) -> &str {
     text.get(at..end).unwrap_or_default()
 }
 
-/// Every encoding of a value; none shorter than [`MIN_FORM_BYTES`].
+/// Every encoding of a value with at least [`MIN_FORM_BYTES`].
 fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     let mut forms = vec![value.as_bytes().to_vec()];
     for (plus, upper) in [(false, true), (false, false), (true, true), (true, false)] {
@@ -244,7 +244,7 @@ fn forms(value: &str) -> Vec<Zeroizing<Vec<u8>>> {
     for lead in 0..3 {
         let bytes: Zeroizing<Vec<u8>> =
             Zeroizing::new(std::iter::repeat_n(0, lead).chain(value.bytes()).collect());
-        // Only the characters that depend on nothing but the value: not those shared with a neighbour's bits.
+        // Only characters that depend on the value alone, without those that share bits with a neighbour.
         let (from, to) = ((lead * 8).div_ceil(6), bytes.len() * 8 / 6);
         for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
             let whole = Zeroizing::new(whole);
@@ -271,7 +271,7 @@ fn hex(value: &str, upper: bool) -> Vec<u8> {
     value.bytes().flat_map(|b| digit(b).into_bytes()).collect()
 }
 
-/// Percent-encoding of everything but RFC 3986's unreserved characters; `plus`: a space becomes `+` (forms).
+/// Percent-encoding of everything except RFC 3986's unreserved characters. `plus`: a space becomes `+`, as in forms.
 fn percent(value: &str, plus: bool, upper: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() * 3);
     for byte in value.bytes() {
@@ -285,7 +285,7 @@ fn percent(value: &str, plus: bool, upper: bool) -> Vec<u8> {
     out
 }
 
-/// A JSON string's inside; `ascii`: nothing beyond ASCII stays as it is.
+/// The content of a JSON string. `ascii`: other characters are escaped.
 fn json_inner(value: &str, ascii: bool) -> String {
     let mut out = String::with_capacity(value.len() + 8);
     for c in value.chars() {

@@ -1,4 +1,4 @@
-//! Shapes of well-known keys: a literal that anchors the search, then an exact check of what stands around it.
+//! Formats of well-known keys: the search finds a literal anchor, then an exact check looks at the text around it.
 
 use std::sync::LazyLock;
 
@@ -10,17 +10,17 @@ use super::{Kind, SecretLeak};
 
 /// One kind of key.
 pub(super) struct KeyShape {
-    /// A stable word.
+    /// The format's stable name.
     pub(super) kind: &'static str,
-    /// What is searched for.
+    /// The literal texts to search for.
     anchors: &'static [&'static str],
     check: KeyShapeCheck,
 }
 
 enum KeyShapeCheck {
-    /// A run of characters right behind the anchor, between edges.
+    /// A run of characters directly after the anchor, between boundaries.
     Run(CharacterRun),
-    /// Code: text, where the anchor begins and ends; the secret's place.
+    /// A function: gets the text and the anchor's range, and returns the secret's range.
     By(fn(&[u8], usize, usize) -> special::Span),
 }
 
@@ -28,9 +28,9 @@ struct CharacterRun {
     set: CharacterSet,
     min: usize,
     max: usize,
-    /// The anchor begins a word. Anchors that nothing else looks like don't need it.
+    /// The anchor must begin a word. Unmistakable anchors don't need this.
     edge: bool,
-    /// Letters and digits both.
+    /// The key must have both letters and digits.
     mixed: bool,
 }
 
@@ -75,13 +75,13 @@ const fn by(
     }
 }
 
-/// The longest run that is taken for one token, bytes.
+/// The longest run that counts as one token, bytes.
 const LONG: usize = 400;
 
-/// From the first byte of a key to the one that decides whether it is one, at most, bytes; for all kinds but [`VAST`].
+/// The longest distance from a key's first byte to the byte that decides whether it is one, bytes. Not for the kinds in [`VAST`].
 pub(super) const SHORT: usize = 512;
 
-/// Kinds that go on for long behind their anchor, up to [`MAX_SECRET_BYTES`](super::MAX_SECRET_BYTES).
+/// Kinds whose text after the anchor may be long, up to [`MAX_SECRET_BYTES`](super::MAX_SECRET_BYTES).
 const VAST: [&str; 4] = ["private-key", "putty-private-key", "jwt", "authorization-header"];
 
 pub(super) static SHAPES: &[KeyShape] = &[
@@ -359,19 +359,19 @@ static VAST_ANCHORS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     AhoCorasick::new(words).ok() // silent-ok: as above
 });
 
-/// Where in a text the first key of a long kind may begin.
+/// Where the first key of a long kind may begin.
 pub(super) fn vast(text: &[u8]) -> Option<usize> {
     VAST_ANCHORS.as_ref()?.find(text).map(|hit| hit.start())
 }
 
-/// Different kinds of keys.
+/// The number of key kinds.
 pub(super) fn count() -> usize {
     let mut kinds: Vec<&str> = SHAPES.iter().map(|shape| shape.kind).collect();
     kinds.dedup();
     kinds.len()
 }
 
-/// Every key in a text.
+/// Finds every key in a text.
 pub(super) fn find(text: &[u8], found: &mut Vec<SecretLeak>) {
     let (Some(search), owners) = &*ANCHORS else { return };
     for hit in search.find_overlapping_iter(text) {
@@ -400,7 +400,7 @@ impl CharacterRun {
         }
         let end = run(text, from, self.max, self.set);
         let body = text.get(from..end)?;
-        // A full stop or a dash behind a token belongs to the sentence.
+        // A full stop or dash after a token belongs to the sentence.
         let kept = body.len()
             - body
                 .iter()
@@ -409,7 +409,7 @@ impl CharacterRun {
                 .count();
         let body = body.get(..kept)?;
         let fits = (self.min..=self.max).contains(&body.len()) && (!self.mixed || mixed(body));
-        // A letter behind a token of fixed length: something longer, and no token.
+        // A letter after a token of fixed length: the text is longer, so it is not a token.
         let goes_on = text
             .get(from + kept)
             .is_some_and(|byte| CharacterSet::Word.has(*byte));

@@ -1,4 +1,4 @@
-//! Keys that a prefix and a length don't tell: each with its own exact check.
+//! Keys that can't be recognised by prefix and length alone. Each has its own exact check.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -8,10 +8,10 @@ use super::check::{
     CharacterSet, contains, disorder, is_key, is_placeholder, mixed, run, run_back, starts, three_classes,
 };
 
-/// First byte, and the one after the last.
+/// The first byte and the byte after the last one.
 pub(super) type Span = Option<(usize, usize)>;
 
-/// Skips what stands between a name and its value: quotes, colons, equals signs, blanks.
+/// Skips the separator between a name and its value: quotes, colons, equals signs, blanks.
 fn value_start(text: &[u8], from: usize) -> usize {
     let between = |byte: &u8| {
         matches!(
@@ -28,13 +28,13 @@ fn value_start(text: &[u8], from: usize) -> usize {
         .count()
 }
 
-/// Exactly `len` of these, and no more.
+/// Matches exactly `len` of these characters and no more.
 fn exactly(text: &[u8], from: usize, len: usize, set: CharacterSet) -> Option<usize> {
     let end = run(text, from, len, set);
     (end - from == len).then_some(end)
 }
 
-/// Forty characters of base64 behind their name.
+/// Forty characters of base64 after the name.
 pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
     if from == end {
@@ -45,7 +45,7 @@ pub(super) fn aws_secret(text: &[u8], _start: usize, end: usize) -> Span {
     (is_key(body, CharacterSet::Base64) && disorder(body) > 3.8 && mixed(body)).then_some((from, to))
 }
 
-/// The path of a webhook: at least 40 characters, three classes of them.
+/// The path of a webhook: at least 40 characters, with upper case, lower case and digits.
 pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
     let path = |byte: &u8| CharacterSet::Url.has(*byte) || *byte == b'/';
     let rest = text.get(end..)?;
@@ -55,7 +55,7 @@ pub(super) fn path_key(text: &[u8], start: usize, end: usize) -> Span {
     (fits && is_key(last, CharacterSet::Url)).then_some((start, end + body.len()))
 }
 
-/// `sk-` and 48 letters and digits, of old or with a project's marker inside.
+/// `sk-` and 48 letters and digits: the old format, or with a project marker inside.
 pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Span {
     if !starts(text, start) {
         return None;
@@ -67,7 +67,7 @@ pub(super) fn openai_classic(text: &[u8], start: usize, end: usize) -> Span {
     (fits && !goes_on && is_key(body, CharacterSet::Alnum)).then_some((start, to))
 }
 
-/// `SG.` 22 `.` 43.
+/// `SG.`, 22 characters, `.`, 43 characters.
 pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Span {
     let dot = exactly(text, end, 22, CharacterSet::Url)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
@@ -76,7 +76,7 @@ pub(super) fn sendgrid(text: &[u8], start: usize, end: usize) -> Span {
     (starts(text, start) && is_key(body, CharacterSet::Url)).then_some((start, to))
 }
 
-/// Eight to ten digits `:AA` and 33 more.
+/// Eight to ten digits, `:AA`, and 33 more characters.
 pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
     let before = text.get(..start)?;
     let digits = before
@@ -93,7 +93,7 @@ pub(super) fn telegram(text: &[u8], start: usize, _end: usize) -> Span {
     (fits && named && is_key(body, CharacterSet::Url)).then_some((from, to))
 }
 
-/// A user's number in base64, six, twenty-seven and more.
+/// A user's number in base64, then six, then at least twenty-seven characters.
 pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
     let first = run(text, start, 30, CharacterSet::Url);
     if !(22..=28).contains(&(first - start)) || text.get(first) != Some(&b'.') || !starts(text, start) {
@@ -111,7 +111,7 @@ pub(super) fn discord(text: &[u8], start: usize, _end: usize) -> Span {
     (fits && is_key(body, CharacterSet::Url)).then_some((start, to))
 }
 
-/// A private key's block, to its end line or as far as its body goes.
+/// A private key's block, to its end line or to the end of its base64 body.
 pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     let rest = text.get(start..)?;
     let rest = rest.get(..rest.len().min(MAX_SECRET_BYTES))?;
@@ -125,7 +125,7 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     let body = rest.get(head..)?;
     let stop = memchr::memmem::find(body, b"-----END");
     let inside = body.get(..stop.unwrap_or_else(|| pem_run(body)))?;
-    // Escapes of line ends and header lines are no part of the key.
+    // Escaped line ends and header lines are not part of the key.
     let letters = inside
         .split(|byte| !CharacterSet::Base64.has(*byte))
         .filter(|part| part.len() >= 16);
@@ -148,7 +148,7 @@ pub(super) fn pem(text: &[u8], start: usize, end: usize) -> Span {
     Some((start, (start + head + tail).min(text.len())))
 }
 
-/// How far a key's body goes that has no end line.
+/// The length of a key's body without an end line.
 fn pem_run(body: &[u8]) -> usize {
     let inside = |byte: &u8| {
         CharacterSet::Base64.has(*byte)
@@ -173,7 +173,7 @@ pub(super) fn putty(text: &[u8], start: usize, end: usize) -> Span {
     (body >= 64 && disorder(key) > 4.0).then_some((start, digits + body))
 }
 
-/// Three parts, the first an object that names an algorithm.
+/// A token of three parts; the first one is an object that names an algorithm.
 pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
     if !starts(text, start) {
         return None;
@@ -192,14 +192,14 @@ pub(super) fn jwt(text: &[u8], start: usize, _end: usize) -> Span {
     }; // silent-ok: not base64 is no token
     let (header, claims) = (part(start, first)?, part(first + 1, second)?);
     let real = header.starts_with(b"{") && contains(&header, b"\"alg\"");
-    // The token that every page about tokens shows, and others of its kind.
+    // The sample token of many documentation pages, and similar ones.
     let shown = [&b"1234567890"[..], b"John Doe", b"example", b"\"foo\"", b"hello"];
     let signature = text.get(second + 1..to)?;
     let example = shown.iter().any(|word| contains(&claims, word)) || is_placeholder(signature);
     (real && !example && disorder(signature) > 3.0).then_some((start, to))
 }
 
-/// Passwords that everybody writes into an example.
+/// Common example passwords.
 const COMMON: &[&[u8]] = &[
     b"password",
     b"passwd",
@@ -232,7 +232,7 @@ const COMMON: &[&[u8]] = &[
     b"1234",
 ];
 
-/// `scheme://user:password@host`: the password alone.
+/// `scheme://user:password@host`: only the password.
 pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
     let rest = text.get(end..)?;
     let authority = rest
@@ -261,14 +261,14 @@ pub(super) fn url_password(text: &[u8], _start: usize, end: usize) -> Span {
         || is_placeholder(password)
         || disorder(password) < 2.5
         || host.is_empty();
-    // A word alone is what an example has; a password that somebody chose has a digit or a sign in it.
+    // Examples use plain words; a real password has a digit or a sign.
     let chosen = password
         .iter()
         .any(|byte| !byte.is_ascii_alphabetic() && *byte != b'_' && *byte != b'-');
     (!plain && chosen).then_some((end + colon + 1, end + at))
 }
 
-/// 88 characters of base64; the emulator's key is public.
+/// Base64 of 88 characters, or of 44 with a final `=`. The emulator's public key is excluded.
 pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Span {
     let to = run(text, end, 90, CharacterSet::Base64);
     let body = text.get(end..to)?;
@@ -276,7 +276,7 @@ pub(super) fn azure_storage(text: &[u8], _start: usize, end: usize) -> Span {
     (fits && is_key(body, CharacterSet::Base64) && !body.starts_with(b"Eby8vdM02xNO")).then_some((end, to))
 }
 
-/// A signature of 32 bytes, escaped for a URL, beside a version of the service.
+/// A signature of 32 bytes, escaped for a URL, together with a service version.
 pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Span {
     let edge = start.checked_sub(1).and_then(|at| text.get(at));
     let to = run(text, end, 90, CharacterSet::Escaped);
@@ -287,7 +287,7 @@ pub(super) fn azure_sas(text: &[u8], start: usize, end: usize) -> Span {
         .then_some((end, to))
 }
 
-/// Three, `8Q~`, and 31 to 34 more.
+/// Three characters, `8Q~`, and 31 to 34 more.
 pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
     let secret = |byte: &u8| CharacterSet::Dotted.has(*byte) || *byte == b'~';
     let from = start.checked_sub(3)?;
@@ -298,7 +298,7 @@ pub(super) fn azure_client(text: &[u8], start: usize, end: usize) -> Span {
     (fits && is_key(body, CharacterSet::Dotted) && three_classes(body)).then_some((from, to))
 }
 
-/// 14 `.atlasv1.` 60 and more.
+/// 14 characters, `.atlasv1.`, and at least 60 more.
 pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 14, CharacterSet::Alnum);
     let to = run(text, end, 80, CharacterSet::Url);
@@ -307,7 +307,7 @@ pub(super) fn terraform(text: &[u8], start: usize, end: usize) -> Span {
         .then_some((from, to))
 }
 
-/// 32 hex digits `-us` and the data centre.
+/// 32 hex digits, `-us`, and the data centre.
 pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Span {
     let from = run_back(text, start, 33, CharacterSet::HexLower);
     let to = run(text, end, 3, CharacterSet::Upper);
@@ -317,7 +317,7 @@ pub(super) fn mailchimp(text: &[u8], start: usize, end: usize) -> Span {
     (fits && starts(text, from) && is_key(body, CharacterSet::HexLower)).then_some((from, to))
 }
 
-/// `pat` 14 `.` 64 hex.
+/// `pat`, 14 characters, `.`, 64 hex digits.
 pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Span {
     let dot = exactly(text, end, 14, CharacterSet::Alnum)?;
     (text.get(dot) == Some(&b'.')).then_some(())?;
@@ -325,7 +325,7 @@ pub(super) fn airtable(text: &[u8], start: usize, end: usize) -> Span {
     (starts(text, start) && is_key(text.get(dot + 1..to)?, CharacterSet::HexLower)).then_some((start, to))
 }
 
-/// `PMAK-` 24 hex `-` 34 hex.
+/// `PMAK-`, 24 hex digits, `-`, 34 hex digits.
 pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Span {
     let dash = exactly(text, end, 24, CharacterSet::HexLower)?;
     (text.get(dash) == Some(&b'-')).then_some(())?;
@@ -333,7 +333,7 @@ pub(super) fn postman(text: &[u8], start: usize, end: usize) -> Span {
     is_key(text.get(dash + 1..to)?, CharacterSet::HexLower).then_some((start, to))
 }
 
-/// The opaque credential of a header: `Bearer`, `Basic`, `token`.
+/// The opaque credential in a header: `Bearer`, `Basic`, `token`.
 pub(super) fn authorization(text: &[u8], _start: usize, end: usize) -> Span {
     let from = value_start(text, end);
     let word = run(text, from, 8, CharacterSet::Alnum);

@@ -1,22 +1,22 @@
-//! A scan of a text that comes in pieces: a secret across their edges is found, and never leaves in part.
+//! Scans a text that arrives in pieces. A secret across two pieces is found, and no part of it gets out.
 
 use super::{LOOK_BEHIND, LeakTally, MAX_SECRET_BYTES, Scanner, SecretLeak, joined};
 
-/// Redacts a stream of bytes. Holds back some 500 bytes, or the longest known value, and a little beside the piece at hand; while
-/// something is held that may be the beginning of a long secret (a key's block, a token of three parts), up to
-/// [`MAX_SECRET_BYTES`].
+/// Redacts a stream of bytes. It holds back about 500 bytes, or the longest known value plus a little. While the buffer may contain
+/// the beginning of a long secret (a key block, a token of three parts), it holds back up to [`MAX_SECRET_BYTES`].
 ///
-/// To block instead of redacting, look at [`found`](Self::found) after each piece: nothing of a secret has left by then.
+/// To block instead of redacting, check [`found`](Self::found) after each piece: no part of a secret has been released by then.
 #[derive(Debug)]
 pub struct LeakRedactingStream {
     scanner: Scanner,
-    /// What is held back: a secret that begins before it is complete in the buffer, with the byte that ends it. Long ones apart.
+    /// The number of bytes held back: enough that a secret is complete in the buffer, with the byte that ends it. Long secrets are
+    /// handled separately.
     hold: usize,
-    /// Context that has left already, then what is held.
+    /// Released context, followed by the bytes held back.
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that have left already.
+    /// The number of released bytes in `buffer`.
     left: usize,
-    /// The buffer begins within a secret whose mark has left, or right behind it: where it ends.
+    /// The end of a secret whose mark was already released, if the buffer begins inside it or directly after it.
     open: Option<usize>,
     tally: LeakTally,
 }
@@ -33,7 +33,7 @@ impl LeakRedactingStream {
         }
     }
 
-    /// Takes a piece; gives what may leave.
+    /// Adds a piece. Returns the bytes that may be released.
     #[must_use]
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.buffer.extend_from_slice(piece);
@@ -49,7 +49,7 @@ impl LeakRedactingStream {
         self.emit(until)
     }
 
-    /// The rest.
+    /// Ends the stream. Returns the remaining bytes.
     #[must_use]
     pub fn finish(&mut self) -> Vec<u8> {
         self.emit(self.buffer.len())
@@ -83,7 +83,7 @@ impl LeakRedactingStream {
         let keep_from = until.saturating_sub(LOOK_BEHIND);
         self.buffer.drain(..keep_from);
         self.left = until - keep_from;
-        // A secret that ends where the text was cut joins one that begins there, as it would in the whole.
+        // A secret that ends at a cut is merged with one that begins there, as in the whole text.
         self.open = open.filter(|end| *end >= until).map(|end| end - keep_from);
         out
     }

@@ -1,14 +1,13 @@
-//! Which arguments of a call are paths; see the rules in [`super`].
+//! Finds the arguments of a call that are paths; see the rules in [`super`].
 
 use serde_json::{Map, Value};
 
 use super::MAX_DEPTH;
 
-/// Strings of a call that are looked at although nothing says that they are paths; with more of them every restrictive rule
-/// about paths applies.
+/// The largest number of checked strings that only may be paths. With more, every restrictive rule about paths applies.
 const MAX_GUESSES: usize = 4096;
 
-/// The longest string that can name a file, bytes: the system takes no longer one.
+/// The longest string that can name a file, bytes. This is the system's limit.
 const MAX_PATH_BYTES: usize = 4096;
 
 const NAMES: &[&str] = &[
@@ -65,16 +64,16 @@ const FORMATS: &[&str] = &[
 ];
 const WORKDIRS: &[&str] = &["workdir", "workingdirectory", "cwd"];
 
-/// The arguments that are paths, as given: JSON pointer and text.
+/// The arguments that are paths, unchanged: JSON pointer and text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamedPaths {
-    /// The call's own working directory; relative paths start there.
+    /// The call's own working directories; relative paths start there.
     pub workdirs: Vec<(String, String)>,
-    /// All others.
+    /// All other paths.
     pub paths: Vec<(String, String)>,
 }
 
-/// Collects the arguments that are paths, unresolved: for who must look at the files themselves.
+/// Collects the arguments that are paths, without resolving them. For callers that must access the files.
 #[must_use]
 pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPaths {
     let found = PathCollector::of(arguments, schema);
@@ -84,7 +83,7 @@ pub fn named(arguments: &Map<String, Value>, schema: Option<&Value>) -> NamedPat
     }
 }
 
-/// JSON pointer and text of every argument that is a path, the call's own working directory among them.
+/// JSON pointer and text of every argument that is a path, including the call's own working directory.
 pub(crate) fn arguments(arguments: &Map<String, Value>, schema: Option<&Value>) -> Vec<(String, String)> {
     let mut found = PathCollector::of(arguments, schema);
     found.workdirs.append(&mut found.paths);
@@ -98,7 +97,7 @@ pub(super) struct PathCollector {
     pub(super) workdirs: Vec<(String, String)>,
     /// All other strings that could name a file.
     pub(super) guesses: Vec<String>,
-    /// There were more strings than are looked at.
+    /// There were more strings than are checked.
     pub(super) overfull: bool,
     pub(super) refused: Option<String>,
 }
@@ -171,7 +170,7 @@ impl PathCollector {
     }
 }
 
-/// Lower case, without `_` and `-`.
+/// The key in lower case, without `_` and `-`.
 fn fold(key: &str) -> String {
     key.chars()
         .filter(|c| !matches!(c, '_' | '-'))

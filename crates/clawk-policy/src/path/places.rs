@@ -1,40 +1,40 @@
-//! Where paths really lead. The caller looks at the files and passes these facts to a decision; nothing here reads a file.
+//! The real locations of paths. The caller looks them up and passes them to a decision; this module reads no files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The real place of one path.
+/// The real location of one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RealLocation {
-    /// The real place, links followed; what is not there is named as it would be. Then the file's other names, where such a
-    /// name lies in the root of a rule.
+    /// The location with links resolved; for a missing file, the location it would have. Then the file's other names (hard links)
+    /// that are inside the root of a rule.
     pub at: Vec<PathBuf>,
-    /// Something is there.
+    /// Whether something exists there.
     pub exists: bool,
-    /// Why it can't be told where the path leads. It is refused then.
+    /// Why the location can't be determined. Such a path is refused.
     pub unknown: Option<String>,
 }
 
-/// The real place of the root of a rule.
+/// The real location of a rule's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootPlace {
-    /// When the agent started. A permissive rule speaks for this place alone: a link that was put there since widens nothing.
+    /// The location when the agent started. A permissive rule applies only to it: a link created later must not widen the rule.
     pub then: PathBuf,
-    /// Now.
+    /// The present location.
     pub now: PathBuf,
 }
 
-/// The real places of a call's paths and of the roots of the rules.
+/// The real locations of a call's paths and of the rules' roots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RealLocations {
-    /// By the path as [`wanted`](super::wanted) gives it.
+    /// By path, as [`wanted`](super::wanted) returns it.
     pub paths: BTreeMap<PathBuf, RealLocation>,
-    /// By the root as [`Engine::roots`](crate::Engine::roots) gives it.
+    /// By root, as [`Engine::roots`](crate::Engine::roots) returns it.
     pub roots: BTreeMap<PathBuf, RootPlace>,
 }
 
 impl RealLocations {
-    /// What is known of a path. A root is known as a path, too.
+    /// The location of a path. A root's location counts too.
     pub(super) fn of(&self, path: &Path) -> Option<RealLocation> {
         let root = || {
             self.roots.get(path).map(|root| RealLocation {
@@ -47,18 +47,18 @@ impl RealLocations {
     }
 }
 
-/// The roots of one rule, by their names and by where they lead.
+/// The roots of one rule, by name and by real location.
 #[derive(Debug, Default)]
 pub struct RuleRoots {
     named: Vec<PathBuf>,
     then: Vec<PathBuf>,
     now: Vec<PathBuf>,
-    /// Places were looked up.
+    /// The locations were looked up.
     looked: bool,
 }
 
 impl RuleRoots {
-    /// These roots, absolute.
+    /// Makes the set from absolute roots.
     #[must_use]
     pub fn new(named: Vec<PathBuf>, places: Option<&RealLocations>) -> Self {
         let found = || {
@@ -82,17 +82,17 @@ impl RuleRoots {
         self.looked
     }
 
-    /// A name lies in one of the roots, as it is written.
+    /// Whether a path is inside a root, by its text.
     pub(super) fn name(&self, path: &Path) -> bool {
         within(path, &self.named)
     }
 
-    /// A place is in what one of the roots was when the agent started.
+    /// Whether a location is inside one of the roots, as they were when the agent started.
     pub(super) fn place(&self, path: &Path) -> bool {
         within(path, &self.then)
     }
 
-    /// A name or a place lies in a root by any of its names.
+    /// Whether a path or location is inside a root, by any of the root's names.
     pub(super) fn touches(&self, path: &Path) -> bool {
         within(path, &self.named) || within(path, &self.then) || within(path, &self.now)
     }

@@ -1,4 +1,4 @@
-//! Words of encrypted entries: an index in memory alone, made of what the server holds when it is first asked.
+//! The word index of encrypted entries. It exists only in memory; the first search builds it from the entries on the server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::spec::Spec;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
+/// The largest size of indexed text, bytes. Parts above it are read and indexed again for each search.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
 
-/// Entries that are read at a time.
+/// The number of entries read at once.
 const PAGE: i64 = 1024;
 
 #[derive(Debug, Default)]
 struct PgIndexedPart {
     index: Index,
-    /// Whose each entry is.
+    /// The owner of each entry.
     held: BTreeMap<i64, i64>,
-    /// `memory_parts.changed` when it was last looked at.
+    /// The value of `memory_parts.changed` at the last comparison.
     seen: i64,
     bytes: usize,
 }
@@ -36,7 +36,7 @@ pub(super) struct PgWordIndex {
 }
 
 impl PgWordIndex {
-    /// The best first, with scores within 0..1, of those whose owners count.
+    /// Finds the best entries among the allowed owners, best first, with scores within 0..1.
     pub(super) async fn find(
         &self,
         (session, store, part): (&PgConnection, &Spec<'_>, i64),
@@ -91,7 +91,7 @@ impl PgIndexedPart {
         }
     }
 
-    /// Takes out what is gone, and adds what is back.
+    /// Updates the index: removes deleted entries and adds restored ones.
     async fn compare(
         &mut self,
         session: &PgConnection,

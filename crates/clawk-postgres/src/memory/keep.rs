@@ -1,4 +1,4 @@
-//! Keeping entries: all or none, once, and never over what somebody else wrote in the meantime.
+//! Stores entries: all or none, each once, and never over another writer's concurrent change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{parts, retain};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Keeps entries in a part; then retention, and compaction where it is due.
+/// Stores entries in a part; then applies retention, and compaction if it is due.
 pub(super) async fn keep(
     session: &PgConnection,
     part: i64,
@@ -29,7 +29,8 @@ pub(super) async fn keep(
     let keys: Vec<&str> = names.keys().map(String::as_str).collect();
     let seen = written(session, part, &keys).await?;
     parts::lock(session, part).await?;
-    // INVARIANT: whoever waited for the lock compares with what it saw before; a write in between is never overwritten unseen.
+    // INVARIANT: after the wait for the lock, the current entries are compared with those seen before. A write in between is never
+    // overwritten unnoticed.
     if let Some(name) = changed_key(&seen, &written(session, part, &keys).await?) {
         let key = names.get(name).copied().unwrap_or(name);
         return Err(PgFailure::Conflict(format!(
@@ -75,7 +76,7 @@ fn changed_key<'a>(seen: &'a BTreeMap<String, i64>, now: &'a BTreeMap<String, i6
     seen.keys().chain(now.keys()).find(other).map(String::as_str)
 }
 
-/// `max_size_mb` holds for all scopes of the store together.
+/// Checks `max_size_mb`, which limits all scopes of the store together.
 async fn check_size(
     session: &PgConnection,
     part: i64,

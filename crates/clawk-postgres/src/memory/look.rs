@@ -1,4 +1,4 @@
-//! Looking at stores from outside of the agent, and bringing back what compaction set aside.
+//! Reads stores for tools outside of the agent, and restores entries that compaction set aside.
 
 use clawk_kernel::ports::{BoxFuture, MemoryError, MemoryInspector, Page};
 use clawk_manifest::model::Store;
@@ -11,10 +11,11 @@ use crate::error::PgFailure;
 use crate::pool::Mode;
 
 impl PgMemory {
-    /// Every store of this agent that the database holds, as far as the database knows it: its name, and whether it is encrypted.
+    /// Every store of this agent in the database: its name, and whether it is encrypted. The database knows nothing more about a
+    /// store.
     ///
     /// # Errors
-    /// The server is away or refuses.
+    /// The server is unreachable or refuses.
     pub async fn stores(&self) -> Result<Vec<Store>, MemoryError> {
         let agent: &str = &self.agent;
         let work = self.database.read(async |session| {

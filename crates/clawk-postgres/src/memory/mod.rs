@@ -1,7 +1,8 @@
-//! Memory stores on PostgreSQL (CKP §5.6, §9.3.4; R21): the same answers as on SQLite, for several processes at once.
+//! Memory stores on PostgreSQL (CKP §5.6, §9.3.4; R21). They give the same answers as on SQLite and allow several processes at
+//! once.
 //!
-//! A part is one store's entries for one scope. Whoever changes a part locks its row first, so its entries are numbered in the
-//! order of their commits, and vectors that were read once are never read again.
+//! A part holds one store's entries for one scope. Every change of a part locks the part's row first. So entries are numbered in
+//! commit order, and vectors that were read once need not be read again.
 
 mod indexed;
 mod keep;
@@ -37,20 +38,20 @@ use parts::PgStorePart;
 use spec::{PROOF, Spec, proof_of};
 use vectors::Vectors;
 
-/// Memory stores of one agent in a database.
+/// The memory stores of one agent in a database.
 #[derive(Debug, Clone)]
 pub struct PgMemory {
     database: PgDatabase,
-    /// The agent's name: two agents in one database do not share a store.
+    /// The agent's name. Agents with different names share no store.
     agent: Arc<str>,
     vectors: Arc<Vectors>,
     words: Arc<PgWordIndex>,
     vault: Option<Arc<SealKeyring>>,
-    /// Stores whose key was compared with their proof, or that were seen not to be encrypted.
+    /// Stores whose key was checked against their proof, or that turned out not to be encrypted.
     proved: Arc<Mutex<BTreeSet<String>>>,
-    /// Encrypted stores in which everything is sealed: what is not was put there by somebody else.
+    /// Encrypted stores in which every entry is sealed. An unsealed entry there comes from somebody else.
     sealed: Arc<std::sync::Mutex<BTreeSet<String>>>,
-    /// The state's own stores: what would lie in a state directory lies here, and only the lease's holder writes.
+    /// Set for the stores inside a state on the server: only the holder of the lease writes them.
     state: Option<FencingToken>,
 }
 
@@ -70,15 +71,15 @@ impl PgMemory {
         }
     }
 
-    /// As the stores of a state that this host serves: those of the back ends `sqlite` and `sqlite-vec` lie here, too, and a host that
-    /// lost its lease changes none.
+    /// Makes these the stores of a state that this host serves. Then stores of the back ends `sqlite` and `sqlite-vec` are here
+    /// too, and a host that lost its lease can't change them.
     #[must_use]
     pub fn of_state(mut self, license: FencingToken) -> Self {
         self.state = Some(license);
         self
     }
 
-    /// What opens and seals encrypted stores.
+    /// Sets the keyring that opens and seals encrypted stores.
     #[must_use]
     pub fn with_vault(self, vault: Option<Arc<SealKeyring>>) -> Self {
         Self { vault, ..self }
@@ -93,8 +94,8 @@ impl PgMemory {
         }
     }
 
-    /// The key is the one that the store was encrypted with, by whichever process; or the store was never encrypted. The first writer
-    /// with a key, and the first with another one, seals everything, in one transaction.
+    /// Checks that the key is the one that encrypted the store, in any process, or that the store was never encrypted. The first
+    /// writer with a key, or with a new key, seals everything in one transaction.
     async fn prove(&self, tx: &PgTransaction, store: &Store, mode: Mode) -> Result<(), PgFailure> {
         if self.proved.lock().await.contains(&store.name) {
             return Ok(());
@@ -141,27 +142,27 @@ impl PgMemory {
         Ok(())
     }
 
-    /// Seals an encrypted store with the current key of its vault.
+    /// Seals an encrypted store with the current key of its keyring.
     ///
     /// # Errors
-    /// The server is away or refuses, or a value opens with neither key: nothing was changed.
+    /// The server is unreachable or refuses, or neither key opens a value. Nothing was changed.
     pub async fn seal_anew(&self, store: &Store) -> Result<(), MemoryError> {
         self.sealed_anew(store)
             .await
             .map_err(|failure| failure.of_memory(true))
     }
 
-    /// Each statement has its deadline; a large store takes as long as it takes.
+    /// Each statement has its deadline, but the whole operation has none: a large store takes long.
     pub(crate) async fn sealed_anew(&self, store: &Store) -> Result<(), PgFailure> {
         let tx = self.begin(store, Mode::Write).await?;
         tx.end(Ok(())).await
     }
 
-    /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many
-    /// entries came back.
+    /// Restores entries that compaction set aside in a scope: one entry, the entries behind a summary, or all. Returns the number
+    /// of restored entries.
     ///
     /// # Errors
-    /// The server is away, or does not take it: nothing came back.
+    /// The server is unreachable or refuses; nothing was restored.
     pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
         let work = async {
             let tx = self.begin(store, Mode::Write).await?;
@@ -202,7 +203,7 @@ impl PgMemory {
         }
     }
 
-    /// The part, if it is there, locked until the end of the transaction.
+    /// The part, if it exists, locked until the end of the transaction.
     async fn locked(
         &self,
         tx: &PgTransaction,
@@ -282,7 +283,7 @@ impl PgMemory {
         tx.end(done).await
     }
 
-    /// Each part in a transaction of its own: no two parts are ever locked together.
+    /// Each part has its own transaction, so two parts are never locked together.
     async fn retained(&self, store: &Store, at: Timestamp) -> Result<u64, PgFailure> {
         let tx = self.begin(store, Mode::Read).await?;
         let all = parts::all(&tx, &self.agent, &store.name).await;
@@ -357,7 +358,7 @@ impl PgMemory {
     }
 }
 
-/// Refuses what this back end can't do, at start rather than in the middle of the work.
+/// Rejects settings that this back end does not support, at the start instead of during the work.
 fn check(store: &Store, vault: Option<&SealKeyring>, of_state: bool) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {

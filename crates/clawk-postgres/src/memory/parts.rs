@@ -1,4 +1,4 @@
-//! Parts of stores: whose entries, how many, how large. Their rows are the locks of everything that changes them.
+//! Parts of stores: owner, number of entries, size. Each change of a part locks its row.
 
 use tokio_postgres::Row;
 
@@ -36,7 +36,7 @@ pub(super) async fn find(
     row.as_ref().map(PgStorePart::of).transpose()
 }
 
-/// The part's number; made when it is missing. It is not locked yet.
+/// The part's number; creates a missing part. The part is not locked yet.
 pub(super) async fn make(
     session: &PgConnection,
     agent: &str,
@@ -54,7 +54,7 @@ pub(super) async fn make(
     }
 }
 
-/// Waits for others that change the part, and keeps them waiting until the end of the transaction.
+/// Locks the part until the end of the transaction; waits for other writers.
 pub(super) async fn lock(session: &PgConnection, id: i64) -> Result<PgStorePart, PgFailure> {
     let sql = "SELECT id, entries FROM memory_parts WHERE id = $1 FOR UPDATE";
     match session.first(sql, &[&id]).await? {
@@ -63,7 +63,7 @@ pub(super) async fn lock(session: &PgConnection, id: i64) -> Result<PgStorePart,
     }
 }
 
-/// The parts of a store, of every scope.
+/// The parts of a store in all scopes.
 pub(super) async fn all(session: &PgConnection, agent: &str, store: &str) -> Result<Vec<i64>, PgFailure> {
     let sql = "SELECT id FROM memory_parts WHERE agent = $1 AND store = $2 ORDER BY id";
     let rows = session.rows(sql, &[&agent, &store]).await?;
@@ -77,7 +77,7 @@ pub(super) async fn count(session: &PgConnection, id: i64) -> Result<u64, PgFail
     Ok(PgStorePart { id, entries }.count())
 }
 
-/// Bytes of the entries of all scopes of the store that this part belongs to.
+/// The size of the entries in all scopes of this part's store, bytes.
 pub(super) async fn bytes(session: &PgConnection, id: i64) -> Result<u64, PgFailure> {
     let sql = "SELECT coalesce(sum(p.bytes), 0)::bigint FROM memory_parts p \
                JOIN memory_parts own ON own.agent = p.agent AND own.store = p.store WHERE own.id = $1";
@@ -85,14 +85,14 @@ pub(super) async fn bytes(session: &PgConnection, id: i64) -> Result<u64, PgFail
     Ok(u64::try_from(bytes).unwrap_or_default()) // silent-ok: never below 0
 }
 
-/// Entries are back, or gone for good: indexes in memory look what is there before they answer.
+/// Counts that entries were restored or deleted. Indexes in memory check this before they answer.
 pub(super) async fn came_or_went(session: &PgConnection, id: i64) -> Result<(), PgFailure> {
     let sql = "UPDATE memory_parts SET changed = changed + 1 WHERE id = $1";
     session.run(sql, &[&id]).await?;
     Ok(())
 }
 
-/// So many entries and bytes more, or fewer.
+/// Adds to the part's number of entries and bytes; negative values subtract.
 pub(super) async fn changed(
     session: &PgConnection,
     id: i64,

@@ -1,4 +1,4 @@
-//! Retention and compaction: what goes, and what is set aside. The part is locked by whoever calls.
+//! Retention and compaction: deletes entries and sets entries aside. The caller has locked the part.
 
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, ManifestDuration, Retention, StoreType};
@@ -15,7 +15,7 @@ fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Removes for good what is too old or too much; what was set aside is too old at the same age.
+/// Deletes entries that are too old or too many. Entries that were set aside expire at the same age.
 pub(super) async fn apply(
     session: &PgConnection,
     part: i64,
@@ -63,7 +63,7 @@ fn before(age: ManifestDuration, at: Timestamp) -> Timestamp {
     at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
 }
 
-/// The entries that compaction would put aside now, the oldest first.
+/// The entries that compaction would set aside now, oldest first.
 pub(super) async fn old(
     session: &PgConnection,
     part: i64,
@@ -89,7 +89,8 @@ async fn oldest(
         .collect()
 }
 
-/// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
+/// Sets the oldest entries aside. `truncate` and `sliding-window` keep the newest entries; `summarize` replaces the old ones by one
+/// summary.
 pub(super) async fn compact(
     session: &PgConnection,
     part: i64,
@@ -110,7 +111,7 @@ pub(super) async fn compact(
     while rows::is_kept(session, part, &new.id).await? {
         new.id.push('+');
     }
-    // It takes the time of the last entry that it stands for, so that order is kept.
+    // The summary gets the time of the last entry that it replaces, which keeps the order.
     let when: i64 = session
         .value("SELECT at FROM memory WHERE n = $1", &[&last])
         .await?;
@@ -121,7 +122,7 @@ pub(super) async fn compact(
     Ok(())
 }
 
-/// Sets aside what a later entry of the part says as well.
+/// Sets entries aside that a later entry of the part repeats.
 pub(super) async fn merge(
     session: &PgConnection,
     part: i64,

@@ -1,4 +1,4 @@
-//! Rows of memory: what is written, what is read.
+//! Rows of memory: writing and reading them.
 
 use clawk_kernel::time::Timestamp;
 use clawk_recall::compact::model_of;
@@ -14,10 +14,10 @@ use super::spec::{PgEntryColumns, Spec};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// The longest key and id that an index takes, bytes.
+/// The longest key or id that an index accepts, bytes.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// What [`hit`] reads, from the first column on.
+/// The columns that [`hit`] reads.
 pub(super) const COLUMNS: &str = "id, key, content, metadata, at, mark, part";
 
 /// An entry ready to be written.
@@ -30,10 +30,10 @@ pub(super) struct NewRow {
     bytes: usize,
     pub(super) mark: String,
     pub(super) whose: i64,
-    /// Folded words; the server makes them lexemes.
+    /// Folded words; the server turns them into lexemes.
     pub(super) words: String,
     pub(super) vector: Option<Vec<f32>>,
-    /// All of it in one text, for an encrypted store.
+    /// All fields in one text, for an encrypted store.
     bundle: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl NewRow {
     }
 }
 
-/// Entries as rows; or which one does not fit the store, and what would mend it.
+/// Converts entries to rows. The error names the entry that does not fit the store, and how to fix it.
 pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<Vec<NewRow>, PgFailure> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, EntryInsertion)| {
@@ -56,7 +56,7 @@ pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<
         let bundle = store
             .encryption
             .then(|| SealedEntryFields::of(&entry, &mark).text());
-        // JSON text holds no character 0, which PostgreSQL does not take: it is written as an escape.
+        // JSON text contains no NUL character, which PostgreSQL rejects: JSON writes it as an escape.
         let metadata = entry.metadata.as_ref().map(ToString::to_string);
         let content = entry.content.to_string();
         let text = words::text_of(&entry.content, entry.key.as_deref());
@@ -76,7 +76,7 @@ pub(super) fn rows_of(store: &Spec<'_>, entries: Vec<EntryInsertion>) -> Result<
     entries.into_iter().enumerate().map(row).collect()
 }
 
-/// Names that an index of the server does not take.
+/// Rejects names that an index of the server can't hold.
 fn fault(id: &str, key: Option<&str>) -> Option<String> {
     for (what, name) in [("id", Some(id)), ("key", key)] {
         let Some(name) = name else { continue };
@@ -95,7 +95,7 @@ fn fault(id: &str, key: Option<&str>) -> Option<String> {
     None
 }
 
-/// A text's words in lower case and without accents, parted by blanks: nothing in it is syntax.
+/// A text's words in lower case and without accents, separated by blanks. The result contains no search syntax.
 pub(crate) fn folded(text: &str) -> String {
     let plain: String = DecomposingNormalizerBorrowed::new_nfd()
         .normalize(text)
@@ -105,7 +105,7 @@ pub(crate) fn folded(text: &str) -> String {
     words::words(&plain).collect::<Vec<_>>().join(" ")
 }
 
-/// An entry of this id is there.
+/// Whether an entry with this id exists.
 pub(super) async fn is_kept(session: &PgConnection, part: i64, id: &str) -> Result<bool, PgFailure> {
     session
         .value(
@@ -115,7 +115,7 @@ pub(super) async fn is_kept(session: &PgConnection, part: i64, id: &str) -> Resu
         .await
 }
 
-/// Writes an entry with its words and the built-in table's vector; how the part counts it.
+/// Inserts an entry with its words and the built-in model's vector. Returns the change of the part's counts.
 pub(super) async fn insert(
     session: &PgConnection,
     store: &Spec<'_>,
@@ -155,7 +155,7 @@ pub(super) async fn insert(
     changed(session, part, 1, i64::try_from(bytes).unwrap_or(i64::MAX)).await
 }
 
-/// Removes entries with their words and vectors.
+/// Deletes entries with their words and vectors.
 pub(super) async fn delete(session: &PgConnection, part: i64, rows: &[i64]) -> Result<(), PgFailure> {
     if rows.is_empty() {
         return Ok(());
@@ -170,7 +170,7 @@ pub(super) async fn delete(session: &PgConnection, part: i64, rows: &[i64]) -> R
     changed(session, part, -count, -bytes).await
 }
 
-/// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.
+/// Sets entries aside. `instead` is the id of the summary that replaces them, or empty.
 pub(super) async fn set_aside(
     session: &PgConnection,
     part: i64,
@@ -184,18 +184,18 @@ pub(super) async fn set_aside(
     delete(session, part, rows).await
 }
 
-/// Numbers, in the first column.
+/// The numbers in the first column.
 pub(super) fn numbers(rows: &[Row]) -> Result<Vec<i64>, PgFailure> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// The content as it was stored.
+/// Parses stored content.
 pub(super) fn json(text: &str) -> Result<Value, PgFailure> {
     serde_json::from_str(text)
         .map_err(|error| PgFailure::Schema(format!("an entry in PostgreSQL is not valid JSON: {error}")))
 }
 
-/// An entry as [`COLUMNS`] has it.
+/// Reads an entry with the columns [`COLUMNS`].
 pub(super) fn hit(store: &Spec<'_>, row: &Row) -> Result<EntryHit, PgFailure> {
     store.hit(PgEntryColumns {
         part: row.try_get(6)?,

@@ -1,4 +1,4 @@
-//! Sealing what a part holds already: what is not sealed, and what another key sealed. The part is locked.
+//! Seals existing entries of a part: unsealed ones, and those under another key. The caller has locked the part.
 
 use clawk_recall::packed::pack;
 
@@ -7,7 +7,7 @@ use super::spec::Spec;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Seals every entry and every vector of the part with the current key.
+/// Seals every entry and vector of the part with the current key.
 pub(super) async fn anew(session: &PgConnection, store: &Spec<'_>, part: i64) -> Result<(), PgFailure> {
     for table in ["memory", "memory_aside"] {
         let sql = format!("SELECT {COLUMNS}, n FROM {table} WHERE part = $1");
@@ -42,7 +42,7 @@ pub(super) async fn anew(session: &PgConnection, store: &Spec<'_>, part: i64) ->
     Ok(())
 }
 
-/// By which the key of this store is seen to be the right one; `None`: the store was never encrypted.
+/// The stored value that proves the store's key; `None`: the store was never encrypted.
 pub(super) async fn proof(
     session: &PgConnection,
     agent: &str,
@@ -53,7 +53,8 @@ pub(super) async fn proof(
     found.map(|row| Ok(row.try_get(0)?)).transpose()
 }
 
-/// The store has no proof, and something of it is sealed. Both are of one moment, because another process may encrypt it just now.
+/// Whether the store has no proof although some of its content is sealed. One statement reads both, because another process may be
+/// encrypting the store.
 pub(super) async fn lost_its_proof(
     session: &PgConnection,
     agent: &str,

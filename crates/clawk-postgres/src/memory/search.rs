@@ -1,8 +1,7 @@
-//! Finding entries: by words with the server's full-text index, by meaning, or both (as on SQLite: same terms, weights, fusion).
+//! Searches entries: by words with the server's full-text index, by meaning, or both (same terms, weights and fusion as on SQLite).
 //!
-//! Each word brings its newest [`PER_TERM`] entries, pairs of the rarest words and all words together bring theirs; these few
-//! hundred candidates are ranked by the weight of the words that they hold. The questions go to the server at once, not one after
-//! the other.
+//! Each word contributes its newest [`PER_TERM`] entries; so do pairs of the rarest words, and all words together. These few
+//! hundred candidates are ranked by the weight of the words that they contain. All queries are sent to the server at once.
 
 use std::collections::HashMap;
 
@@ -21,13 +20,13 @@ use super::vectors::{PgVectorSearch, Vectors};
 use crate::error::PgFailure;
 use crate::pool::PgTransaction;
 
-/// Candidates that one word, or one combination, brings.
+/// The number of candidates per word or combination of words.
 const PER_TERM: usize = 64;
 
-/// Candidates whose text is looked at.
+/// The largest number of candidates whose text is read.
 const MAX_RANKED: usize = 256;
 
-/// A question of one part of a store.
+/// A search in one part of a store.
 #[derive(Debug)]
 pub(super) struct PgPartSearch<'a> {
     pub(super) tx: &'a PgTransaction,
@@ -86,13 +85,14 @@ impl PgPartSearch<'_> {
         })
     }
 
-    /// The server finds an encrypted entry by what stands for its key; the key itself, which is sealed, decides.
+    /// Whether the entry has the key of the query. The server finds an encrypted entry by a keyed digest; the decrypted key
+    /// decides.
     fn is_named(&self, query: &StoreQuery, hit: &EntryHit) -> bool {
         let StoreQuery::Key(key) = query else { return true };
         !self.store.encryption || hit.entry.key.as_ref() == Some(key) || hit.entry.id == *key
     }
 
-    /// Two conversations may share a number: the name decides.
+    /// Whether the entry belongs to an allowed conversation. Two conversations may share a number, so the name decides.
     fn counts(&self, hit: &EntryHit) -> bool {
         self.whose.holds(&hit.mark.whose)
     }
@@ -132,7 +132,7 @@ impl PgPartSearch<'_> {
         let extension = self.extension();
         let mut ranked = self.vectors.nearest(self.tx, extension, near).await?;
         if extension.is_none() && ranked.len() == depth && self.there(&ranked).await? < self.limit {
-            // Much of what was in memory is gone from the store.
+            // Many vectors in memory belong to deleted entries.
             self.vectors.forget(self.part.id).await;
             ranked = self.vectors.nearest(self.tx, extension, near).await?;
         }
@@ -140,7 +140,8 @@ impl PgPartSearch<'_> {
         Ok(ranked)
     }
 
-    /// What compares vectors on the server, where the store asks for it: a scan in this process is a hundred times as fast.
+    /// The schema of the extension that compares vectors on the server, if the store asks for it. A scan in this process is a
+    /// hundred times as fast.
     fn extension(&self) -> Option<&str> {
         let asked = self.store.backend == Some(StoreBackend::Pgvector) && !self.store.encryption;
         self.tx.vector().filter(|_| asked)
@@ -197,7 +198,7 @@ impl PgPartSearch<'_> {
         self.rank(&terms, found, limit).await
     }
 
-    /// The newest entries that hold all these words.
+    /// The newest entries that contain all these words.
     async fn newest_with(&self, words: String) -> Result<Vec<i64>, PgFailure> {
         if words.is_empty() {
             return Ok(Vec::new());
@@ -218,7 +219,7 @@ impl PgPartSearch<'_> {
         limit: usize,
     ) -> Result<Vec<(i64, f64)>, PgFailure> {
         let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
-        // Equal weights: the newer first, so that the answer is the same every time.
+        // With equal weights the newer entry is first, so the answer is deterministic.
         likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
         likely.truncate(MAX_RANKED.max(limit));
         let all: Vec<i64> = likely.iter().map(|(n, _)| *n).collect();
@@ -237,7 +238,7 @@ impl PgPartSearch<'_> {
         Ok(ranked)
     }
 
-    /// The entries of these numbers that are there and count, with their scores, at most the limit.
+    /// Loads the entries with these numbers that still exist and are allowed, with their scores, up to the limit.
     async fn found(&self, ranked: &[(i64, f64)], used: SearchMethod) -> Result<EntrySearchResult, PgFailure> {
         let all: Vec<i64> = ranked.iter().map(|(n, _)| *n).collect();
         let sql = format!("SELECT {COLUMNS}, n FROM memory WHERE part = $1 AND n = ANY ($2)");
@@ -263,7 +264,7 @@ fn integer(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// BM25's weight of a word, from an estimate of how many entries hold it: how far back its newest entries reach.
+/// The BM25 weight of a word. It estimates how many entries contain the word from the age of the word's newest entries.
 fn rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
     let total = real(entries.max(1));
     let held = match rows.last() {
@@ -276,7 +277,7 @@ fn rarity(entries: i64, rows: &[i64], (oldest, newest): (i64, i64)) -> f64 {
     words::rarity(total, held)
 }
 
-/// All words together, and pairs of the four rarest.
+/// All words together, and pairs of the four rarest words.
 fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A store, and what seals its entries. On a server, nothing of an encrypted store can be read: neither words nor vectors.
+//! A store and the keyring of its entries. The server can't read anything of an encrypted store, neither words nor vectors.
 
 use std::ops::Deref;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::error::PgFailure;
 
-/// The store as the manifest has it, with the vault, if there is one.
+/// The store's declaration in the manifest, with the keyring if there is one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spec<'a> {
     pub(super) store: &'a Store,
     pub(super) vault: Option<&'a SealKeyring>,
-    /// Everything in it is sealed already.
+    /// Everything in the store is already sealed.
     pub(super) whole: bool,
 }
 
@@ -27,7 +27,7 @@ impl Deref for Spec<'_> {
     }
 }
 
-/// An entry's columns as they were read.
+/// An entry's columns as read from the database.
 #[derive(Debug)]
 pub(super) struct PgEntryColumns<'a> {
     pub(super) part: i64,
@@ -35,7 +35,7 @@ pub(super) struct PgEntryColumns<'a> {
     pub(super) key: Option<&'a str>,
     pub(super) content: &'a str,
     pub(super) metadata: Option<&'a str>,
-    /// RFC 3339.
+    /// The time, RFC 3339.
     pub(super) at: String,
     pub(super) mark: &'a str,
 }
@@ -49,7 +49,7 @@ impl Spec<'_> {
         self.vault.ok_or_else(|| failed(clawk_recall::seal::NO_KEY))
     }
 
-    /// What stands for a key in the server's index.
+    /// The keyed digest that replaces a key in the server's index.
     pub(super) fn name_of(&self, key: &str) -> Result<String, PgFailure> {
         if self.encryption {
             return Ok(self.vault()?.name(key));
@@ -57,7 +57,7 @@ impl Spec<'_> {
         Ok(key.to_owned())
     }
 
-    /// The bundle of an entry, sealed.
+    /// Seals the bundle of an entry.
     pub(super) fn sealed(&self, part: i64, id: &str, bundle: &str) -> Result<String, PgFailure> {
         self.vault()?
             .seal_text(&place_of(part, id), bundle)
@@ -76,7 +76,7 @@ impl Spec<'_> {
         opened.ok_or_else(|| failed("a vector is not sealed"))
     }
 
-    /// What is sealed of an entry.
+    /// The fields of an entry that are sealed.
     pub(super) fn bundle_of(hit: EntryHit) -> SealedEntryFields {
         SealedEntryFields {
             key: hit.entry.key,
@@ -102,7 +102,7 @@ impl Spec<'_> {
             .map_err(failed)
     }
 
-    /// What an entry says, and its key.
+    /// Decodes an entry's content and key.
     pub(super) fn told(
         &self,
         (part, id): (i64, &str),
@@ -115,7 +115,7 @@ impl Spec<'_> {
         })
     }
 
-    /// The entry as it was kept.
+    /// Decodes a whole entry.
     pub(super) fn hit(&self, columns: PgEntryColumns<'_>) -> Result<EntryHit, PgFailure> {
         let PgEntryColumns {
             part,
@@ -138,7 +138,7 @@ impl Spec<'_> {
                 timestamp: Some(at),
                 score: None,
             },
-            // A mark that can't be read says nothing good of the entry.
+            // An unreadable provenance mark counts as untrusted.
             mark: serde_json::from_str(mark).unwrap_or_else(|_| EntryProvenance {
                 untrusted: true,
                 ..EntryProvenance::default()
@@ -147,15 +147,15 @@ impl Spec<'_> {
     }
 }
 
-/// For what an entry is sealed.
+/// The context string for sealing an entry.
 pub(crate) fn place_of(part: i64, id: &str) -> String {
     format!("row/{part}/{id}")
 }
 
-/// The proof that a store's key is the right one, for this place.
+/// The plaintext of the proof that a store's key is right.
 pub(super) const PROOF: &[u8] = b"clawk";
 
-/// For what a store's proof is sealed.
+/// The context string for sealing a store's proof.
 pub(super) fn proof_of(store: &str) -> String {
     format!("store/{store}")
 }

@@ -1,4 +1,5 @@
-//! What compaction set aside comes back; what is forgotten takes with it everything that was made of it. The part is locked.
+//! Restores entries that compaction set aside. Deleting an entry also deletes everything that was made from it. The caller has
+//! locked the part.
 
 use clawk_recall::compact::model_of;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
@@ -11,8 +12,8 @@ use super::vectors;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Erases an entry, in sight or set aside, what was set aside for it, and every summary that was made from it. What else such a
-/// summary stood for comes back.
+/// Deletes an entry, active or set aside, together with the entries set aside for it and every summary made from it. Other entries
+/// behind such a summary are restored.
 pub(super) async fn remove(
     session: &PgConnection,
     part: PgStorePart,
@@ -56,7 +57,7 @@ pub(super) async fn remove(
     Ok(Some(hit))
 }
 
-/// A summary goes, and what it stood for comes back; how many entries came back.
+/// Deletes a summary and restores the entries behind it. Returns the number of restored entries.
 async fn undo(
     session: &PgConnection,
     part: PgStorePart,
@@ -71,7 +72,7 @@ async fn undo(
     bring_back(session, part, store, &old).await
 }
 
-/// Brings back one entry, or what the summary with this id stands for, or everything.
+/// Restores one entry, the entries behind the summary with this id, or all entries.
 pub(super) async fn restore(
     session: &PgConnection,
     part: PgStorePart,
@@ -107,8 +108,8 @@ pub(super) async fn restore(
     }
 }
 
-/// Brings entries back as they were, with their words; vectors of the built-in table are made anew, those of a provider are asked
-/// for again.
+/// Restores entries unchanged, with their words. Vectors of the built-in model are computed again; those of a provider are
+/// requested again.
 async fn bring_back(
     session: &PgConnection,
     part: PgStorePart,

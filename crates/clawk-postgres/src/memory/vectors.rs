@@ -1,4 +1,4 @@
-//! Vectors: compared by the extension `vector` where the database has it, and exactly in this process where it does not.
+//! Vectors: compared by the extension `vector` if the database has it, otherwise exactly in this process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::spec::Spec;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
+/// The largest size of vectors in memory, bytes. Vectors above it are read again for each search.
 const MAX_BYTES: usize = 384 * 1024 * 1024;
 
-/// Vectors that are read at a time.
+/// The number of vectors read at once.
 const PAGE: i64 = 4096;
 
-/// Which vectors are compared, and with what.
+/// A vector search: the candidates and the query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PgVectorSearch<'a> {
     pub(super) store: &'a Spec<'a>,
     pub(super) part: i64,
     pub(super) model: &'a str,
     pub(super) query: &'a [f32],
-    /// Numbers of the conversations that count, besides everybody's; `None`: all.
+    /// The numbers of the allowed conversations, besides shared entries; `None`: all conversations.
     pub(super) whose: Option<&'a [i64]>,
     pub(super) limit: usize,
 }
@@ -33,7 +33,7 @@ pub(super) struct PgVectorSearch<'a> {
 #[derive(Debug, Default)]
 struct PgPartVectors {
     matrix: PackedVectors,
-    /// The last `v` that is in it.
+    /// The last `v` that was read.
     upto: i64,
     bytes: usize,
 }
@@ -48,8 +48,8 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// The nearest entries, the nearest first, with their cosine within 0..1. Every vector of the part is looked at. Entries that
-    /// are gone may be among them.
+    /// The nearest entries, nearest first, with their cosine mapped to 0..1. Every vector of the part is compared. The result may
+    /// contain deleted entries.
     pub(super) async fn nearest(
         &self,
         session: &PgConnection,
@@ -84,7 +84,7 @@ impl Vectors {
         Ok(known.matrix.nearest(near.query, near.limit, keep))
     }
 
-    /// Reads a part anew at the next question: too much of it is gone.
+    /// Makes the next search read the part again, because too many of its vectors belong to deleted entries.
     pub(super) async fn forget(&self, part: i64) {
         self.parts.lock().await.retain(|(known, _), _| *known != part);
     }
@@ -122,7 +122,8 @@ async fn by_extension(
 ) -> Result<Vec<(i64, f64)>, PgFailure> {
     let schema = schema.replace('"', "\"\"");
     let vector = format!("\"{schema}\".vector");
-    // Vectors of another length, which an earlier configuration made, are no candidates. No index: nothing is missed.
+    // Vectors of another length come from an earlier configuration and are no candidates. The scan uses no index, so it misses
+    // nothing.
     let sql = format!(
         "SELECT n, 1 - far AS near FROM (SELECT n, vector::{vector} OPERATOR(\"{schema}\".<=>) $3::real[]::{vector} AS far \
          FROM (SELECT n, vector FROM memory_vectors WHERE part = $1 AND model = $2 AND cardinality(vector) = cardinality($3::real[]) \
@@ -147,7 +148,7 @@ async fn by_extension(
     scored.collect()
 }
 
-/// Keeps the vector of an entry (its number, its part, whose it is), instead of one by the same model.
+/// Stores the vector of an entry (its number, part and owner). Replaces an earlier one of the same model.
 pub(super) async fn add(
     session: &PgConnection,
     store: &Spec<'_>,
@@ -168,7 +169,7 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// Keeps vectors for entries of this part that are still there.
+/// Stores vectors for those entries of this part that still exist.
 pub(super) async fn add_all(
     session: &PgConnection,
     store: &Spec<'_>,
@@ -186,7 +187,7 @@ pub(super) async fn add_all(
     Ok(())
 }
 
-/// Entries of every scope that have no vector of this model, the newest first.
+/// Entries of every scope without a vector of this model, newest first.
 pub(super) async fn lacking(
     session: &PgConnection,
     store: &Spec<'_>,

@@ -1,4 +1,4 @@
-//! Linking a group of batches into their chains and inserting them, inside the writer's transaction.
+//! Links a group of batches into their chains and inserts them, inside the writer's transaction.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use super::row::{digest, integer, session, unsigned, uuid};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Stored answers whose time is over that go with one group.
+/// The number of expired stored answers that one group deletes.
 const FORGOTTEN_AT_ONCE: i64 = 256;
 
-/// A session's chain as the database has it.
+/// The end of a session's chain in the database.
 struct PgChainTip {
     chain: SessionChain,
     started: i64,
     last: i64,
 }
 
-/// The columns of the events of a group.
+/// The columns of a group's events.
 #[derive(Default)]
 struct PgEventColumns<'a> {
     rows: Vec<i64>,
@@ -39,7 +39,7 @@ struct PgEventColumns<'a> {
     digests: Vec<Option<&'a [u8]>>,
 }
 
-/// Links and inserts the batches behind `last_row`; the new last row.
+/// Links and inserts the batches after `last_row`. Returns the new last row.
 pub(super) async fn append(
     session: &PgConnection,
     seals: &StateSealer,
@@ -120,14 +120,14 @@ fn link<'a>(
         .push(entry.content.as_ref().map(|content| content.digest.0.as_slice()));
 }
 
-/// The chains that the entries join, their rows locked.
+/// The ends of the chains that the entries extend. Their rows are locked.
 async fn tips(
     session_: &PgConnection,
     entries: &[&JournalEntry],
 ) -> Result<BTreeMap<SessionId, PgChainTip>, PgFailure> {
     let mut tips: BTreeMap<SessionId, PgChainTip> = BTreeMap::new();
     for entry in entries {
-        // One trace per session: its id is the session's, so that everyone can tell it without asking.
+        // There is one trace per session, and its id is the session's. So everybody can derive it.
         tips.entry(entry.session).or_insert_with(|| PgChainTip {
             chain: SessionChain::new(entry.session, entry.session.0),
             started: entry.at.0,
@@ -188,7 +188,7 @@ async fn insert(session: &PgConnection, columns: &PgEventColumns<'_>) -> Result<
     Ok(())
 }
 
-/// What the events refer to, sealed where anything is; the same bytes are kept once.
+/// Stores the content of the events, sealed if the state is encrypted. Equal bytes are stored once.
 async fn contents(
     session: &PgConnection,
     seals: &StateSealer,
@@ -237,7 +237,7 @@ async fn save(session: &PgConnection, tips: &BTreeMap<SessionId, PgChainTip>) ->
     Ok(())
 }
 
-/// The database's time in microseconds since 1970. An answer is kept for its time by it, because the clocks of hosts differ.
+/// The database's time in microseconds since 1970. It decides how long answers are kept, because the hosts' clocks differ.
 pub(super) const NOW_US: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 async fn answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Result<(), PgFailure> {
@@ -259,7 +259,7 @@ async fn answers(session: &PgConnection, answers: BTreeMap<Vec<u8>, i64>) -> Res
     Ok(())
 }
 
-/// The method, then the request's id.
+/// The method, then the request's id, as bytes.
 pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
     let mut bytes = vec![key.method];
     bytes.extend(key.request_id);
@@ -268,7 +268,7 @@ pub(super) fn bytes(key: AnswerKey) -> Vec<u8> {
 
 type PgSpendingSums<'a> = BTreeMap<(i64, &'a [u8]), BudgetAmount>;
 
-/// By hour and purse.
+/// The sums by hour and budget.
 fn sums<'a>(rows: impl Iterator<Item = &'a SpentAmount>) -> PgSpendingSums<'a> {
     let mut sums = PgSpendingSums::new();
     for row in rows {
@@ -290,7 +290,7 @@ const TAKE_BACK: &str = "UPDATE spent AS s SET tokens = greatest(s.tokens - n.to
     FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
     AS n (hour, purse, tokens, cost_microusd, busy_ms, calls, bytes_out) WHERE s.hour = n.hour AND s.purse = n.purse";
 
-/// Changes the kept sums, by one of the two statements above.
+/// Changes the stored sums, by one of the two statements above.
 async fn change(session: &PgConnection, sums: &PgSpendingSums<'_>, sql: &str) -> Result<(), PgFailure> {
     if sums.is_empty() {
         return Ok(());

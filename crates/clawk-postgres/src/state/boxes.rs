@@ -1,4 +1,4 @@
-//! The inbox, conversations, platforms' ids of messages, and the outbox (C1, C2, C5): changed in the journal's commits.
+//! The inbox, conversations, the platforms' message ids, and the outbox (C1, C2, C5). The journal's commits change them.
 
 use clawk_kernel::ports::{InboxArrival, InboxChange, OutboxChange, OutboxRow, OwedAnswer};
 use clawk_kernel::time::Timestamp;
@@ -10,16 +10,16 @@ use super::{row, seal};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// What a reason begins with that may be taken for a sealed one.
+/// The first character of reasons that could be mistaken for sealed ones.
 const MARK: char = '~';
-/// What a sealed one begins with: the mark, and the base64 of a sealed value's first bytes. Earlier versions stored others' texts as they
-/// were.
+/// The prefix of a sealed reason: the mark, and the base64 of a sealed value's first bytes. Earlier versions stored other texts
+/// unchanged.
 const SEALED: &str = "~Y2xhd2sAcz";
 
-/// Ids whose time is over that go with each message that comes.
+/// The number of expired message ids that each new message deletes.
 const FORGOTTEN_AT_ONCE: i64 = 16;
 
-/// What [`outbox_row`] reads.
+/// The columns that [`outbox_row`] reads.
 pub(super) const COLUMNS: &str = "message, session, channel, conversation, sender, reply_to, text, at, attempts, next_at, doubt, dead, reason";
 
 pub(super) async fn inbox(
@@ -46,7 +46,7 @@ pub(super) async fn inbox(
             reason,
             owed,
         } => {
-            // Its reason is in the event's content: nothing reads it here.
+            // The reason is in the event's content; no reader needs it here.
             let sql = "UPDATE inbox SET state = $2 WHERE message = $1 AND state = 'open'";
             let id: &[u8] = message.0.as_bytes();
             let closed = session.run(sql, &[&id, how]).await?;
@@ -166,13 +166,13 @@ pub(super) async fn outbox(
     Ok(())
 }
 
-/// For what a reason is sealed: the same place as in an SQLite state.
+/// The context string for sealing a reason; the same as in an SQLite state.
 fn place_of_reason(message: MessageId) -> String {
     format!("outbox/{}", message.0.simple())
 }
 
 fn stored_reason(seals: &StateSealer, message: MessageId, reason: &str) -> Result<Vec<u8>, PgFailure> {
-    // What looks sealed is not taken for it.
+    // Texts that look sealed are marked, so that they are not mistaken for sealed ones.
     let reason = match reason.starts_with(MARK) {
         true => format!(" {reason}"),
         false => reason.to_owned(),
@@ -186,7 +186,7 @@ fn stored_reason(seals: &StateSealer, message: MessageId, reason: &str) -> Resul
     Ok(stored.into_bytes())
 }
 
-/// A reason as it was; one of an earlier version is not sealed.
+/// Decodes a stored reason. Reasons of an earlier version are not sealed.
 fn read_reason(seals: &StateSealer, message: MessageId, stored: String) -> Result<String, PgFailure> {
     if !stored.starts_with(SEALED) {
         return Ok(stored);
@@ -196,7 +196,7 @@ fn read_reason(seals: &StateSealer, message: MessageId, stored: String) -> Resul
     Ok(opened.map_err(seal::failed)?.unwrap_or(stored))
 }
 
-/// Seals every reason with the current key, and drops those of closed messages, which nothing reads.
+/// Seals every reason with the current key. Deletes the reasons of closed messages, which have no reader.
 pub(super) async fn seal_reasons(session: &PgConnection, seals: &StateSealer) -> Result<(), PgFailure> {
     let dropped = "UPDATE inbox SET reason = NULL WHERE reason IS NOT NULL";
     session.run(dropped, &[]).await?;
@@ -215,7 +215,7 @@ pub(super) async fn seal_reasons(session: &PgConnection, seals: &StateSealer) ->
     Ok(())
 }
 
-/// An entry of the outbox, from [`COLUMNS`].
+/// Reads an entry of the outbox with the columns [`COLUMNS`].
 pub(super) fn outbox_row(seals: &StateSealer, found: &Row) -> Result<OutboxRow, PgFailure> {
     let attempts: i64 = found.try_get(8)?;
     let message = row::message(found, 0)?;

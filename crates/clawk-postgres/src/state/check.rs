@@ -1,7 +1,7 @@
-//! Chains verified at start, from their marks.
+//! Verifies chains at the start, beginning at their marks.
 //!
-//! A mark says: so many events of this chain were verified, and this is the hash of the last. Marks are written at a clean close and
-//! after a start's verification. The marked row itself is hashed again: for every chain with new events, and for the latest
+//! A mark records how many events of a chain were verified, and the hash of the last one. Marks are written at a clean shutdown and
+//! after the verification at a start. The marked row itself is hashed again, for every chain with new events and for the latest
 //! [`RECENT`] others.
 
 use clawk_kernel::time::Timestamp;
@@ -14,9 +14,9 @@ use crate::connect::PgConnection;
 use crate::error::PgFailure;
 use crate::pool::PgDatabase;
 
-/// So many chains without new events have their mark looked at.
+/// The number of chains without new events whose mark is checked.
 const RECENT: i64 = 256;
-/// Events of a chain that are read at once.
+/// The number of events of a chain read at once.
 const PAGE: i64 = 2000;
 
 struct PgChainRow {
@@ -28,7 +28,7 @@ struct PgChainRow {
     verified_hash: Option<Digest>,
 }
 
-/// Verifies what is new in every chain, and writes the marks. Only whoever has the lease does this.
+/// Verifies the new events of every chain and writes the marks. Only the holder of the lease calls this.
 pub(super) async fn verify_chains(database: &PgDatabase) -> Result<(), PgStateError> {
     if let Some(detail) = broken(database).await? {
         return Err(PgStateError::Broken(format!(
@@ -38,7 +38,7 @@ pub(super) async fn verify_chains(database: &PgDatabase) -> Result<(), PgStateEr
     Ok(database.write(mark_all).await?)
 }
 
-/// The first fault of a chain, or of the rows; `None`: all holds.
+/// The first fault in a chain or in the rows; `None`: everything is correct.
 pub(super) async fn broken(database: &PgDatabase) -> Result<Option<String>, PgStateError> {
     let chains = database.read(to_verify).await?;
     let mut scratch = HashBuffer::default();
@@ -53,7 +53,8 @@ pub(super) async fn broken(database: &PgDatabase) -> Result<Option<String>, PgSt
     Ok(database.read(rows).await?)
 }
 
-/// Rows are numbered without a gap and never removed, so the last number is the sum of all chains; or why it is not.
+/// Checks that the last row's number is the sum of all chains' lengths, since rows are numbered without gaps and never deleted.
+/// Returns the fault.
 async fn rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
     let sql = "SELECT (SELECT coalesce(max(row), 0) FROM events), (SELECT coalesce(sum(events), 0)::bigint FROM sessions), \
         (SELECT last_row FROM journal WHERE id = 1)";
@@ -70,7 +71,7 @@ async fn rows(session: &PgConnection) -> Result<Option<String>, PgFailure> {
 
 /// Marks every chain as verified up to its head.
 pub(super) async fn mark_all(session: &PgConnection) -> Result<(), PgFailure> {
-    // Locked first, as by every commit: other hosts append at the same time.
+    // Locked first, as in every commit, because other hosts append at the same time.
     session
         .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
         .await?;
@@ -104,7 +105,7 @@ async fn to_verify(session: &PgConnection) -> Result<Vec<PgChainRow>, PgFailure>
 
 type PgChainFault = (u64, &'static str);
 
-/// From the marked row on: every row hashes, follows the one before, and the last one is the head.
+/// Verifies a chain from the marked row on: every row's hash, its link to the previous row, and that the last row is the head.
 async fn walk(
     database: &PgDatabase,
     known: &PgChainRow,
@@ -137,7 +138,7 @@ async fn walk(
         next_sequence: from,
         head,
     };
-    // What is appended while we look is no part of it.
+    // Events appended during the check are not checked.
     while chain.next_sequence < known.events {
         let next = integer(chain.next_sequence);
         let sql = "SELECT sequence, at, kind, event_id, span, parent, payload, hash FROM events \

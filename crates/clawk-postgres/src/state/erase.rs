@@ -1,4 +1,5 @@
-//! Erasing content: the bytes go in the commit of the event that says so; the chain stays whole, because it holds digests.
+//! Erases content. The bytes are deleted in the commit of the event that records it. The chain stays intact, because it contains
+//! only digests.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +13,17 @@ use super::{PgReader, PgState, PgStateError};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Events that refer to contents which go: row, session and digest.
+/// An event whose content is to be erased: row, session and digest.
 pub type ErasedReference = (u64, SessionId, Digest);
 
 /// Contents to be removed.
 #[derive(Debug, Clone, Default)]
 pub struct ContentRemoval {
-    /// Their digests.
+    /// The digests of the contents.
     pub digests: Vec<Digest>,
-    /// What refers to one of them behind this row keeps it.
+    /// Content is kept if an event after this row refers to it.
     pub upto: u64,
-    /// How far an expiry has come.
+    /// The position of the expiry.
     pub mark: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ pub(super) async fn remove(session: &PgConnection, removal: &ContentRemoval) -> 
 }
 
 impl PgState {
-    /// Removes contents in the commit of what says so.
+    /// Removes contents in the same commit as the event that records it.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -74,7 +75,7 @@ impl PgReader {
         .await
     }
 
-    /// Which of these digests something outside the scope refers to: another session, a later time, a row behind `upto`.
+    /// Those of the digests to which something outside the scope refers: another session, a later time, or a row after `upto`.
     ///
     /// # Errors
     /// The database can't be read.
@@ -99,8 +100,8 @@ impl PgReader {
         .await
     }
 
-    /// The next events behind the mark of the expiry, at most `limit`, as long as they are older than `time`: what of them has content,
-    /// the last row, and whether there may be more.
+    /// The next events after the position of the expiry, at most `limit`, that are older than `time`. Returns those with content,
+    /// the last row, and whether more may follow.
     ///
     /// # Errors
     /// The database can't be read.

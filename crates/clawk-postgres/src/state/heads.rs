@@ -1,4 +1,5 @@
-//! Signed heads: the journal as a growing tree, and one signed root over all of it from time to time. Who signs is not known here.
+//! Signed heads: the journal as an append-only Merkle tree, with a signed root over all events from time to time. This module does
+//! not know the signer.
 
 use clawk_kernel::ports::JournalError;
 use clawk_kernel::time::Timestamp;
@@ -11,47 +12,47 @@ use super::{PgReader, PgState, PgStateError};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Hashes that are read at once.
+/// The number of hashes read at once.
 const PAGE: i64 = 10_000;
 
-/// A signed head as kept.
+/// A stored signed head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptHead {
-    /// Events that it commits to.
+    /// The number of events that it covers.
     pub size: u64,
     /// The tree's root.
     pub root: Digest,
-    /// The roots of the tree's whole subtrees, 32 bytes each.
+    /// The roots of the tree's complete subtrees, 32 bytes each.
     pub peaks: Vec<u8>,
     /// When it was signed.
     pub at: Timestamp,
-    /// The lines of a checkpoints file: the tree's first, then sessions'.
+    /// The lines of a checkpoints file: first the tree's line, then the sessions'.
     pub lines: String,
 }
 
-/// A head to be kept.
+/// A head to store.
 #[derive(Debug)]
 pub(super) struct NewHead(KeptHead);
 
-/// How far a second place has the heads.
+/// The progress of the delivery of heads to a second location.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeadDelivery {
-    /// The size of the last head that is there.
+    /// The size of the last delivered head.
     pub size: u64,
-    /// Failed attempts since the beginning.
+    /// The number of failed attempts since the beginning.
     pub failures: u64,
-    /// Why the last one failed; `None`: it did not.
+    /// Why the last attempt failed; `None`: it succeeded.
     pub error: Option<String>,
 }
 
-/// What came behind a head: all of one moment.
+/// The events after a head, in one snapshot.
 #[derive(Debug, Default)]
 pub struct ToSign {
-    /// The events' hashes in the order of rows.
+    /// The events' hashes in row order.
     pub hashes: Vec<Digest>,
     /// The journal's last row.
     pub last_row: u64,
-    /// Sessions that grew, those that grew last first: events and head.
+    /// The sessions with new events, latest first: their number of events and their head.
     pub sessions: Vec<(SessionId, u64, Digest)>,
 }
 
@@ -82,7 +83,7 @@ pub(super) async fn note(session: &PgConnection, place: &str, sent: &HeadDeliver
 }
 
 impl PgState {
-    /// Keeps a head.
+    /// Stores a head.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -90,7 +91,7 @@ impl PgState {
         self.run(PgWriterWork::Run(ExtraWrite::Head(NewHead(head)))).await
     }
 
-    /// Notes how a delivery to a second place went.
+    /// Records the result of a delivery to a second location.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -101,7 +102,7 @@ impl PgState {
 }
 
 impl PgReader {
-    /// Heads behind one of this size, the oldest first.
+    /// Heads larger than `size`, oldest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -124,7 +125,7 @@ impl PgReader {
             .await
     }
 
-    /// How far each second place has the heads.
+    /// The progress of the delivery to each second location.
     ///
     /// # Errors
     /// The database can't be read.
@@ -145,7 +146,7 @@ impl PgReader {
         .await
     }
 
-    /// What came behind a head of this size.
+    /// The events after a head of this size.
     ///
     /// # Errors
     /// The database can't be read.

@@ -1,4 +1,4 @@
-//! Who is there, and who holds the lease.
+//! Information about hosts and leases.
 
 use clawk_kernel::ports::JournalError;
 
@@ -7,40 +7,40 @@ use super::{PgReader, PgState, PgStateError};
 use crate::error::PgFailure;
 use crate::pool::PgDatabase;
 
-/// A host that was seen.
+/// A host that has served the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSeen {
     /// Its name.
     pub host: String,
-    /// Its process.
+    /// Its process id.
     pub pid: i64,
-    /// How long ago it was seen, milliseconds.
+    /// How long ago it was last active, milliseconds.
     pub seen_ms: i64,
 }
 
-/// A lease as it stands.
+/// The state of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// What is leased; `*`: the whole agent, or what one of several hosts alone does.
+    /// The leased session. `*`: the whole agent, or the work that only one of several hosts does.
     pub session: String,
-    /// Who has it.
+    /// The holder.
     pub host: String,
-    /// How often it was taken.
+    /// How often the lease was taken.
     pub epoch: i64,
-    /// How long it still holds, milliseconds; less than 0: it has expired. `None`: it was given up.
+    /// Milliseconds until it expires; negative: it has expired. `None`: it was released.
     pub expires_ms: Option<i64>,
 }
 
-/// What [`PgReader::info`] tells.
+/// The result of [`PgReader::info`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgStateInfo {
     /// The number of the last migration.
     pub schema: i32,
     /// Events in the journal.
     pub events: u64,
-    /// The agent.
+    /// The agent's name.
     pub agent: Option<String>,
-    /// Where it was moved to.
+    /// The new location, if the state was moved.
     pub moved: Option<String>,
     /// Hosts, by name.
     pub hosts: Vec<HostSeen>,
@@ -49,7 +49,7 @@ pub struct PgStateInfo {
 }
 
 impl PgReader {
-    /// Who is there, and who holds the lease.
+    /// Reads the hosts and leases.
     ///
     /// # Errors
     /// The database can't be read.
@@ -73,7 +73,7 @@ impl PgReader {
                     seen_ms: row.try_get(2)?,
                 });
             }
-            // A lease that belongs to a run expires with it.
+            // A lease that belongs to a run expires with the run.
             let sql = "SELECT l.session, l.host, l.epoch, CASE WHEN isfinite(coalesce(r.expires, l.expires)) \
                 THEN (extract(epoch FROM coalesce(r.expires, l.expires) - clock_timestamp()) * 1000)::bigint END \
                 FROM leases l LEFT JOIN runs r ON r.run = l.run AND NOT r.gone \
@@ -99,7 +99,7 @@ impl PgReader {
         .await
     }
 
-    /// The public keys that hosts sign with.
+    /// The public signing keys of all hosts.
     ///
     /// # Errors
     /// The database can't be read.
@@ -115,10 +115,10 @@ impl PgReader {
 }
 
 impl PgState {
-    /// Tells the public key that this host signs with.
+    /// Stores the public key with which this host signs.
     ///
     /// # Errors
-    /// The server does not take it.
+    /// The server refuses.
     pub async fn tell_key(&self, key: &str) -> Result<(), JournalError> {
         let host = self.inner.lease.host();
         let told = tell_key(&self.inner.database, host, key).await;

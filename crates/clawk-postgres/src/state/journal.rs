@@ -19,7 +19,7 @@ use super::{PgStateInner, StateSharing};
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// How long a read is tried again while the server is away: one that restarts is back by then.
+/// How long a read is retried while the server is unreachable; a restarted server is back by then.
 const HOLD: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -28,7 +28,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct PgJournal {
     inner: Arc<PgStateInner>,
-    /// Of one start of the agent: what is left of that start in this process after the next one can record nothing any more.
+    /// The number of one start of the agent. After the next start, tasks that still use this journal can record nothing. `None`:
+    /// valid across starts.
     number: Option<i64>,
 }
 

@@ -1,5 +1,5 @@
-//! What says that this host may write: one lease of the whole agent, or a run beside those of other hosts. Both have a number that goes
-//! up at every acquisition, and an expiry by the database's clock.
+//! The right of this host to write: a lease of the whole agent, or a run beside the runs of other hosts. Both have a number that
+//! increases with each acquisition, and an expiry by the database's clock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use crate::error::PgFailure;
 use crate::migrate::{self, KNOWN};
 use crate::pool::PgDatabase;
 
-/// The lease of the whole agent; where hosts share it, of what one of them alone does.
+/// The name of the lease of the whole agent. If hosts share the agent, it covers the work that only one of them does.
 pub(super) const AGENT: &str = "*";
-/// With one renewal of so many it is told that the host is there, which only people read.
+/// Every so many renewals, the host's last activity is recorded too. Only people read it.
 const SEEN_EVERY: u32 = 3;
 
 /// The right to write.
@@ -32,21 +32,22 @@ pub(super) struct Lease {
     held: Mutex<PgHeldLease>,
 }
 
-/// What is held now.
+/// The lease or run that this host holds now.
 #[derive(Debug)]
 struct PgHeldLease {
     /// The epoch of the whole agent's lease, or the number of the run.
     number: i64,
-    /// When the last renewal that succeeded was sent.
+    /// When the last successful renewal was sent.
     renewed: Instant,
-    /// Where hosts share the agent: when it was last asked what the others have done, and when it was asked what is all known here.
+    /// For hosts that share the agent: when the other hosts' changes were last requested. `heard` is the request time of the
+    /// changes that are all applied here.
     asked: Instant,
     heard: Instant,
-    /// Somebody else has it.
+    /// Fires when another host has taken over.
     fenced: CancellationToken,
-    /// Sessions with their epochs.
+    /// The held sessions with their epochs.
     sessions: HashMap<SessionId, i64>,
-    /// Of which something could not be written: an effect or an inference may have no end in the record.
+    /// Sessions with a failed write: an effect or inference may have no end in the record.
     unwritten: HashSet<SessionId>,
     leads: bool,
 }
@@ -66,13 +67,13 @@ impl PgHeldLease {
     }
 }
 
-/// Whose the lease is now.
+/// The result of an acquisition.
 pub(super) enum LeaseAcquisition {
     Ours(Arc<Lease>),
     Theirs(String),
 }
 
-/// Takes the lease if it is free; where hosts share the agent, joins them.
+/// Takes the lease if it is free; joins the other hosts if they share the agent.
 pub(super) async fn acquire(
     database: &PgDatabase,
     serving: &ServingOptions,
@@ -98,17 +99,17 @@ pub(super) async fn acquire(
 
 fn refused(failure: PgFailure) -> PgStateError {
     match failure {
-        // The state itself refuses.
+        // The state itself refuses: it was moved.
         PgFailure::Entry { index: 1, reason } => PgStateError::Moved { to: reason },
         PgFailure::Entry { reason, .. } => PgStateError::Broken(reason),
         failure => failure.into(),
     }
 }
 
-/// The epoch, or the name of the host that serves.
+/// The epoch, or the name of the host that serves the state.
 type LeaseAttempt = Result<Result<i64, String>, PgFailure>;
 
-/// The whole agent, for this host alone.
+/// Takes the lease of the whole agent for this host alone.
 async fn alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
     let time_ms = millis(serving.lease);
@@ -135,7 +136,7 @@ async fn alone(database: &PgDatabase, serving: &ServingOptions) -> LeaseAttempt 
         .await
 }
 
-/// A run beside others. `before`: this host's last one, which is over.
+/// Begins a run beside other hosts. `before`: this host's previous run, which has ended.
 async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i64>) -> LeaseAttempt {
     let (host, pid) = (serving.host.as_str(), i64::from(serving.pid));
     let time_ms = millis(serving.lease);
@@ -147,7 +148,7 @@ async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i6
             if let Some(row) = session.first(sql, &[&AGENT]).await? {
                 return Ok(Err(row.try_get(0)?));
             }
-            // Whoever had the whole agent may sleep: from now on its epoch is an old one.
+            // A host that had the whole agent may be suspended: from now on its epoch is outdated.
             let sql = "UPDATE leases SET epoch = epoch + 1, expires = '-infinity' WHERE session = $1 AND run IS NULL";
             session.run(sql, &[&AGENT]).await?;
             if let Some(before) = before {
@@ -161,7 +162,7 @@ async fn join(database: &PgDatabase, serving: &ServingOptions, before: Option<i6
         .await
 }
 
-/// The host is there.
+/// Records the host's activity.
 async fn see(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailure> {
     let sql = "INSERT INTO hosts (host, pid, seen) VALUES ($1, $2, clock_timestamp()) \
         ON CONFLICT (host) DO UPDATE SET pid = excluded.pid, seen = excluded.seen";
@@ -169,13 +170,13 @@ async fn see(session: &PgConnection, host: &str, pid: i64) -> Result<(), PgFailu
     Ok(())
 }
 
-/// A state holds one agent, and one that was moved serves no more. Those who begin at the same time wait here for each other.
+/// Refuses a state of another agent, and one that was moved. Hosts that start at the same time wait for each other here.
 async fn refuse_others(session: &PgConnection, agent: &str) -> Result<(), PgFailure> {
     let sql = "UPDATE journal SET agent = coalesce(agent, $1) WHERE id = 1 RETURNING agent, moved";
     let Some(row) = session.first(sql, &[&agent]).await? else {
         return Err(PgFailure::Schema("the table `journal` has no row".to_owned()));
     };
-    // Under the lock of that row: a step that this version can't serve may have been done since it connected.
+    // Checked while this row is locked: since the connection began, a step may have run that this version can't serve.
     migrate::suits(session, KNOWN).await?;
     let (other, moved): (String, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
     if let Some(to) = moved {
@@ -207,7 +208,7 @@ impl Lease {
         self.lock().number
     }
 
-    /// Fires when somebody else has taken over.
+    /// Fires when another host has taken over.
     pub(super) fn fenced(&self) -> CancellationToken {
         self.lock().fenced.clone()
     }
@@ -216,8 +217,8 @@ impl Lease {
         self.lock().fenced.is_cancelled()
     }
 
-    /// Whether this host may begin something: by its own clock, its last renewal is younger than two thirds of the lease, and so is what it
-    /// knows of the other hosts. One of them may have stopped the agent.
+    /// Whether this host may begin something. By its own clock, the last renewal and the last news of other hosts must be younger
+    /// than two thirds of the lease. Another host may have stopped the agent.
     pub(super) fn fresh(&self) -> Result<(), JournalError> {
         let held = self.lock();
         if held.fenced.is_cancelled() {
@@ -237,12 +238,12 @@ impl Lease {
         )))
     }
 
-    /// The others are asked what they have done.
+    /// Records that the other hosts' changes are being requested.
     pub(super) fn asks(&self) {
         self.lock().asked = Instant::now();
     }
 
-    /// What they told then is all known here.
+    /// Records that the requested changes are all applied here.
     pub(super) fn followed(&self) {
         let mut held = self.lock();
         held.heard = held.asked;
@@ -252,14 +253,14 @@ impl Lease {
         &self.host
     }
 
-    /// How every append of a host that lost its lease ends.
+    /// The error of every append by a host that lost its lease.
     pub(super) fn lost(&self) -> JournalError {
         JournalError::Fenced {
             host: self.host.clone(),
         }
     }
 
-    /// Somebody else has taken it.
+    /// Records that another host has taken the lease.
     pub(super) fn fence(&self) {
         let mut held = self.lock();
         if !held.fenced.is_cancelled() {
@@ -289,26 +290,26 @@ impl Lease {
 
     pub(super) fn take(&self, run: i64, sessions: impl IntoIterator<Item = (SessionId, i64)>) {
         let mut held = self.lock();
-        // What was taken under an earlier run went with it.
+        // Sessions of an earlier run ended with that run.
         if held.number == run && !held.fenced.is_cancelled() {
             held.sessions.extend(sessions);
         }
     }
 
-    /// Something of these sessions was not written. They are given up only with the run: whoever takes them over then settles what is
-    /// left in them.
+    /// Records that a write for these sessions failed. They are then released only with the run, and the host that takes them over
+    /// settles their unfinished work.
     pub(super) fn not_written(&self, sessions: impl IntoIterator<Item = SessionId>) {
         self.lock().unwritten.extend(sessions);
     }
 
-    /// What was left in these sessions has an end now.
+    /// Records that the unfinished work of these sessions is settled.
     pub(super) fn settled(&self, sessions: &[SessionId]) {
         self.lock()
             .unwritten
             .retain(|session| !sessions.contains(session));
     }
 
-    /// From now on the session is not this host's; its epoch, where it was and may be anybody's.
+    /// Removes a session from this host. Returns its epoch if it was held. A session with a failed write stays, and gives `None`.
     pub(super) fn let_go(&self, session: SessionId) -> Option<i64> {
         let mut held = self.lock();
         if held.unwritten.contains(&session) {
@@ -317,7 +318,7 @@ impl Lease {
         held.sessions.remove(&session)
     }
 
-    /// Begins a new run in the place of the last one, whose sessions anybody may take from now on.
+    /// Begins a new run that replaces the last one. From now on any host may take the old run's sessions.
     pub(super) async fn rejoin(&self, database: &PgDatabase) -> Result<(), PgStateError> {
         let serving = ServingOptions {
             lease: self.time,
@@ -336,14 +337,14 @@ impl Lease {
         }
     }
 
-    /// Renews every third of the lease's time until the end.
+    /// Renews the lease after every third of its length, until the shutdown.
     pub(super) async fn renew(self: Arc<Self>, database: PgDatabase, over: CancellationToken) {
         let every = self.time / 3;
         let (mut failed, mut renewals) = (false, 0_u32);
         loop {
             let pause = async {
                 if std::mem::take(&mut failed) {
-                    // In the place of the pause: has a failover made another server the primary?
+                    // Instead of the pause: check whether a failover has made another server the primary.
                     let _late = tokio::time::timeout(every, database.look()).await; // silent-ok: it is looked again after the next failure
                 } else {
                     tokio::time::sleep(every).await;
@@ -387,7 +388,7 @@ impl Lease {
         }
     }
 
-    /// Whether it is still ours; then it holds anew. `seen`: it is told that the host is there, too.
+    /// Renews the lease. Returns whether this host still holds it. `seen`: records the host's activity too.
     async fn once(&self, database: &PgDatabase, number: i64, seen: bool) -> Result<bool, PgFailure> {
         let time_ms = millis(self.time);
         let renewed = database
@@ -407,7 +408,7 @@ impl Lease {
             .await?
             > 0;
         if renewed && seen {
-            // Not in the same transaction: nobody who serves waits for a row that is only looked at.
+            // A separate transaction, so that no serving host waits for a row that only people read.
             database
                 .write(async |session| see(session, &self.host, self.pid).await)
                 .await?;
@@ -415,7 +416,7 @@ impl Lease {
         Ok(renewed)
     }
 
-    /// Gives it up, so that another host need not wait for its end.
+    /// Releases the lease, so that another host need not wait for its expiry.
     pub(super) async fn release(&self, database: &PgDatabase) {
         let number = self.number();
         let left: Vec<String> = self.lock().unwritten.iter().map(SessionId::to_string).collect();
@@ -426,14 +427,14 @@ impl Lease {
                     session.run(sql, &[&AGENT, &self.host, &number]).await
                 }
                 StateSharing::Shared => {
-                    // Locked first, as by every commit.
+                    // Locked first, as in every commit.
                     session
                         .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
                         .await?;
                     session
                         .run("UPDATE runs SET gone = true WHERE run = $1", &[&number])
                         .await?;
-                    // The rest is taken over as from a lost host.
+                    // The other sessions are taken over as from a lost host.
                     let sql = "UPDATE leases SET run = NULL, expires = '-infinity' WHERE run = $1 AND NOT session = ANY ($2)";
                     session.run(sql, &[&number, &left]).await
                 }

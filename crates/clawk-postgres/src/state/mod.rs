@@ -1,8 +1,8 @@
-//! An agent's whole state on PostgreSQL (R48): the journal with its chains, boxes and sums, contents, signed heads, and the lease
-//! that says which host may write.
+//! An agent's whole state on PostgreSQL (R48): the journal with its chains, inbox, outbox and sums, contents, signed heads, and the
+//! lease that decides which host may write.
 //!
-//! Hosts share the agent, each with sessions of its own; or one has it alone. Every commit locks the one row of `journal` and the row
-//! that gives its host the right to write: a host that lost it changes nothing.
+//! Either several hosts share the agent, each with its own sessions, or one host has it alone. Every commit locks the only row of
+//! `journal` and the row that gives its host the right to write. So a host that lost the right can't change anything.
 
 mod append;
 mod boxes;
@@ -44,53 +44,53 @@ use lease::Lease;
 use queue::{Bounds, PgWriterQueue, PgWriterWork};
 use writer::Writer;
 
-/// The shortest lease: below, a busy server would make hosts change all the time.
+/// The shortest lease. With a shorter one, a busy server would make the lease move between hosts all the time.
 const MIN_LEASE: Duration = Duration::from_millis(500);
 /// The longest lease.
 const MAX_LEASE: Duration = Duration::from_secs(600);
-/// How often a host that stands by looks for the lease.
+/// How often a standby host checks for the lease.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often whoever waits for a renewal looks again.
+/// How often a task that waits for a renewal checks again.
 const WAIT: Duration = Duration::from_millis(50);
-/// How long the end of a host waits for what is queued and for the lease's release.
+/// How long the shutdown waits for queued writes and the release of the lease.
 const LAST: Duration = Duration::from_secs(15);
 
-/// Whether others serve the agent at the same time.
+/// Whether other hosts serve the agent at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateSharing {
-    /// One host has the whole agent; others stand by.
+    /// One host has the whole agent; other hosts stand by.
     Alone,
     /// Each host has the sessions that it holds.
     Shared,
 }
 
-/// How a state is served.
+/// The settings of serving a state.
 #[derive(Debug, Clone)]
 pub struct ServingOptions {
-    /// The agent's name; a state holds one agent.
+    /// The agent's name. A state holds one agent.
     pub agent: String,
     /// The name of this host.
     pub host: String,
-    /// Its process.
+    /// The process id of this host.
     pub pid: u32,
-    /// How long the lease holds after each renewal.
+    /// How long the lease is valid after each renewal.
     pub lease: Duration,
-    /// Alone or beside others.
+    /// Alone, or together with other hosts.
     pub sharing: StateSharing,
-    /// Refuse several servers of which the primary commits without waiting for a standby.
+    /// Refuse a group of servers whose primary commits without waiting for a standby.
     pub synchronous: bool,
-    /// Entries that may wait for the server; beyond, work is refused.
+    /// The largest number of queued entries; above it, work is refused.
     pub queue_entries: usize,
-    /// Bytes that may wait.
+    /// The largest size of queued entries, bytes.
     pub queue_bytes: usize,
-    /// The key of encrypted stores, as the agent's configuration gives it.
+    /// The key of encrypted stores, from the agent's configuration.
     pub keys: Option<Keys>,
-    /// Finds the key of a state whose configuration gives none.
+    /// Finds the key of a state if the configuration gives none.
     pub find: Option<SealKeyLookup>,
 }
 
 impl ServingOptions {
-    /// With the usual bounds.
+    /// Default limits, for this agent, host and process.
     #[must_use]
     pub fn new(agent: &str, host: &str, pid: u32) -> Self {
         Self {
@@ -111,33 +111,33 @@ impl ServingOptions {
 /// Why a state can't be served or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PgStateError {
-    /// Another host serves it.
+    /// Another host serves the state.
     #[error("the state is served by the host `{host}`")]
     Served {
-        /// Its name.
+        /// The host's name.
         host: String,
     },
-    /// It was moved elsewhere, and serves no more.
+    /// The state was moved and can no longer be served here.
     #[error("the state was moved to `{to}`, and serves no more; it can still be read")]
     Moved {
-        /// Where to.
+        /// The new location.
         to: String,
     },
-    /// Stores in it are encrypted, and the key is missing or wrong.
+    /// The state has encrypted stores, and the key is missing or wrong.
     #[error("the stores {stores} are encrypted, and {why}; nothing was started")]
     Sealed {
-        /// Their names.
+        /// The stores' names.
         stores: String,
         /// What is wrong with the key.
         why: String,
     },
-    /// Nobody has served it yet.
+    /// The state does not exist yet: no host has served it.
     #[error("{0}")]
     Absent(String),
-    /// It does not hold what it should.
+    /// The state is damaged. Holds the reason.
     #[error("{0}")]
     Broken(String),
-    /// The server is away, refuses, or the tables are of a later version.
+    /// The server is unreachable or refuses, or the tables are of a later version.
     #[error("{0}")]
     Database(String),
 }
@@ -151,15 +151,15 @@ impl From<PgFailure> for PgStateError {
     }
 }
 
-/// What the writer has done since the start.
+/// Counters of the writer since the start.
 #[derive(Debug, Default)]
 struct PgWriterCounters {
     commits: AtomicU64,
     entries: AtomicU64,
-    /// Times that the journal refused for a while: whatever was under way then has to be looked at again.
+    /// The number of times that the journal refused writes for a while. Work that was in progress then must be checked again.
     outages: tokio::sync::watch::Sender<u64>,
     committed: tokio::sync::watch::Sender<u64>,
-    /// The last row that was seen, of any host.
+    /// The last row seen, of any host.
     seen: AtomicU64,
 }
 
@@ -177,16 +177,16 @@ struct PgStateInner {
     lease: Arc<Lease>,
     /// A run of the agent has begun.
     begun: AtomicBool,
-    /// What opens and seals.
+    /// Opens and seals encrypted content.
     seals: Arc<StateSealer>,
     over: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Whether a failover keeps what is acknowledged, where that is asked for.
+/// Checks that a failover keeps acknowledged commits, if the options require that.
 ///
 /// # Errors
-/// It may not, or the server is away.
+/// A failover may lose commits, or the server is unreachable.
 async fn protected(database: &PgDatabase, serving: &ServingOptions) -> Result<(), PgStateError> {
     database.read(async |_| Ok(())).await?;
     match database.unprotected() {
@@ -199,13 +199,13 @@ async fn protected(database: &PgDatabase, serving: &ServingOptions) -> Result<()
 }
 
 impl PgState {
-    /// Takes the lease, makes or migrates the tables, and verifies what is new in every chain. What is not sealed with the key yet is
-    /// sealed before this returns, while no other host serves the state. `patience`: how long another host's
-    /// lease is waited for; `None`: for ever. The tasks of the state run where this is called.
+    /// Takes the lease, creates or migrates the tables, and verifies the new events of every chain. Content that is not sealed with
+    /// the key yet is sealed before this returns, while no other host serves the state. `patience`: how long to wait for another
+    /// host's lease; `None`: without a limit. The state's tasks run on the caller's runtime.
     ///
     /// # Errors
-    /// Another host holds the lease for longer, the state was moved, a chain is broken, the key of encrypted stores is missing or wrong,
-    /// the server is away, or a failover may lose what was acknowledged.
+    /// Another host keeps the lease, the state was moved, a chain is broken, the key of encrypted stores is missing or wrong, the
+    /// server is unreachable, or a failover may lose acknowledged commits.
     pub async fn open(
         database: PgDatabase,
         serving: ServingOptions,
@@ -238,7 +238,7 @@ impl PgState {
         };
         let over = CancellationToken::new();
         let renewing = spawn(Arc::clone(&lease).renew(database.clone(), over.clone()));
-        // While the lease was waited for, another host may have changed the key.
+        // Another host may have changed the key during the wait for the lease.
         let settled = async {
             check::verify_chains(&database).await?;
             seal::settled(&database, &serving).await
@@ -282,14 +282,14 @@ impl PgState {
         })
     }
 
-    /// The journal, for the present start of the agent: see [`Self::begin`].
+    /// The journal for the present start of the agent; see [`Self::begin`].
     #[must_use]
     pub fn journal(&self) -> Arc<PgJournal> {
         let number = self.inner.lease.number();
         Arc::new(PgJournal::new(Arc::clone(&self.inner), Some(number)))
     }
 
-    /// The journal, for what outlives a start of the agent.
+    /// The journal for tasks that survive a restart of the agent.
     #[must_use]
     pub fn lasting_journal(&self) -> Arc<PgJournal> {
         Arc::new(PgJournal::new(Arc::clone(&self.inner), None))
@@ -310,7 +310,7 @@ impl PgState {
         }
     }
 
-    /// Transactions of this host since the start, and events: of all hosts, where several serve.
+    /// The number of transactions of this host since the start, and the number of events (of all hosts, if several serve).
     #[must_use]
     pub fn written(&self) -> (u64, u64) {
         let counters = &self.inner.counters;
@@ -322,41 +322,41 @@ impl PgState {
         (counters.commits.load(Ordering::Relaxed), events)
     }
 
-    /// Wakes readers: it changes after each commit that holds events.
+    /// A counter that changes after each commit with events. It wakes readers.
     #[must_use]
     pub fn watch(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.committed.subscribe()
     }
 
-    /// Changes whenever the journal can be written again after it refused: turns that ended meanwhile have to be taken up.
+    /// A counter that changes when the journal accepts writes again. Turns that ended in the meantime must be resumed.
     #[must_use]
     pub fn outages(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.counters.outages.subscribe()
     }
 
-    /// Fires when another host has taken the lease: this one may only end.
+    /// Fires when another host has taken the lease. This host can then only shut down.
     #[must_use]
     pub fn fenced(&self) -> CancellationToken {
         self.inner.lease.fenced()
     }
 
-    /// Whether this host serves the agent beside others.
+    /// Whether this host serves the agent together with others.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.inner.lease.sharing == StateSharing::Shared
     }
 
-    /// Whether this host does what one host alone may do: always, where it has the agent alone.
+    /// Whether this host does the work that only one host may do. Always true for a host that has the agent alone.
     #[must_use]
     pub fn leads(&self) -> bool {
         !self.is_shared() || self.inner.lease.leads()
     }
 
-    /// Called before each start of the agent. Where hosts share it, a start is a run of its own: what the one before held is free,
-    /// and what it left unfinished is taken up like that of a lost host.
+    /// Call this before each start of the agent. If hosts share the agent, each start is a new run: the sessions of the previous
+    /// run become free, and its unfinished work is resumed like that of a lost host.
     ///
     /// # Errors
-    /// The server is away, or one host has the whole agent.
+    /// The server is unreachable, or one host has the whole agent.
     pub async fn begin(&self) -> Result<(), PgStateError> {
         let inner = &self.inner;
         let begun = inner.begun.swap(true, Ordering::SeqCst);
@@ -369,18 +369,18 @@ impl PgState {
         Ok(())
     }
 
-    /// What says whether this host may begin something now.
+    /// The fencing token, which decides whether this host may begin something now.
     #[must_use]
     pub fn license(&self) -> FencingToken {
         FencingToken(Arc::clone(&self.inner.lease))
     }
 
-    /// Runs what is no event in the journal's order.
+    /// Runs a write that is not an event, in the journal's order.
     async fn run(&self, work: PgWriterWork) -> Result<(), JournalError> {
         self.inner.queue.push(work)?.durable().await
     }
 
-    /// Does what waits, marks the chains as verified, releases the lease. Later writes are refused.
+    /// Finishes queued writes, marks the chains as verified, and releases the lease. Later writes are refused.
     pub async fn close(&self) {
         let inner = &self.inner;
         inner.queue.close();
@@ -410,12 +410,12 @@ impl PgState {
     }
 }
 
-/// Whether this host may begin an inference or an effect.
+/// Decides whether this host may begin an inference or an effect.
 #[derive(Debug, Clone)]
 pub struct FencingToken(Arc<Lease>);
 
 impl FencingToken {
-    /// Whether the lease is ours, and stays so until the end of this transaction.
+    /// Whether this host holds the lease. The answer stays true until the end of this transaction.
     pub(crate) async fn holds(&self, session: &PgConnection) -> Result<bool, PgFailure> {
         let number = self.0.number();
         if self.0.sharing == StateSharing::Shared {
@@ -428,10 +428,10 @@ impl FencingToken {
         Ok(epoch == Some(number))
     }
 
-    /// Waits for at most one lease's time until it may; a server that restarts is back by then.
+    /// Waits until this host may begin something, for at most the lease's length; a restarted server is back by then.
     ///
     /// # Errors
-    /// The lease is another host's, or its last renewal, or what is known here of other hosts, is older than two thirds of its time.
+    /// Another host has the lease; or the last renewal, or the last news of other hosts, is older than two thirds of the lease.
     pub async fn granted(&self) -> Result<(), JournalError> {
         let until = tokio::time::Instant::now() + self.0.time;
         loop {

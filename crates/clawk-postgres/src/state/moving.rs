@@ -1,7 +1,7 @@
-//! A state's tables, out of a server and into a schema that holds none (`clawk state move`).
+//! Moves a state's tables from one server into an empty schema (`clawk state move`).
 //!
-//! A target is one transaction: a move that is cut off leaves nothing. Deadlines are per statement, because a whole state takes as long as
-//! it takes.
+//! The target is written in one transaction, so an interrupted move leaves nothing behind. Deadlines apply to each statement,
+//! because the size of a state is not bounded.
 
 use std::collections::BTreeMap;
 
@@ -20,27 +20,27 @@ use crate::error::PgFailure;
 use crate::memory::{folded, place_of as place};
 use crate::pool::{Mode, PgDatabase, PgTransaction};
 
-/// Columns that the server numbers by itself, and that cross because others refer to them.
+/// Columns with generated numbers that are copied, because other columns refer to them.
 const NUMBERED: [(&str, &str); 2] = [("memory_parts", "id"), (MEMORY, "n")];
 
-/// A state that is read from its beginning to its end, as of one moment.
+/// A whole state, read as one snapshot.
 #[derive(Debug)]
 pub struct PgStateExport {
     tx: PgTransaction,
     table: &'static str,
     tally: StateTally,
-    /// Opens what is encrypted.
+    /// Opens encrypted values.
     carrier: RowSealer,
     keys: Option<Keys>,
-    /// Bytes that may still be read; `None`: all.
+    /// The remaining bytes that may be read; `None`: no limit.
     left: Option<u64>,
 }
 
 impl PgStateExport {
-    /// Begins to read, with what the reader opens. For a move, the caller makes sure that no host serves the state meanwhile.
+    /// Begins to read, with the reader's key. For a move, the caller makes sure that no host serves the state meanwhile.
     ///
     /// # Errors
-    /// The server is away, the schema holds no state, or the key of its encrypted stores is missing or wrong.
+    /// The server is unreachable, the schema holds no state, or the key of its encrypted stores is missing or wrong.
     pub async fn begin(reader: &PgReader) -> Result<Self, PgStateError> {
         let seals = reader.seals();
         let keys = keys_of(seals, reader.key_references().await?)?;
@@ -54,7 +54,7 @@ impl PgStateExport {
         })
     }
 
-    /// The same, refused when more than so many bytes were read.
+    /// Limits the export: reading fails after more than `bytes`.
     #[must_use]
     pub fn at_most(self, bytes: u64) -> Self {
         Self {
@@ -63,16 +63,16 @@ impl PgStateExport {
         }
     }
 
-    /// The key of its encrypted stores, for the target; `None`: nothing is encrypted.
+    /// The key of the encrypted stores, for the target; `None`: nothing is encrypted.
     #[must_use]
     pub fn keys(&self) -> Option<Keys> {
         self.keys.clone()
     }
 
-    /// The next rows of a table; none at its end.
+    /// The next rows of a table; empty at its end.
     ///
     /// # Errors
-    /// The server is away.
+    /// The server is unreachable.
     pub async fn page(&mut self, table: &'static Table) -> Result<Vec<MovedRow>, PgStateError> {
         let mut rows = self.next(table).await?;
         if let Some(left) = self.left {
@@ -112,13 +112,13 @@ impl PgStateExport {
         fetched.iter().map(|row| cells(table, row)).collect()
     }
 
-    /// What has crossed.
+    /// The totals of the rows that were read.
     pub fn sum(&mut self) -> StateTotals {
         std::mem::take(&mut self.tally).sum()
     }
 }
 
-/// What a target needs of the keys.
+/// The keys that a target needs.
 fn keys_of(seals: &StateSealer, references: Option<SealKeyReferences>) -> Result<Option<Keys>, PgStateError> {
     let refused = |why: &str| PgStateError::Sealed {
         stores: named(seals.stores().iter().cloned()),
@@ -175,15 +175,15 @@ fn cells(table: &Table, row: &tokio_postgres::Row) -> Result<MovedRow, PgFailure
     Ok(cells)
 }
 
-/// A state in the making.
+/// A state that is being written.
 #[derive(Debug)]
 pub struct PgStateImport {
     tx: PgTransaction,
-    /// Seals what was sealed in the source.
+    /// Seals the values that were sealed in the source.
     carrier: RowSealer,
 }
 
-/// One column of several rows, as the server takes it.
+/// One column of several rows, in the server's type.
 enum Column {
     Ints(Vec<Option<i64>>),
     Flags(Vec<Option<bool>>),
@@ -235,15 +235,16 @@ impl Column {
 }
 
 impl PgStateImport {
-    /// Begins a state of this agent. The schema is made when it is missing, and must hold no state. `keys`: of its encrypted stores.
+    /// Begins to write a state of this agent. Creates the schema if it is missing; it must hold no state. `keys`: those of the
+    /// encrypted stores.
     ///
     /// # Errors
-    /// It holds one, a host serves it, or the server is away.
+    /// The schema holds a state, a host serves it, or the server is unreachable.
     pub async fn begin(database: &PgDatabase, agent: &str, keys: Option<Keys>) -> Result<Self, PgStateError> {
         let reference = keys.as_ref().map(|keys| keys.reference.clone());
         let carrier = RowSealer::of_target(keys, place, MovedCell::Text(String::new()));
         let tx = database.begin(Mode::Write).await?;
-        // Whoever starts an agent here waits for this row.
+        // An agent that starts here waits for this row.
         let sql = "SELECT last_row, agent IS NOT NULL OR moved IS NOT NULL OR EXISTS (SELECT 1 FROM memory_parts) \
             OR EXISTS (SELECT 1 FROM leases) FROM journal WHERE id = 1 FOR UPDATE";
         let row = tx.first(sql, &[]).await?;
@@ -259,7 +260,7 @@ impl PgStateImport {
         }
         tx.run("UPDATE journal SET agent = $1 WHERE id = 1", &[&agent])
             .await?;
-        // A new schema may have marks of its own making.
+        // A new schema may already have marks.
         tx.batch("DELETE FROM marks").await.map_err(PgFailure::from)?;
         for (store, proof) in carrier.proofs().map_err(PgStateError::Broken)? {
             let sql = "INSERT INTO seals (store, reference, proof) VALUES ($1, $2, $3)";
@@ -268,10 +269,10 @@ impl PgStateImport {
         Ok(Self { tx, carrier })
     }
 
-    /// Takes rows of a table.
+    /// Writes rows of a table.
     ///
     /// # Errors
-    /// The server is away, or a row does not fit.
+    /// The server is unreachable, or a row does not fit.
     pub async fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), PgStateError> {
         if !rows.is_empty() {
             self.carrier
@@ -285,18 +286,18 @@ impl PgStateImport {
         Ok(())
     }
 
-    /// What is stored now, read back.
+    /// Reads back the stored totals.
     ///
     /// # Errors
-    /// The server is away.
+    /// The server is unreachable.
     pub async fn stored(&self) -> Result<StateTotals, PgStateError> {
         Ok(stored(&self.tx).await?)
     }
 
-    /// From here on it is a state. `keys`: the public keys that the source's hosts signed with.
+    /// Commits: the schema now holds a state. `keys`: the public signing keys of the source's hosts.
     ///
     /// # Errors
-    /// The server is away, or refuses.
+    /// The server is unreachable or refuses.
     pub async fn commit(self, keys: &[String]) -> Result<(), PgStateError> {
         let done = self.finish(keys).await;
         Ok(self.tx.end(done).await?)
@@ -312,7 +313,7 @@ impl PgStateImport {
         )
         .await?;
         for (table, column) in NUMBERED {
-            // Set-aside entries have numbers of `memory`, too.
+            // Entries that were set aside use numbers of `memory` too.
             let also = if table == MEMORY {
                 ", (SELECT max(n) FROM memory_aside)"
             } else {
@@ -339,7 +340,7 @@ impl PgStateImport {
     }
 }
 
-/// The rows of every table, and the chains' heads.
+/// Counts the rows of every table and reads the chains' heads.
 async fn stored(session: &PgConnection) -> Result<StateTotals, PgFailure> {
     let mut tally = StateTally::default();
     let mut rows = BTreeMap::new();
@@ -382,7 +383,7 @@ async fn insert(session: &PgConnection, table: &Table, rows: &[MovedRow]) -> Res
     let names = table.names();
     let agent = "(SELECT agent FROM journal WHERE id = 1)";
     let (into, mut what) = match table.name {
-        // Words are made by the server of what is folded here.
+        // The server makes lexemes from the words that are folded here.
         MEMORY => {
             columns.push(Column::Texts(
                 rows.iter().map(|row| Some(words_of(row))).collect(),
@@ -457,10 +458,10 @@ async fn vectors(session: &PgConnection, rows: &[MovedRow]) -> Result<(), PgFail
     Ok(())
 }
 
-/// Says where the state is now: no start serves it any more. The caller holds the lease.
+/// Records the state's new location: it can no longer be served here. The caller holds the lease.
 ///
 /// # Errors
-/// The server is away.
+/// The server is unreachable.
 pub async fn moved(database: &PgDatabase, target: &str) -> Result<(), PgStateError> {
     database
         .write(async |session| {

@@ -1,4 +1,4 @@
-//! What waits for the writer: bounded in count and bytes, and the place where a journal that can't be written refuses.
+//! The writer's queue, bounded in number and bytes. It refuses work while the journal can't be written.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,25 +12,25 @@ use tokio::sync::{Notify, oneshot};
 use super::erase::ContentRemoval;
 use super::heads::{HeadDelivery, NewHead};
 
-/// What is written beside events.
+/// Writes that are not events.
 #[derive(Debug)]
 pub(super) enum ExtraWrite {
     Remove(ContentRemoval),
     Head(NewHead),
     Sent(String, HeadDelivery),
-    /// A session with its epoch is given up.
+    /// Releases a session that is held with this epoch.
     Release(SessionId, i64),
 }
 
-/// What the writer does.
+/// Work for the writer.
 #[derive(Debug)]
 pub(super) enum PgWriterWork {
-    /// Of the agent's start that has this number, if one has: that of an earlier start is left out.
+    /// Appends a batch. With a number, the batch belongs to that start of the agent, and is dropped if a later start has begun.
     Append(Batch, Option<i64>),
-    /// Both in the same commit.
+    /// Appends a batch and performs a write in the same commit.
     AppendAnd(Batch, ExtraWrite),
     Run(ExtraWrite),
-    /// Nothing: its ticket marks the place.
+    /// Does nothing; its ticket marks a position in the queue.
     Flush,
 }
 
@@ -49,7 +49,7 @@ impl PgWriterWork {
         }
     }
 
-    /// It is of another start of the agent than this one.
+    /// Whether an earlier start of the agent queued it.
     pub(super) const fn is_past(&self, number: i64) -> bool {
         matches!(self, Self::Append(_, Some(of)) if *of != number)
     }
@@ -68,18 +68,18 @@ impl fmt::Debug for PgWriterItem {
     }
 }
 
-/// What the writer finds when it looks.
+/// The result of a look into the queue.
 #[derive(Debug)]
 pub(super) enum PgWriterDrain {
     /// At least one item.
     Items(Vec<PgWriterItem>),
-    /// Nothing in the time given.
+    /// No work arrived in time.
     Nothing,
-    /// Closed, and all is done.
+    /// The queue is closed, and all work is done.
     Closed,
 }
 
-/// How much may wait, and how much goes into one transaction.
+/// The limits of the queue and of one transaction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) entries: usize,
@@ -93,7 +93,7 @@ struct State {
     items: VecDeque<PgWriterItem>,
     entries: usize,
     bytes: usize,
-    /// Why nothing can be written now.
+    /// Why the queue refuses work now.
     refusing: Option<JournalError>,
     closed: bool,
 }
@@ -115,11 +115,11 @@ impl PgWriterQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; if it did, the state would still be whole.
+        // No code panics while it holds the lock; if one did, the state would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes work, or refuses it at once.
+    /// Queues work, or refuses it at once.
     pub(super) fn push(&self, work: PgWriterWork) -> Result<JournalTicket, JournalError> {
         let (entries, bytes) = work
             .batch()
@@ -156,7 +156,7 @@ impl PgWriterQueue {
         Ok(ticket)
     }
 
-    /// Waits for work and takes one group of it. What is more than events ends its group.
+    /// Waits for work and takes one group. Work other than events ends its group.
     pub(super) async fn take(&self, patience: Option<Duration>) -> PgWriterDrain {
         loop {
             if let Some(taken) = self.look() {
@@ -194,7 +194,7 @@ impl PgWriterQueue {
         Some(PgWriterDrain::Items(group))
     }
 
-    /// From now on everything is refused with this cause, and what waits as well. Returns the sessions of what waited.
+    /// From now on, refuses all work with this cause, including the queued work. Returns the sessions of the queued work.
     pub(super) fn refuse(&self, cause: &JournalError) -> Vec<SessionId> {
         let waiting: Vec<PgWriterItem> = {
             let mut state = self.lock();
@@ -210,19 +210,19 @@ impl PgWriterQueue {
         sessions
     }
 
-    /// Writing works again; whether it did not.
+    /// Accepts work again. Returns whether the queue refused before.
     pub(super) fn accept(&self) -> bool {
         self.lock().refusing.take().is_some()
     }
 
-    /// No more work is taken; what waits is still done.
+    /// Takes no more work; queued work is still done.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 }
 
-/// The sessions that a batch is about.
+/// The sessions of a batch.
 pub(super) fn sessions_of(batch: &Batch) -> impl Iterator<Item = SessionId> {
     batch.entries.iter().map(|entry| entry.session)
 }

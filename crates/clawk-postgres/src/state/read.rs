@@ -1,6 +1,6 @@
-//! Reading: for the journal itself, and [`PgReader`] for whoever looks from outside.
+//! Reads a state: for the journal itself, and with [`PgReader`] for tools outside the agent.
 //!
-//! Long because each question to the state is one function with its SQL.
+//! Long because each query of the state is one function with its SQL.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ use crate::error::PgFailure;
 use crate::memory::PgMemory;
 use crate::pool::PgDatabase;
 
-/// Rows in a page when the caller names no limit.
+/// The number of rows in a page if the caller gives no limit.
 const PAGE: usize = 1000;
-/// How far a clock may have been set back between two events for both still to be found by their time, microseconds: an hour.
+/// How far a clock may have been set back between two events so that both are still found by their time, microseconds: an hour.
 const CLOCK_SET_BACK_US: i64 = 3_600_000_000;
 
-/// What a whole event is read from; see [`event`].
+/// The columns of a whole event; see [`event`].
 const EVENT: &str = "SELECT e.row, e.session, s.trace_id, e.sequence, e.at, e.kind, e.event_id, e.span, e.parent, e.payload, e.hash, \
     e.content_digest, (SELECT p.hash FROM events p WHERE p.session = e.session AND p.sequence = e.sequence - 1) \
     FROM events e JOIN sessions s ON s.session = e.session";
@@ -81,7 +81,7 @@ pub(super) async fn scan(
     rows.iter().map(|found| recorded(seals, found)).collect()
 }
 
-/// The last row before those that may be of `since` or later, found by halves: rows stand in the order of time, but for what a clock
+/// The last row before those that may be from `since` or later, by binary search. Rows are ordered by time, except where a clock
 /// was set back.
 async fn row_before(session: &PgConnection, since: Timestamp) -> Result<i64, PgFailure> {
     let sought = since.0.saturating_sub(CLOCK_SET_BACK_US);
@@ -118,7 +118,7 @@ fn recorded(seals: &StateSealer, found: &Row) -> Result<RecordedEvent, PgFailure
     })
 }
 
-/// The bytes, if they are those that were hashed: nothing is done with others.
+/// Returns the bytes only if they have this digest; other bytes are never used.
 fn right(digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, PgFailure> {
     if digest_of(&bytes) == digest {
         return Ok(bytes);
@@ -169,7 +169,7 @@ pub(super) async fn content(
     found.map(|bytes| right(digest, bytes)).transpose()
 }
 
-/// The stored bytes, not compared with their digest.
+/// The stored bytes, without a check of their digest.
 async fn stored_content(
     session: &PgConnection,
     seals: &StateSealer,
@@ -236,7 +236,7 @@ pub(super) async fn owed(
     channel: &str,
     limit: usize,
 ) -> Result<Vec<OutboxRow>, PgFailure> {
-    // The first of each conversation; `outbox_owed` holds them in that order.
+    // The first entry of each conversation; the index `outbox_owed` has this order.
     let sql = format!(
         "SELECT {} FROM (SELECT DISTINCT ON (conversation) n, {} FROM outbox WHERE NOT dead AND channel = $1 \
          ORDER BY conversation, n) o ORDER BY next_at, n LIMIT $2",
@@ -308,14 +308,14 @@ pub(super) async fn open_effects(session: &PgConnection) -> Result<Vec<OpenEffec
     rows.iter().map(one).collect()
 }
 
-/// A whole event and where it lies.
+/// A whole event and its position.
 #[derive(Debug)]
 pub struct Event {
-    /// Its place in the journal.
+    /// Its row in the journal.
     pub row: u64,
-    /// The event as exported.
+    /// The event in its export form.
     pub event: SealedEvent,
-    /// The digest of the content that belongs to it.
+    /// The digest of its content.
     pub content_digest: Option<Digest>,
 }
 
@@ -343,14 +343,14 @@ fn event(found: &Row) -> Result<Event, PgFailure> {
     })
 }
 
-/// Which events [`PgReader::events`] answers: one page in the order of rows.
+/// The query of [`PgReader::events`]: one page in row order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PgEventQuery {
     /// Only this chain.
     pub session: Option<SessionId>,
     /// Only rows after this one.
     pub after_row: u64,
-    /// At most so many; 0: a page of 1000.
+    /// The largest number of events; 0: a page of 1000.
     pub limit: usize,
 }
 
@@ -358,12 +358,12 @@ pub struct PgEventQuery {
 #[derive(Debug, Clone)]
 pub struct PgReader {
     pub(super) database: PgDatabase,
-    /// What opens it.
+    /// Opens encrypted content.
     pub(super) seals: Arc<StateSealer>,
 }
 
 impl PgReader {
-    /// Of this database.
+    /// A reader of this database.
     #[must_use]
     pub fn new(database: PgDatabase) -> Self {
         Self {
@@ -372,7 +372,7 @@ impl PgReader {
         }
     }
 
-    /// The memory stores of this agent that lie in the state.
+    /// The memory stores of this agent inside the state.
     #[must_use]
     pub fn memory(&self, agent: &str) -> PgMemory {
         let vault = self.seals.vault().cloned().map(Arc::new);
@@ -386,10 +386,10 @@ impl PgReader {
         Ok(self.database.read(work).await?)
     }
 
-    /// Events as the kernel reads them, one page.
+    /// One page of events in the kernel's form.
     ///
     /// # Errors
-    /// The database can't be read; so for all others.
+    /// The database can't be read. The other functions fail in the same case.
     pub async fn recorded_events(&self, asked: &JournalScan) -> Result<Vec<RecordedEvent>, PgStateError> {
         self.with(async |session| scan(session, &self.seals, asked).await)
             .await
@@ -414,7 +414,7 @@ impl PgReader {
         .await
     }
 
-    /// Events of a chain from sequence `since` on, in order, at most `limit`; only of these types, if any are given.
+    /// Events of a chain from sequence number `since` on, in order, at most `limit`. If `kinds` is not empty, only these types.
     ///
     /// # Errors
     /// The database can't be read.
@@ -439,7 +439,7 @@ impl PgReader {
         .await
     }
 
-    /// How many events a chain has; only of these types, if any are given.
+    /// The number of events of a chain. If `kinds` is not empty, only these types.
     ///
     /// # Errors
     /// The database can't be read.
@@ -453,16 +453,16 @@ impl PgReader {
         .await
     }
 
-    /// Content by digest; `None` when erased or unknown.
+    /// Content by its digest; `None` if it was erased or is unknown.
     ///
     /// # Errors
-    /// The database can't be read, or the bytes are not those that were hashed.
+    /// The database can't be read, or the bytes do not have this digest.
     pub async fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>, PgStateError> {
         self.with(async |session| content(session, &self.seals, digest).await)
             .await
     }
 
-    /// The stored bytes, not compared with their digest.
+    /// The stored bytes, without a check of their digest.
     ///
     /// # Errors
     /// The database can't be read.
@@ -471,7 +471,7 @@ impl PgReader {
             .await
     }
 
-    /// Every digest that events refer to, with the first event that does.
+    /// Every digest that events refer to, with the first such event.
     ///
     /// # Errors
     /// The database can't be read.
@@ -496,7 +496,7 @@ impl PgReader {
         .await
     }
 
-    /// What the table of sessions says each chain's end is.
+    /// The end of each chain according to the table of sessions.
     ///
     /// # Errors
     /// The database can't be read.
@@ -517,7 +517,7 @@ impl PgReader {
         .await
     }
 
-    /// Sessions, the latest first.
+    /// Sessions, latest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -525,7 +525,7 @@ impl PgReader {
         self.with(async |session| sessions(session, limit).await).await
     }
 
-    /// The row of the newest event, 0 when there is none.
+    /// The row of the newest event; 0 if there is none.
     ///
     /// # Errors
     /// The database can't be read.
@@ -533,7 +533,7 @@ impl PgReader {
         self.with(async |session| last_row(session).await).await
     }
 
-    /// The outbox: what is owed and what could not be delivered, oldest first.
+    /// The outbox: pending and failed deliveries, oldest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -541,7 +541,7 @@ impl PgReader {
         self.with(async |s| outbox(s, &self.seals, limit).await).await
     }
 
-    /// What was spent in this hour (since the epoch) and later, by hour and purse.
+    /// The spending from this hour on (hours since the epoch), by hour and budget.
     ///
     /// # Errors
     /// The database can't be read.
@@ -549,7 +549,7 @@ impl PgReader {
         self.with(async |session| spent_since(session, hour).await).await
     }
 
-    /// Effects whose outcome is still unknown, oldest first.
+    /// Effects whose outcome is unknown, oldest first.
     ///
     /// # Errors
     /// The database can't be read.
@@ -557,7 +557,7 @@ impl PgReader {
         self.with(async |session| open_effects(session).await).await
     }
 
-    /// What is kept beside the events, all of one moment, and the row of the newest event then.
+    /// The stored projections beside the events, and the row of the newest event, in one snapshot.
     ///
     /// # Errors
     /// The database can't be read.
@@ -575,7 +575,7 @@ impl PgReader {
             let answers = rows.iter().map(one).collect::<Result<Vec<_>, PgFailure>>()?;
             let kept = StoredProjections {
                 inbox,
-                // They go in the order of their rows.
+                // Answers expire in the order of their rows.
                 answers_since: answers.first().map_or(0, |(_, row)| *row),
                 answers,
                 spent: spent_since(session, i64::MIN).await?,
@@ -586,7 +586,7 @@ impl PgReader {
         .await
     }
 
-    /// Why a start would refuse this state, as far as its chains and rows tell; `None`: it would not.
+    /// Why a start would refuse this state because of its chains or rows; `None`: it would not.
     ///
     /// # Errors
     /// The database can't be read.

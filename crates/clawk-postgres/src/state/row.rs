@@ -1,4 +1,4 @@
-//! Values of rows.
+//! Reads values from rows.
 
 use clawk_proto::{Digest, MessageId, SessionId};
 use tokio_postgres::Row;
@@ -61,12 +61,12 @@ pub(super) fn maybe_text(row: &Row, at: usize) -> Result<Option<String>, PgFailu
     }
 }
 
-/// The server's integers are signed; counts here never come near the bound.
+/// The server's integers are signed; our counts never reach their limit.
 pub(super) fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A bound on rows.
+/// A row limit as the server's integer.
 pub(super) fn bound(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Encryption of a state on a server: under which key, and the pass that seals everything anew.
+//! Encryption of a state on a server: the keys, and the pass that seals everything with a new key.
 //!
-//! The server never sees the key. Contents of the journal, orders between hosts, entries and vectors are sealed and opened here; full-text
-//! indexes of encrypted stores are in the memory of each host, and their vectors are compared there.
+//! The server never gets the key. Journal contents, orders between hosts, entries and vectors are sealed and opened here. Full-text
+//! indexes of encrypted stores are in each host's memory, and their vectors are compared there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::error::PgFailure;
 use crate::memory::PgMemory;
 use crate::pool::{Mode, PgDatabase};
 
-/// Contents that one transaction of the pass seals anew.
+/// The number of contents that one transaction of the pass seals.
 const AT_ONCE: usize = 64;
-/// A name of `marks`: not everything is sealed with the key that `seals` names.
+/// A row of `marks`: not everything is sealed with the key named in `seals` yet.
 const UNFINISHED: &str = "sealing";
-/// How long a host that is gone may still hold its lease.
+/// How long a crashed host may still hold its lease.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Tables whose dead rows may hold what was there before.
+/// Tables whose dead rows may still contain the old values.
 const REWRITTEN: [&str; 6] = [
     "contents",
     "inbox",
@@ -73,7 +73,7 @@ pub(super) fn failed(error: impl std::fmt::Display) -> PgFailure {
     PgFailure::Schema(format!("what is encrypted in the state: {error}"))
 }
 
-/// Stored content as it was.
+/// Opens stored content.
 pub(super) fn opened(
     seals: &StateSealer,
     digest: clawk_proto::Digest,
@@ -82,10 +82,10 @@ pub(super) fn opened(
     seals.opened(digest, bytes).map_err(failed)
 }
 
-/// What a secret of all hosts is sealed as.
+/// The context string for sealing a secret that all hosts share.
 pub(super) const SECRET: &str = "secret";
 
-/// Seals an order between hosts, which may hold what a person said, or a secret that all hosts share.
+/// Seals an order between hosts, which may contain a person's text or a shared secret.
 pub(super) fn order_closed(
     seals: &StateSealer,
     what: &str,
@@ -96,7 +96,7 @@ pub(super) fn order_closed(
     Ok(sealed.unwrap_or(said))
 }
 
-/// The same as it was.
+/// Opens an order between hosts.
 pub(super) fn order_opened(
     seals: &StateSealer,
     what: &str,
@@ -111,17 +111,17 @@ pub(super) fn order_opened(
     Ok(opened.unwrap_or(said))
 }
 
-/// What a host that is about to serve knows of the keys.
+/// The key state of a host that is about to serve.
 pub(super) struct ServingKeyState {
-    /// Opens and seals.
+    /// Opens and seals content.
     pub(super) seals: Arc<StateSealer>,
     /// The key; `None`: nothing is encrypted.
     keys: Option<Keys>,
-    /// Something is not sealed with it yet.
+    /// Something is not sealed with the key yet.
     pub(super) due: bool,
 }
 
-/// The key is there and is the right one. Nothing is changed.
+/// Checks that the key is present and right. Changes nothing.
 pub(super) async fn owned(
     database: &PgDatabase,
     serving: &ServingOptions,
@@ -163,10 +163,10 @@ pub(super) async fn owned(
     })
 }
 
-/// The same of a host that has the lease.
+/// The same check by a host that has the lease.
 ///
 /// # Errors
-/// The key was changed meanwhile, or another host began to encrypt something that is not encrypted everywhere.
+/// The key has changed meanwhile, or another host has begun to encrypt a part that is not encrypted everywhere.
 pub(super) async fn settled(
     database: &PgDatabase,
     serving: &ServingOptions,
@@ -179,10 +179,10 @@ pub(super) async fn settled(
     Ok(now.seals)
 }
 
-/// A host that was away joins the others again: the key is still the one that it has.
+/// The check when a host rejoins the others: the key must be the one that the host has.
 ///
 /// # Errors
-/// It was changed meanwhile, or something is encrypted that was not.
+/// The key has changed meanwhile, or something is newly encrypted.
 pub(super) async fn unchanged(database: &PgDatabase, seals: &StateSealer) -> Result<(), PgStateError> {
     let known = database.read(known).await?;
     let is_same = |known: &EncryptedStore| {
@@ -198,7 +198,8 @@ pub(super) async fn unchanged(database: &PgDatabase, seals: &StateSealer) -> Res
     }
 }
 
-/// Seals everything with the current key, while no other host serves the state: none may write something that is not sealed.
+/// Seals everything with the current key. Waits until no other host serves the state, because such a host could write unsealed
+/// content.
 pub(super) async fn everything(
     database: &PgDatabase,
     serving: &ServingOptions,
@@ -212,7 +213,7 @@ pub(super) async fn everything(
     };
     let patience = match (serving.sharing, patience) {
         (StateSharing::Alone, patience) => patience,
-        // Those who serve do not encrypt, or with another key; a host that is gone is waited for.
+        // Serving hosts do not encrypt, or use another key. Only a crashed host is waited for.
         (StateSharing::Shared, _) => Some(PATIENCE.max(serving.lease * 2)),
     };
     let until = patience.map(|patience| tokio::time::Instant::now() + patience);
@@ -253,7 +254,8 @@ pub(super) async fn everything(
     done
 }
 
-/// It can be interrupted at every moment: each value says with which key it was sealed, and the next start goes on.
+/// The pass that seals everything again. It can be interrupted at any time: each value names the key that sealed it, and the next
+/// start continues.
 struct PgResealPass<'a> {
     database: &'a PgDatabase,
     license: FencingToken,
@@ -265,7 +267,7 @@ struct PgResealPass<'a> {
 impl PgResealPass<'_> {
     async fn run(&self) -> Result<(), PgFailure> {
         let vault = self.seals.known().map_err(failed)?;
-        // The proofs first: from the first sealed byte on, nothing starts without a key.
+        // The proofs come first: from the first sealed byte on, a start needs the key.
         self.commit(async |session| {
             let sql = "INSERT INTO marks (name, value) VALUES ($1, 1) ON CONFLICT DO NOTHING";
             session.run(sql, &[&UNFINISHED]).await?;
@@ -301,7 +303,7 @@ impl PgResealPass<'_> {
         Ok(())
     }
 
-    /// A transaction of whoever holds the lease.
+    /// Runs a transaction while this host holds the lease.
     async fn commit<T>(
         &self,
         job: impl AsyncFnOnce(&PgConnection) -> Result<T, PgFailure>,
@@ -316,7 +318,7 @@ impl PgResealPass<'_> {
             .await
     }
 
-    /// Contents in the order of their digests, some at a time.
+    /// Seals contents in digest order, some at a time.
     async fn contents(&self, vault: &SealKeyring) -> Result<(), PgFailure> {
         let mut after: Vec<u8> = Vec::new();
         loop {
@@ -327,7 +329,7 @@ impl PgResealPass<'_> {
                     let (mut digests, mut sealed) = (Vec::new(), Vec::new());
                     for found in &rows {
                         let (digest, bytes): (_, Vec<u8>) = (row::digest(found, 0)?, found.try_get(1)?);
-                        // What somebody said may look sealed.
+                        // A person's text may look sealed, so the digest decides.
                         if digest_of(&bytes) != digest && vault.is_current(&bytes) {
                             continue;
                         }
@@ -348,7 +350,8 @@ impl PgResealPass<'_> {
         }
     }
 
-    /// Orders wait for an hour at most, so that those of another key are few. And the secrets of all hosts, and why answers are owed.
+    /// Seals orders, the secrets of all hosts, and the reasons of pending answers. Orders expire within an hour, so few of them
+    /// have an old key.
     async fn orders(&self) -> Result<(), PgFailure> {
         self.commit(async |session| {
             boxes::seal_reasons(session, self.seals).await?;
@@ -378,7 +381,7 @@ impl PgResealPass<'_> {
         .await
     }
 
-    /// Encrypted stores that lie in the state.
+    /// Seals the encrypted stores inside the state.
     async fn stores(&self) -> Result<(), PgFailure> {
         let here = self
             .database
@@ -405,12 +408,12 @@ impl PgResealPass<'_> {
         Ok(())
     }
 
-    /// Rows that were replaced still lie in the server's files: the tables are written anew. The server's own log and its backups are
-    /// its owner's matter.
+    /// Rewrites the tables, because replaced rows are still in the server's files. The server's own log and backups are up to its
+    /// owner.
     async fn rewrite(&self) {
         for table in REWRITTEN {
             let done = async {
-                // A table is not written anew within a transaction; the connection is closed afterwards.
+                // A table can't be rewritten inside a transaction; the connection is closed afterwards.
                 let tx = self.database.begin(Mode::Write).await?;
                 tx.batch("COMMIT").await?;
                 tx.batch("SET statement_timeout = 0").await?;
@@ -428,7 +431,7 @@ impl PgResealPass<'_> {
 }
 
 impl PgReader {
-    /// With what opens the state; without the key, what is not encrypted can be read.
+    /// Adds the key that opens the state. Without a key, only unencrypted content can be read.
     ///
     /// # Errors
     /// The database can't be read.
@@ -440,13 +443,13 @@ impl PgReader {
         })
     }
 
-    /// What opens it.
+    /// The sealer of the state.
     #[must_use]
     pub fn seals(&self) -> &StateSealer {
         &self.seals
     }
 
-    /// The references of its keys; `None`: nothing is encrypted.
+    /// The references of the state's keys; `None`: nothing is encrypted.
     ///
     /// # Errors
     /// The database can't be read.
@@ -469,16 +472,16 @@ impl PgReader {
 }
 
 impl PgState {
-    /// What opens and seals; `None`: nothing is encrypted.
+    /// The keyring; `None`: nothing is encrypted.
     #[must_use]
     pub fn vault(&self) -> Option<&SealKeyring> {
         self.inner.seals.vault()
     }
 
-    /// Says that the key before is no longer needed for anything.
+    /// Records that the previous key is no longer needed.
     ///
     /// # Errors
-    /// The server is away, or another host has taken the agent.
+    /// The server is unreachable, or another host has taken the agent.
     pub async fn forget_previous_key(&self) -> Result<(), JournalError> {
         let license = self.license();
         let written = self.inner.database.write(async |session| {

@@ -1,4 +1,4 @@
-//! The kernel's `HostCluster` port: which host works on which session, orders between hosts, and taking over from hosts that are gone.
+//! The kernel's `HostCluster` port: which host holds which session, orders between hosts, and the takeover of lost hosts' sessions.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::bell;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Sessions that are taken over at a time: other hosts take the rest.
+/// The number of sessions that one host takes over at once; other hosts take the rest.
 const AT_ONCE: i64 = 64;
-/// Orders that are told at a time.
+/// The number of orders read at once.
 const ORDERS: i64 = 256;
-/// How long an order is kept whose host does not ask for its outcome any more.
+/// How long an order is kept if its sender no longer asks for the outcome.
 const ORDERS_KEPT: &str = "1 hour";
 
-/// The hosts of one agent, as this one sees the others.
+/// One host's view of all hosts of an agent.
 #[derive(Debug)]
 pub(super) struct PgShared {
     inner: Arc<PgStateInner>,
-    /// Of one start of the agent.
+    /// The number of one start of the agent; `None`: valid across starts.
     number: Option<i64>,
 }
 
@@ -34,7 +34,7 @@ impl PgShared {
         Self { inner, number }
     }
 
-    /// Others have taken over from this start, or another one came after it.
+    /// Whether other hosts have taken over from this start, or a later start has begun.
     fn is_over(&self) -> bool {
         let lease = &self.inner.lease;
         lease.is_fenced() || self.number.is_some_and(|number| number != lease.number())
@@ -151,7 +151,7 @@ impl PgShared {
             true => JournalError::Away(failure.text()),
             false => JournalError::Unreadable(failure.text()),
         })?;
-        // Whoever follows the journal is woken by what other hosts append as well.
+        // Readers that follow the journal also wake for appends of other hosts.
         self.inner.counters.committed.send_if_modified(|_| {
             let seen = self
                 .inner
@@ -178,13 +178,13 @@ fn named(name: &str) -> Result<SessionId, PgFailure> {
         .map_err(|_| PgFailure::Schema("a lease names a session that is none".to_owned())) // silent-ok: as said
 }
 
-/// This host's run goes on, and does so until the end of this transaction.
+/// Whether this host's run is active. The answer stays true until the end of this transaction.
 async fn is_live(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     let sql = "SELECT 1 FROM runs WHERE run = $1 AND NOT gone FOR SHARE";
     Ok(session.first(sql, &[&run]).await?.is_some())
 }
 
-/// Whether this host is from now on the one that does what one alone may do.
+/// Makes this host the leader, which does the work that only one host may do, if there is no other. Returns whether it leads.
 async fn lead(session: &PgConnection, run: i64, host: &str) -> Result<bool, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) VALUES ($1, $2, 1, 'infinity', $3) \
         ON CONFLICT (session) DO UPDATE SET host = excluded.host, epoch = l.epoch + 1, expires = 'infinity', run = excluded.run \
@@ -192,8 +192,8 @@ async fn lead(session: &PgConnection, run: i64, host: &str) -> Result<bool, PgFa
     Ok(session.first(sql, &[&AGENT, &host, &run]).await?.is_some())
 }
 
-/// Whether `look` would find something: this run is over, a host is gone, no host leads, or a session with work has no holder. It
-/// only reads.
+/// Whether `look` would find something: this run has ended, a host is lost, no host leads, or a session with work has no holder.
+/// Only reads.
 async fn is_due(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     let sql = "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE run = $1 AND NOT gone) \
         OR EXISTS (SELECT 1 FROM runs WHERE NOT gone AND expires <= clock_timestamp() AND run <> $1) \
@@ -206,7 +206,7 @@ async fn is_due(session: &PgConnection, run: i64) -> Result<bool, PgFailure> {
     session.value(sql, &[&run, &AGENT]).await
 }
 
-/// Sessions of hosts that are gone.
+/// Takes over sessions of lost hosts.
 async fn taken(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "UPDATE leases SET host = $1, run = $2, epoch = epoch + 1, expires = 'infinity' WHERE session IN \
         (SELECT l.session FROM leases l JOIN runs r ON r.run = l.run WHERE r.gone AND l.session <> $3 ORDER BY l.session LIMIT $4) \
@@ -217,7 +217,7 @@ async fn taken(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(Sess
         .collect()
 }
 
-/// Sessions without a holder in which a message or an order waits.
+/// Takes sessions without a holder that have a waiting message or order.
 async fn unheld(session: &PgConnection, run: i64, host: &str) -> Result<Vec<(SessionId, i64)>, PgFailure> {
     let sql = "INSERT INTO leases AS l (session, host, epoch, expires, run) \
         SELECT w.session, $1, 1, 'infinity', $2 FROM \
@@ -258,7 +258,7 @@ impl HostCluster for PgShared {
             return; // it went with that start, and may be the next one's
         }
         if let Some(epoch) = self.inner.lease.let_go(session) {
-            // What can't be written now is free when this run ends.
+            // If this can't be written now, the session becomes free at the end of the run.
             let _queued = self
                 .inner
                 .queue
@@ -342,7 +342,7 @@ impl HostCluster for PgShared {
                 session
                     .run(sql, &[&id, &order.session.to_string(), &wish])
                     .await?;
-                // Its holder may sleep.
+                // The holder may be idle.
                 bell::ring(session).await
             })
             .await?;

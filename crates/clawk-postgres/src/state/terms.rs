@@ -1,5 +1,6 @@
-//! Which batches of a group may be written where several hosts write: each session belongs to one host, and what has to be exact over
-//! all of them is looked at here, inside the writer's transaction. Its lock on the journal lets one host look at a time.
+//! Decides which batches of a group may be written when several hosts write. Each session belongs to one host. Values that must be
+//! exact over all hosts are checked here, inside the writer's transaction, which locks the journal, so only one host checks at a
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +20,16 @@ use super::row::integer;
 use crate::connect::PgConnection;
 use crate::error::PgFailure;
 
-/// Claims and places of the minute whose time is over that go with one group.
+/// The number of expired claims and request counts that one group deletes.
 const FORGOTTEN_AT_ONCE: i64 = 256;
-/// The window of rates, milliseconds.
+/// The window of rate limits, milliseconds.
 const MINUTE_MS: i64 = 60_000;
 
-/// What may be written of a group.
+/// The part of a group that may be written.
 pub(super) struct AdmittedWork {
-    /// For each piece of work, why it is left out.
+    /// For each piece of work, why it is left out; `None`: it is written.
     pub(super) out: Vec<Option<JournalError>>,
-    /// Sessions that are this host's with this commit.
+    /// Sessions that this commit gives to this host.
     pub(super) taken: Vec<(SessionId, i64)>,
 }
 
@@ -41,7 +42,7 @@ impl AdmittedWork {
     }
 }
 
-/// Looks at every batch, in order: what one takes is not there for the next.
+/// Checks every batch in order. What one batch takes is not available for the next.
 pub(super) async fn admit(
     session: &PgConnection,
     lease: &Lease,
@@ -68,12 +69,12 @@ pub(super) async fn admit(
     Ok(admitted)
 }
 
-/// Only the holder of the session appends this.
+/// Whether only the session's holder may append this entry.
 fn is_own(entry: &JournalEntry) -> bool {
     !BESIDE.contains(&entry.kind)
 }
 
-/// Sessions that belong to others, or to nobody, with their hosts. New sessions are taken.
+/// Sessions of other hosts or without a holder, with their hosts. New sessions are taken for this host.
 async fn others(
     session: &PgConnection,
     lease: &Lease,
@@ -114,7 +115,7 @@ async fn others(
     Ok(others)
 }
 
-/// The first condition that does not hold; where all hold, what they take is taken.
+/// The first condition that fails. If all hold, the resources that they name are taken.
 async fn unmet(
     session: &PgConnection,
     run: i64,
@@ -179,7 +180,7 @@ async fn claim(session: &PgConnection, key: &[u8], of: &[u8]) -> Result<(), PgFa
     let sql = "INSERT INTO claims (key, session, at) VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
         ON CONFLICT (key) DO UPDATE SET at = excluded.at RETURNING at";
     let now: i64 = session.value(sql, &[&key, &of]).await?;
-    // Kept for as long as the answer is found, at least.
+    // Kept at least as long as the answer can be found.
     let sql = "DELETE FROM claims WHERE key IN (SELECT key FROM claims WHERE at < $1 ORDER BY at LIMIT $2)";
     let oldest = now.saturating_sub(ANSWER_KEPT_MS);
     session.run(sql, &[&oldest, &FORGOTTEN_AT_ONCE]).await?;
@@ -195,7 +196,7 @@ async fn rate(session: &PgConnection, bound: u64) -> Result<Option<UnmetConditio
     full(session.first(sql, &[&MINUTE_MS]).await?, bound)
 }
 
-/// The same for the requests to one provider.
+/// The same check for the requests to one provider.
 async fn requests(
     session: &PgConnection,
     request: &ProviderRate,
@@ -214,7 +215,7 @@ async fn requests(
     )
 }
 
-/// A count of the minute and the wait for its first place, held against the bound.
+/// Compares a count of the last minute with its limit. A reached limit gives the wait for the next free place, milliseconds.
 fn full(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFailure> {
     let Some(row) = counted else {
         return Ok(None);
@@ -226,7 +227,7 @@ fn full(counted: Option<Row>, bound: u64) -> Result<Option<UnmetCondition>, PgFa
     }))
 }
 
-/// What all hosts have spent in the window and have set aside now.
+/// The amount that all hosts have spent in the window and have reserved now.
 async fn used(session: &PgConnection, room: &BudgetDemand) -> Result<u64, PgFailure> {
     let column = match room.unit {
         BudgetUnit::Tokens => "tokens",
@@ -272,7 +273,7 @@ async fn set_aside(
     Ok(())
 }
 
-/// What the batches spent is no longer set aside.
+/// Releases the reservations of the batches' spending.
 pub(super) async fn settle(session: &PgConnection, batches: &[&Batch]) -> Result<(), PgFailure> {
     let ids: Vec<Vec<u8>> = batches
         .iter()
@@ -287,7 +288,7 @@ pub(super) async fn settle(session: &PgConnection, batches: &[&Batch]) -> Result
     Ok(())
 }
 
-/// Gives a session up, unless it was taken anew since.
+/// Releases a session, unless it was taken again since.
 pub(super) async fn release(
     session: &PgConnection,
     run: i64,

@@ -1,4 +1,4 @@
-//! The one writer of this host: it commits in groups, each only as long as the lease is ours.
+//! The only writer of this host. It commits in groups, and only while this host holds the lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,13 @@ use crate::connect::PgConnection;
 use crate::error::PgFailure;
 use crate::pool::{Mode, PgDatabase};
 
-/// How long a group that could not be written is tried again before it is refused: a server that restarts is back by then.
+/// How long a failed group is retried before it is refused; a restarted server is back by then.
 const HOLD: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often a journal that refuses looks whether the server is back.
+/// How often a journal that refuses writes checks whether the server is back.
 const PROBE: Duration = Duration::from_millis(250);
-/// Other hosts are woken with a commit of events if the last time is so long ago. Who was woken looks often for longer than that.
+/// The shortest time between two notifications with commits of events. A woken host reads often for longer than that.
 const WAKE: Duration = Duration::from_secs(1);
 
 /// The writer's task.
@@ -35,15 +35,15 @@ pub(super) struct Writer {
     pub(super) counters: Arc<PgWriterCounters>,
     pub(super) lease: Arc<Lease>,
     pub(super) seals: Arc<StateSealer>,
-    /// When other hosts were last woken.
+    /// When other hosts were last notified.
     pub(super) woken: Mutex<Option<Instant>>,
 }
 
-/// How a group ended.
+/// The outcome of a group.
 enum CommitGroupEnd {
-    /// With what became of each piece of work: some may have been left out.
+    /// Committed. For each piece of work: the error if it was left out.
     Written(Vec<Option<JournalError>>),
-    /// The lease is somebody else's.
+    /// Another host has the lease.
     Fenced,
     /// Nothing was written.
     Refused(PgFailure),
@@ -51,18 +51,18 @@ enum CommitGroupEnd {
     Unknown(CommitMark),
 }
 
-/// By what a group is found again after a commit whose answer was lost.
+/// Identifies a group, to find it again after a commit whose answer was lost.
 #[derive(Debug, Clone)]
 struct CommitMark {
-    /// The journal's count of commits with it.
+    /// The journal's count of commits, this one included.
     commits: i64,
-    /// Its first event, if it has one.
+    /// The id of its first event, if it has one.
     event: Option<[u8; 16]>,
-    /// What was left out.
+    /// The errors of the work that was left out.
     out: Vec<Option<JournalError>>,
-    /// The run, and sessions that are its own from now on.
+    /// The run, and the sessions that it takes with this commit.
     taken: (i64, Vec<(SessionId, i64)>),
-    /// It wakes the other hosts.
+    /// The commit notifies the other hosts.
     wakes: bool,
 }
 
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Whether more may come.
+    /// Commits a group. Returns whether more work may follow.
     async fn commit(&self, items: Vec<PgWriterItem>) -> bool {
         let (works, waiting): (Vec<PgWriterWork>, Vec<_>) =
             items.into_iter().map(|item| (item.work, item.done)).unzip();
@@ -124,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Writes a group once; while the server is away, for a bounded time.
+    /// Writes a group exactly once. Retries for a bounded time while the server is unreachable.
     async fn persist(&self, works: &[PgWriterWork]) -> Result<Vec<Option<JournalError>>, JournalError> {
         let until = Instant::now() + HOLD;
         let mut doubt: Option<CommitMark> = None;
@@ -146,7 +146,7 @@ impl Writer {
                     doubt = Some(mark);
                     None
                 }
-                // Known now: it was not written.
+                // Now it is certain that the group was not written.
                 CommitGroupEnd::Refused(failure) if doubt.is_some() && !failure.is_away() => {
                     doubt = None;
                     None
@@ -169,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// One transaction for the whole group.
+    /// Runs one transaction for the whole group.
     async fn attempt(&self, works: &[PgWriterWork]) -> CommitGroupEnd {
         let mut mark = None;
         let group = async {
@@ -187,14 +187,14 @@ impl Writer {
             (Ok(true), Some(mark)) => self.written(mark),
             (Ok(_), _) => CommitGroupEnd::Fenced,
             (Err(failure), mark) => match (mark, failure) {
-                // A server that answered has not committed.
+                // A server that answered with an error has not committed.
                 (Some(mark), PgFailure::Unknown(_) | PgFailure::Late { .. }) => CommitGroupEnd::Unknown(mark),
                 (_, failure) => CommitGroupEnd::Refused(failure),
             },
         }
     }
 
-    /// It is committed.
+    /// Applies the effects of a committed group.
     fn written(&self, mark: CommitMark) -> CommitGroupEnd {
         let (run, sessions) = mark.taken;
         self.lease.take(run, sessions);
@@ -208,7 +208,7 @@ impl Writer {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the other hosts with this commit, unless they were woken just now.
+    /// Notifies the other hosts with this commit, unless that happened just before.
     async fn wake(&self, session: &PgConnection) -> Result<bool, PgFailure> {
         let due = self.woken().is_none_or(|last| last.elapsed() >= WAKE);
         if due {
@@ -217,7 +217,7 @@ impl Writer {
         Ok(due)
     }
 
-    /// `None`: the lease is not ours, and nothing is done.
+    /// The content of the transaction. `None`: this host does not hold the lease, and nothing was done.
     async fn transaction(
         &self,
         session: &PgConnection,
@@ -259,9 +259,10 @@ impl Writer {
         }))
     }
 
-    /// Locks the journal and what gives the right to write; its last row and its count of commits, if the right is ours.
+    /// Locks the journal and the row with the right to write. Returns the last row and the count of commits, if this host has the
+    /// right.
     async fn ours(&self, session: &PgConnection, number: i64) -> Result<Option<(i64, i64)>, PgFailure> {
-        // INVARIANT: nobody takes over while this transaction is open, and who took over before is seen.
+        // INVARIANT: no host can take over while this transaction is open, and an earlier takeover is visible.
         let row = match self.lease.sharing {
             StateSharing::Alone => {
                 let sql = "SELECT j.last_row, j.commits FROM journal j, leases l WHERE j.id = 1 AND l.session = $1 AND l.epoch = $2 \
@@ -277,16 +278,16 @@ impl Writer {
         row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
-    /// Whether a group whose commit was not answered is there. The lock waits for a transaction that still ends.
+    /// Checks whether a group with an unanswered commit was written. The lock waits for a transaction that is still ending.
     async fn settle(&self, mark: &CommitMark) -> CommitGroupEnd {
         let look = self.database.write(async |session| {
-            // A lock is a write: this commit waits for the standby, and so for everything that it sees.
+            // Taking a lock is a write, so this commit waits for the standby, and with it for everything that it has read.
             session
                 .first("SELECT 1 FROM journal WHERE id = 1 FOR UPDATE", &[])
                 .await?;
             let ours = self.ours(session, self.lease.number()).await?;
             let Some(event) = &mark.event else {
-                // Other hosts count up, too; what has no event may be done again.
+                // If hosts share the state, others change the count too; work without an event may then be repeated.
                 let counts = self.lease.sharing == StateSharing::Alone;
                 return Ok(counts && ours.is_some_and(|(_, commits)| commits >= mark.commits));
             };
@@ -301,7 +302,7 @@ impl Writer {
         }
     }
 
-    /// Looks whether the server takes writes again; a lease that is lost stays lost.
+    /// Checks whether the server accepts writes again. A lost lease stays lost.
     async fn probe(&self) -> bool {
         if self.lease.is_fenced() {
             return false;

@@ -1,14 +1,14 @@
-//! Which addresses are on the public internet.
+//! Decides which addresses are public.
 //!
-//! The answer errs on the side of no: an address in any special-purpose range of the IANA registries is not public, and
-//! an IPv6 address that carries an IPv4 one is judged by what it carries.
+//! Doubtful addresses are not public: an address in any special-purpose range of the IANA registries is refused, and an IPv6
+//! address that contains an IPv4 address is judged by that one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `Ok` when `address` is globally routable; else the name of the range it lies in.
+/// `Ok` if `address` is globally routable.
 ///
 /// # Errors
-/// The range's name, for a message.
+/// The name of the special range that contains the address.
 pub fn judge(address: IpAddr) -> Result<(), &'static str> {
     match address {
         IpAddr::V4(address) => judge_v4(address),
@@ -35,7 +35,7 @@ const SPECIAL_V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
 
-/// Special ranges inside global unicast, `2000::/3`. Everything outside of it is refused without a table.
+/// Special ranges inside global unicast, `2000::/3`. All other addresses are refused without a table.
 const SPECIAL_V6: &[(Ipv6Addr, u32, &str)] = &[
     // Teredo, benchmarking, ORCHID and other assignments.
     (

@@ -1,4 +1,4 @@
-//! The lexical side of a frame: its members as borrowed text, whatever they are.
+//! The lexical part of a frame: its members as borrowed text, without checks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,16 +8,16 @@ use serde_json::value::RawValue;
 
 use super::MAX_BATCH;
 
-/// The members of a JSON object that JSON-RPC knows, as raw JSON text. Any JSON object makes one: judging comes later.
+/// The members of a JSON object that JSON-RPC defines, as raw JSON text. Any JSON object is accepted; checks come later.
 #[derive(Debug, Default)]
 pub(super) struct RpcFrame<'a> {
     pub(super) jsonrpc: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) method: Option<&'a str>,
     pub(super) params: Option<&'a str>,
-    /// It has a `result` or an `error`, as responses do.
+    /// Whether it has a `result` or an `error`, as responses do.
     pub(super) response: bool,
-    /// A known member that stands twice: which of the two counts can't be told.
+    /// A duplicate member; it is unknown which of the two counts.
     pub(super) twice: Option<&'static str>,
 }
 
@@ -75,7 +75,7 @@ impl<'de> Visitor<'de> for FrameVisitor {
     }
 }
 
-/// A batch's members, at most [`MAX_BATCH`]; the rest is checked to be JSON and let go.
+/// The members of a batch, at most [`MAX_BATCH`]. The others are only checked to be JSON.
 #[derive(Debug, Default)]
 pub(super) struct RpcBatchMembers<'a> {
     pub(super) members: Vec<&'a RawValue>,
@@ -112,7 +112,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// Whether brackets outside strings nest deeper than `limit`. Short texts can't and are not looked at.
+/// Whether brackets outside strings nest deeper than `limit`. Texts too short for that are not scanned.
 pub(super) fn nests_deeper(text: &str, limit: usize) -> bool {
     if text.len() <= limit {
         return false;
@@ -143,7 +143,7 @@ pub(super) fn nests_deeper(text: &str, limit: usize) -> bool {
     false
 }
 
-/// The string that this JSON text is, if it is one; borrowed when it has no escapes.
+/// The content of a JSON string; borrowed if it has no escapes. `None` if the text is not a string.
 pub(super) fn unquote(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {

@@ -1,4 +1,4 @@
-//! Frames that we send, appended whole to a buffer.
+//! Writes outbound frames, each as a whole, to a buffer.
 
 use serde::Serialize;
 
@@ -33,14 +33,14 @@ pub fn write_error(out: &mut Vec<u8>, id: &RpcId<'_>, error: &RpcError) {
     out.extend_from_slice(b",\"error\":");
     let start = out.len();
     if serde_json::to_writer(&mut *out, error).is_err() {
-        // Can't be: a number, a string and a `Value` always serialise into memory.
+        // Impossible: a number, a string and a `Value` can always be serialised into memory.
         out.truncate(start);
         out.extend_from_slice(b"{\"code\":-32603,\"message\":\"the error is not valid JSON\"}");
     }
     out.push(b'}');
 }
 
-/// Appends a notification frame, without a newline; `false`, and nothing appended, when `params` is no JSON.
+/// Appends a notification frame, without a newline. Returns `false` and appends nothing if `params` can't be serialised.
 pub fn write_notification<P: Serialize + ?Sized>(out: &mut Vec<u8>, method: &str, params: &P) -> bool {
     #[derive(Serialize)]
     struct Notification<'a, P: Serialize + ?Sized> {

@@ -1,11 +1,12 @@
-//! The AgentCard: who the agent is and what it can do, from its Identity and its Skills. The prompt is in none of it.
+//! The AgentCard: the agent's name and abilities, from its Identity and its Skills. It contains nothing of the system prompt.
 
 use clawk_kernel::Kernel;
 use serde_json::{Value, json};
 
 use super::{PATH, VERSION, old};
 
-/// The card. `host` is what the caller called this server; `guarded`: a token is wanted; `pushes`: push notifications are sent.
+/// Builds the card. `host` is the server name that the caller used; `guarded`: a token is required; `pushes`: push notifications
+/// are supported.
 pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> Value {
     let manifest = kernel.manifest();
     let agent = kernel.agent_info();
@@ -17,7 +18,7 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
             json!({"id": skill.name, "name": skill.name, "description": skill.description.trim(), "tags": tags})
         })
         .collect();
-    // What the Identity announces, where no Skill has that name.
+    // Capabilities of the Identity that have no Skill of the same name.
     let announced = manifest.identity.capabilities.iter();
     let announced = announced.filter(|name| !manifest.skills.iter().any(|skill| skill.name == **name));
     skills.extend(
@@ -31,7 +32,7 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
         "version": agent.version,
         "description": description(kernel, manifest.skills.len()),
         "supportedInterfaces": [spoken(VERSION), spoken(old::VERSION)],
-        // For readers of 0.3, who find the same endpoint by these.
+        // Clients of A2A 0.3 find the same endpoint by these members.
         "protocolVersion": old::VERSION,
         "url": url,
         "preferredTransport": "JSONRPC",
@@ -55,7 +56,7 @@ pub(super) fn card(kernel: &Kernel, host: &str, guarded: bool, pushes: bool) -> 
     card
 }
 
-/// A summary: what the manifest's metadata says, else how many skills there are.
+/// The description from the manifest's metadata, or else a sentence with the number of skills.
 fn description(kernel: &Kernel, skills: usize) -> String {
     let said = kernel.manifest().metadata.description.clone();
     said.unwrap_or_else(|| format!("An agent with {skills} skills."))

@@ -1,5 +1,5 @@
-//! `/a2a`: the agent for other agents (A2A 1.0 and 0.3, JSON-RPC over HTTP), and its card at the well-known path. A task is a message to
-//! the agent; who asks, and with which rights, is said by the token.
+//! `/a2a`: serves the agent to other agents (A2A 1.0 and 0.3, JSON-RPC over HTTP), with an AgentCard at the well-known path. A task
+//! is a message to the agent. The token identifies the caller and its rights.
 
 mod card;
 mod old;
@@ -31,22 +31,22 @@ use crate::telling::TurnTextStep;
 use tasks::{AgentTask, AgentTaskPhase, AgentTaskRequest, State as TaskState};
 use wire::A2aError;
 
-/// The version that is spoken first.
+/// The preferred protocol version.
 const VERSION: &str = "1.0";
-/// Its path.
+/// The path of the JSON-RPC endpoint.
 pub(crate) const PATH: &str = "/a2a";
-/// The card's path, which answers without a token.
+/// The path of the AgentCard. It needs no token.
 pub(crate) const CARD: &str = "/.well-known/agent-card.json";
-/// Whose handlers wait for a turn.
+/// Paths whose handlers may wait for a whole turn. The listener's request deadline does not apply to them.
 pub(crate) const PATIENT: &[&str] = &[PATH];
-/// How long a message's answer is waited for; then the task is told as it stands.
+/// How long a request waits for the answer. After that it returns the task in its current state.
 const TURN_LIMIT: Duration = Duration::from_secs(600);
 /// How long a cancelled task may take to end.
 const CANCEL_LIMIT: Duration = Duration::from_secs(10);
-/// Tasks of one page.
+/// The largest number of tasks on one page.
 const MAX_PAGE: usize = 100;
 
-/// The routes.
+/// The routes of the A2A endpoint.
 pub(crate) fn routes() -> Router<HttpApp> {
     Router::new().route(PATH, post(serve)).route(CARD, get(card))
 }
@@ -58,7 +58,7 @@ fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
 
 async fn card(State(app): State<HttpApp>, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
     let kernel = kernel(&app)?;
-    // The guard has seen that it is a name of this server.
+    // The guard has checked that `Host` is a name of this server.
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     Ok(Json(card::card(
         &kernel,
@@ -68,7 +68,7 @@ async fn card(State(app): State<HttpApp>, headers: HeaderMap) -> Result<Json<Val
     )))
 }
 
-/// Who asks, whom, and what.
+/// One A2A request: the caller, the agent it talks to, and the method with its parameters.
 struct A2aRequest {
     app: HttpApp,
     kernel: Kernel,
@@ -128,7 +128,7 @@ impl A2aRequest {
                 let id = wire::text(&self.params, "id")?;
                 let owner = &self.principal.name;
                 let Some(task) = self.tasks().find(owner, &id) else {
-                    // Only the record knows it, or nobody: there is nothing to follow.
+                    // This process does not know the task: only the record may. There is nothing to follow.
                     self.tasks().view(&self.kernel, owner, &id).await?;
                     return Err(A2aError::unsupported(
                         "the task belongs to an earlier run, and has nothing more to tell",
@@ -151,7 +151,7 @@ impl A2aRequest {
                 let task = self.own("taskId")?;
                 let found = match wire::text(&self.params, "id") {
                     Ok(id) => task.receivers.find(&id),
-                    // 0.3 need not say which one.
+                    // A2A 0.3 allows the receiver's id to be absent.
                     Err(_) if self.old => task.receivers.shown().into_iter().next(),
                     Err(refusal) => return Err(refusal),
                 };
@@ -185,7 +185,7 @@ impl A2aRequest {
         self.app.host.tasks()
     }
 
-    /// The caller's task of this run that a parameter names, for push notifications.
+    /// Finds the caller's task in this run, from the parameter `name`. For push notifications.
     fn own(&self, name: &str) -> Result<Arc<AgentTask>, A2aError> {
         if self.app.options.push.is_none() {
             return Err(A2aError::no_push());
@@ -195,14 +195,15 @@ impl A2aRequest {
         known.ok_or_else(|| A2aError::unknown(&id))
     }
 
-    /// From now on, `config` is told of the task; of the states before, too, where it came with the message (`from_first`).
+    /// Registers a push receiver, described by `config`, for later states of the task. `from_first`: `config` came with the
+    /// message, so the receiver also gets the earlier states.
     async fn push(&self, task: &Arc<AgentTask>, config: &Value, from_first: bool) -> Result<Value, A2aError> {
         let push = self.app.options.push.clone().ok_or_else(A2aError::no_push)?;
-        // A client that sends its message again is told by the same receiver, not by one more.
+        // A client that repeats its message gets the same receiver again, not a second one.
         let id = push::id_of(config);
         let receiver = push.receiver(&task.id, config, &id, self.old)?;
         let shown = receiver.shown();
-        // A message that is sent again.
+        // The client has repeated its message.
         if from_first && task.receivers.has(&receiver) {
             return Ok(shown);
         }
@@ -217,7 +218,7 @@ impl A2aRequest {
         Ok(shown)
     }
 
-    /// The task that a message makes, and whether its end is to be waited for.
+    /// Creates the task for a message. The flag says whether the request waits for the task's end.
     async fn take(&self) -> Result<(Arc<AgentTask>, bool), A2aError> {
         let message = wire::message(&self.params)?;
         if let Some(id) = &message.task {
@@ -236,7 +237,7 @@ impl A2aRequest {
             text: message.text,
             images: message.images,
         };
-        // Before the task is made: a receiver that is refused makes none.
+        // This comes before the task is created: an invalid receiver must not leave a task behind.
         if let Some(config) = &message.push {
             let push = self.app.options.push.as_ref().ok_or_else(A2aError::no_push)?;
             push.receiver(&wanted.id, config, &wanted.id, self.old)?;
@@ -250,7 +251,7 @@ impl A2aRequest {
         if let Some(config) = &message.push {
             self.push(&task, config, true).await?;
         }
-        // Whoever is told of a task finds it again after a crash.
+        // A receiver hears only of tasks that survive a crash.
         task.durable().await;
         Ok((task, message.waits))
     }
@@ -333,13 +334,13 @@ impl A2aRequest {
     }
 }
 
-/// Until the task has ended, or waits for a person where that counts; or for so long.
+/// Waits until the task has ended, or (with `or_asked`) until it waits for a person, or until `limit` has passed.
 async fn settled(task: &AgentTask, limit: Duration, or_asked: bool) {
     let mut phases = task.follow();
     let there = |phase: &AgentTaskPhase| {
         phase.state.is_final() || (or_asked && phase.state == TaskState::AuthRequired)
     };
-    // silent-ok: the task is told as it stands
+    // silent-ok: after the limit, the caller gets the task's current state
     let _late = tokio::time::timeout(limit, phases.wait_for(there)).await;
 }
 
@@ -350,17 +351,17 @@ enum A2aStreamStage {
     Done,
 }
 
-/// A task's stream: the task as it stands, then its pieces and states, to its end.
+/// The event stream of one task: its current state first, then pieces of the answer and state changes until the end.
 struct A2aTaskStream {
     id: Value,
     task: Arc<AgentTask>,
     phases: watch::Receiver<AgentTaskPhase>,
-    /// Bytes of the answer that were sent.
+    /// Bytes of the answer that were already sent.
     at: usize,
     stage: A2aStreamStage,
     /// The last state that was sent.
     told: Option<TaskState>,
-    /// In the shapes of A2A 0.3.
+    /// The events use the shapes of A2A 0.3.
     old: bool,
     ending: StreamEndSignal,
 }
@@ -397,7 +398,7 @@ impl A2aTaskStream {
                             self.at += more.len();
                             return Some(wire::artifact_update(&self.task, &more, !first));
                         }
-                        // Everything was told: the state follows at once.
+                        // The whole text was sent: the final state follows at once.
                         TurnTextStep::End(_) => {
                             let _ended = self.phases.wait_for(|phase| phase.state.is_final()).await;
                             self.stage = A2aStreamStage::Done;

@@ -1,14 +1,14 @@
-//! A2A 0.3 at the same address: its methods have other names, and its objects other shapes. A request is read into 1.0, and its
-//! result is written in 0.3, so both have one way through.
+//! A2A 0.3 at the same address. It has other method names and other object shapes. clawk translates each request to 1.0 and each
+//! result back to 0.3, so both versions share one implementation.
 
 use clawk_proto::a2a;
 pub(super) use clawk_proto::a2a::{old_event as event, old_task as task};
 use serde_json::{Value, json};
 
-/// The version of 0.3 on the card.
+/// The version number that the card shows for 0.3.
 pub(super) const VERSION: &str = "0.3.0";
 
-/// The method of 1.0 that one of 0.3 is, with its parameters; `None`: 0.3 has no such method.
+/// Translates a method of 0.3 and its parameters to 1.0. `None`: 0.3 has no such method.
 pub(super) fn read(method: &str, params: &Value) -> Option<(&'static str, Value)> {
     let of = |name: &str| params.get(name).cloned().unwrap_or_default();
     let receiver = || json!({"taskId": of("id"), "id": of("pushNotificationConfigId")});
@@ -35,7 +35,7 @@ pub(super) fn read(method: &str, params: &Value) -> Option<(&'static str, Value)
     })
 }
 
-/// Parameters of a message. An answer is waited for unless `blocking` is `false`.
+/// Translates the parameters of a message. The request waits for the answer unless `blocking` is `false`.
 fn message(params: &Value) -> Value {
     let configuration = params.get("configuration");
     let of = |name: &str| configuration.and_then(|all| all.get(name));
@@ -49,7 +49,7 @@ fn message(params: &Value) -> Value {
     })
 }
 
-/// The result of a method of 1.0, for a client of 0.3.
+/// Translates the result of a 1.0 method for a client of 0.3.
 pub(super) fn result(method: &str, result: &Value) -> Value {
     match method {
         "SendMessage" => a2a::old_event(result),

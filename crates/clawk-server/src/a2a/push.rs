@@ -1,6 +1,7 @@
-//! Push notifications: a task's states, posted to where its owner wants them. The operator's list says where that may be, and the
-//! egress guard judges each address when it is connected to. What a receiver is owed is durable before it is posted, so it is
-//! posted after a restart, too: at least once, in order, and given up after a bounded number of attempts, which the record tells.
+//! Push notifications: clawk posts a task's states to an address that the task's owner gives. The operator's list limits the
+//! addresses, and the egress guard checks each address at connection time. A notification is stored durably before it is posted, so
+//! a restart does not lose it. Delivery is at least once and in order. After a bounded number of attempts clawk gives up and
+//! records that.
 
 mod book;
 mod deliver;
@@ -24,24 +25,24 @@ use super::wire::{self, A2aError};
 pub use book::BookError;
 use book::{PushStore, ReceiverKey};
 
-/// Receivers of one task.
+/// The largest number of receivers of one task.
 const MAX_RECEIVERS: usize = 8;
-/// Notifications that are being posted at the same time, for all tasks.
+/// The largest number of simultaneous posts, over all tasks.
 const MAX_POSTS: usize = 32;
-/// Bytes of a receiver's address, of its token, of its credentials.
+/// The longest address, token or credentials of a receiver, bytes each.
 const MAX_TEXT_BYTES: usize = 4_096;
-/// A receiver answers within so many milliseconds.
+/// How long a receiver may take to answer, milliseconds.
 const ANSWER_MS: u64 = 10_000;
 /// The header with the receiver's own token.
 const TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
 
-/// Why no push notifications can be sent.
+/// Why push notifications are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    /// Root certificates are not usable.
+    /// The root certificates can't be used.
     #[error(transparent)]
     Egress(#[from] EgressError),
-    /// What is owed can't be kept.
+    /// The file of pending notifications can't be used.
     #[error(transparent)]
     Book(#[from] BookError),
 }
@@ -56,15 +57,16 @@ struct Sender {
     client: EgressClient,
     posts: Semaphore,
     book: PushStore,
-    /// Who posts to a receiver: one at a time, also while a run of the agent gives way to the next one.
+    /// One lock per receiver, so that only one task posts to it, even while one run of the agent hands over to the next.
     lanes: Mutex<HashMap<ReceiverKey, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl PushNotifier {
-    /// Receivers are hosts that `rules` admit. Redirects are not followed. What is owed is kept in `file`, sealed with `vault`.
+    /// Creates the notifier. It posts only to hosts that `rules` allow and follows no redirects. Pending notifications are stored
+    /// in `file`, sealed with `vault`.
     ///
     /// # Errors
-    /// Root certificates are not usable; the file can't be opened.
+    /// The root certificates can't be used, or the file can't be opened.
     pub fn new(
         rules: HostAllowList,
         env: &EnvironmentSource,
@@ -91,8 +93,8 @@ impl PushNotifier {
         })))
     }
 
-    /// What a client asks for, checked. `id` names it where the client does not.
-    /// `old`: it is told in the shapes of A2A 0.3.
+    /// Checks a client's request for push notifications. `id` is used when the client gives no id. `old`: the receiver gets the
+    /// shapes of A2A 0.3.
     pub(super) fn receiver(
         &self,
         task: &str,
@@ -154,7 +156,7 @@ impl PushNotifier {
     }
 }
 
-/// The id of a receiver: the client's own, else one that is the same for the same address.
+/// The id of a receiver: the client's own, or else one derived from the address, so that the same address gives the same id.
 pub(super) fn id_of(config: &Value) -> String {
     let of = |name: &str| {
         let text = config.get(name).and_then(Value::as_str);
@@ -174,12 +176,12 @@ fn sensitive(text: &str, name: &str) -> Result<HeaderValue, A2aError> {
     Ok(value)
 }
 
-/// Where a task's states go.
+/// A receiver of a task's states: address, secrets and protocol version.
 #[derive(Debug, Clone)]
 pub(super) struct PushReceiver {
     pub(super) id: String,
     task: String,
-    /// It is told in the shapes of A2A 0.3.
+    /// The receiver gets the shapes of A2A 0.3.
     pub(super) old: bool,
     url: Url,
     scheme: Option<String>,
@@ -188,7 +190,7 @@ pub(super) struct PushReceiver {
 }
 
 impl PushReceiver {
-    /// As its owner reads it: without token and credentials.
+    /// The receiver as its owner may read it, without token and credentials.
     pub(super) fn shown(&self) -> Value {
         let mut shown = json!({"id": self.id, "taskId": self.task, "url": self.url.as_str()});
         if let (Some(scheme), Some(facts)) = (&self.scheme, shown.as_object_mut()) {
@@ -207,7 +209,7 @@ impl PushReceivers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one; it replaces the one of the same id.
+    /// Adds a receiver, or replaces the one with the same id.
     pub(super) fn put(&self, receiver: PushReceiver) -> Result<(), A2aError> {
         let mut all = self.lock();
         if let Some(same) = all.iter_mut().find(|known| known.id == receiver.id) {
@@ -224,7 +226,7 @@ impl PushReceivers {
         Ok(())
     }
 
-    /// Whether it is told already, in the same way.
+    /// Whether the same receiver is already registered.
     pub(super) fn has(&self, receiver: &PushReceiver) -> bool {
         let same = |known: &PushReceiver| {
             (&known.id, &known.url, &known.headers, known.old)
@@ -233,12 +235,12 @@ impl PushReceivers {
         self.lock().iter().any(same)
     }
 
-    /// All, as their owner reads them.
+    /// All receivers as their owner may read them.
     pub(super) fn shown(&self) -> Vec<Value> {
         self.lock().iter().map(PushReceiver::shown).collect()
     }
 
-    /// The one of this id.
+    /// The receiver with this id, as its owner may read it.
     pub(super) fn find(&self, id: &str) -> Option<Value> {
         self.lock()
             .iter()
@@ -246,7 +248,7 @@ impl PushReceivers {
             .map(PushReceiver::shown)
     }
 
-    /// Takes one away: it is told nothing more.
+    /// Removes a receiver. It gets no more notifications.
     pub(super) fn remove(&self, id: &str) {
         self.lock().retain(|known| {
             if known.id == id {

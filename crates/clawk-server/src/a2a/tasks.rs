@@ -1,5 +1,5 @@
-//! Tasks (R23): a message to the agent as something that has an id, a state, and an end; for `/a2a` and for `claw.task.*` alike.
-//! A task is a turn: its id gives the turn's id, so one that this process does not know is found in the record.
+//! Tasks (R23): a message to the agent with an id, a state and an end. `/a2a` and `claw.task.*` share them. A task is one turn, and
+//! the turn's id is derived from the task's id, so clawk finds an older task in the record.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,36 +20,36 @@ use crate::access::ClientRights;
 use crate::host::AgentHost;
 use crate::telling::TurnTextBuffer;
 
-/// Tasks that are kept in memory; the oldest that has ended goes first.
+/// The largest number of tasks in memory. The oldest ended task is dropped first.
 const MAX_TASKS: usize = 1_024;
-/// States of one task that are kept for its receivers; a turn with more of them tells the latest.
+/// The largest number of states kept per task for its receivers. A turn with more states keeps the latest ones.
 const MAX_PHASES: usize = 256;
-/// How long a message may take to become durable before its client is answered.
+/// How long to wait for a message to become durable before the client gets an answer.
 const TAKING: Duration = Duration::from_secs(10);
-/// Characters of a task's id.
+/// The longest task id, characters.
 const MAX_ID: usize = 256;
 
-/// How a task stands. The states of both protocols, one to one.
+/// The state of a task. Both protocols have the same states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Taken; its turn has not begun.
+    /// The message is accepted; its turn has not begun.
     Submitted,
-    /// Its turn runs.
+    /// The turn runs.
     Working,
-    /// A person is asked whether a call may run.
+    /// The turn waits for a person's approval of a call.
     AuthRequired,
-    /// Answered.
+    /// The agent has answered.
     Completed,
-    /// Its turn could not be finished.
+    /// The turn failed.
     Failed,
     /// Somebody cancelled it.
     Canceled,
-    /// The agent did not take it.
+    /// The agent refused the message.
     Rejected,
 }
 
 impl State {
-    /// The word of `claw.task.*`.
+    /// The state's name in `claw.task.*`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Submitted => "submitted",
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// The word of A2A.
+    /// The state's name in A2A.
     pub(crate) const fn a2a(self) -> &'static str {
         match self {
             Self::Submitted => "TASK_STATE_SUBMITTED",
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// The state of this word of `claw.task.*`.
+    /// Parses a state's name of `claw.task.*`.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let all = [
             Self::Submitted,
@@ -89,7 +89,7 @@ impl State {
         all.into_iter().find(|state| state.name() == name)
     }
 
-    /// Nothing follows.
+    /// Whether no other state follows.
     pub(crate) const fn is_final(self) -> bool {
         match self {
             Self::Submitted | Self::Working | Self::AuthRequired => false,
@@ -98,14 +98,14 @@ impl State {
     }
 }
 
-/// A state, since when, and why.
+/// A state with its time and reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentTaskPhase {
     pub(crate) state: State,
     pub(crate) at: Timestamp,
-    /// For people.
+    /// Why the task is in this state, for people.
     pub(crate) reason: Option<String>,
-    /// The run ended, not the task: it goes on in the next run.
+    /// The run ended before the task did. The task continues in the next run.
     pub(crate) interrupted: bool,
 }
 
@@ -120,10 +120,10 @@ impl AgentTaskPhase {
     }
 }
 
-/// The states of a task in order.
+/// The states of a task, in order.
 #[derive(Debug, Default)]
 struct AgentTaskHistory {
-    /// How many were dropped at the front.
+    /// The number of states dropped from the front.
     dropped: u64,
     phases: VecDeque<AgentTaskPhase>,
 }
@@ -138,51 +138,51 @@ impl AgentTaskHistory {
     }
 }
 
-/// A task of this process.
+/// A task that this process knows.
 #[derive(Debug)]
 pub(crate) struct AgentTask {
     pub(crate) id: String,
-    /// Its conversation.
+    /// The id of the task's conversation.
     pub(crate) context: String,
     pub(super) owner: Arc<str>,
-    /// Of what it asks for: the same id with another one is another task's.
+    /// The digest of the task's content. The same id with another digest is an error.
     pub(super) content: Digest,
     session: SessionId,
     pub(super) receivers: PushReceivers,
     pub(crate) telling: TurnTextBuffer,
     phase: watch::Sender<AgentTaskPhase>,
     history: Mutex<AgentTaskHistory>,
-    /// Is cancelled when the message is durable, or refused.
+    /// Cancelled once the message is durable or refused.
     taken: CancellationToken,
-    /// Somebody wants its end.
+    /// Somebody has cancelled the task.
     cancelled: std::sync::atomic::AtomicBool,
 }
 
-/// What is told of a task.
+/// A task as its client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentTaskView {
     pub(crate) id: String,
-    /// Its conversation; none where only the record knows the task.
+    /// The task's conversation; `None` if only the record knows the task.
     pub(crate) context: Option<String>,
     pub(crate) phase: AgentTaskPhase,
-    /// What the agent has said so far.
+    /// The agent's text so far.
     pub(crate) text: String,
-    /// What its turn did by the record, once it has ended and where the record has something to say.
+    /// What the turn did, from the record; only after its end, and only if the record has anything.
     pub(crate) record: Option<Value>,
 }
 
-/// What a task asks for.
+/// The content of a new task.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentTaskRequest {
     pub(crate) id: String,
     pub(crate) context: Option<String>,
     pub(crate) text: String,
-    /// Pictures that come with it.
+    /// Pictures of the message.
     pub(crate) images: Vec<AttachedPicture>,
 }
 
 impl AgentTaskRequest {
-    /// Of its conversation, its words and its pictures.
+    /// The digest of the conversation, the text and the pictures.
     fn content(&self, context: &str) -> Digest {
         let mut hash = Sha256::new();
         let images = self.images.iter().map(|image| &image.data[..]);
@@ -197,27 +197,27 @@ impl AgentTaskRequest {
     }
 }
 
-/// Why there is no task.
+/// Why a task can't be created or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentTaskError {
-    /// No such task of this caller.
+    /// The caller has no task with this id.
     #[error("there is no task `{0}`")]
     Unknown(String),
-    /// The same id with another content.
+    /// The id was already used with other content.
     #[error("the task `{0}` was created with another content")]
     Reused(String),
-    /// Its id or its conversation's name.
+    /// The id or the conversation's name is not valid.
     #[error("{0}")]
     Invalid(String),
-    /// Too many at once.
+    /// Too many tasks run at once.
     #[error("{MAX_TASKS} tasks are under way")]
     Full,
-    /// The kernel's word.
+    /// The kernel reported an error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// By what a task is known, and what it asks for.
+/// The identity of a task: owner, id, conversation and content digest.
 #[derive(Debug)]
 pub(super) struct AgentTaskIdentity {
     pub(super) id: String,
@@ -230,12 +230,12 @@ pub(super) struct AgentTaskIdentity {
 #[derive(Debug, Default)]
 pub(crate) struct AgentTasks(Mutex<VecDeque<Arc<AgentTask>>>);
 
-/// Whose door it is: tasks of one owner are the same by either protocol.
+/// The client name for an owner. It does not depend on the protocol, so both protocols see the same tasks.
 fn client(owner: &str) -> String {
     format!("a2a:{owner}")
 }
 
-/// A task's id as a request's id: a UUID as it is, any other name as a UUID of it.
+/// Derives the request id from the task's id: a UUID stays as it is, any other name becomes a name-based UUID.
 fn request_id(id: &str) -> RequestId {
     RequestId::parse(id).unwrap_or_else(|_| {
         let digest = Sha256::digest(id.as_bytes());
@@ -244,7 +244,7 @@ fn request_id(id: &str) -> RequestId {
     })
 }
 
-/// A task's id for a message that has one of the client's own.
+/// The task id for a message, derived from the client's message id.
 pub(crate) fn id_of(message: &str) -> String {
     let digest = Sha256::digest(format!("a2a message {message}").as_bytes());
     let half = digest.first_chunk::<16>().copied().unwrap_or_default();
@@ -256,7 +256,7 @@ impl AgentTasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caller's task of this id, if this process knows it.
+    /// The caller's task with this id, if this process knows it.
     pub(crate) fn find(&self, owner: &str, id: &str) -> Option<Arc<AgentTask>> {
         let tasks = self.lock();
         tasks
@@ -265,7 +265,7 @@ impl AgentTasks {
             .cloned()
     }
 
-    /// The caller's tasks, the latest first.
+    /// The caller's tasks, latest first.
     pub(crate) fn of(&self, owner: &str) -> Vec<Arc<AgentTask>> {
         self.lock()
             .iter()
@@ -275,10 +275,10 @@ impl AgentTasks {
             .collect()
     }
 
-    /// Takes a task, or finds the one of the same id and content.
+    /// Creates a task, or returns the one with the same id and content.
     ///
     /// # Errors
-    /// The id is another content's, or not an id; too many are under way.
+    /// The id is not valid or belongs to other content, or too many tasks run.
     pub(crate) fn create(
         &self,
         host: &AgentHost,
@@ -331,10 +331,10 @@ impl AgentTasks {
         Ok(task)
     }
 
-    /// Takes up a task of an earlier run, whose receivers were told `last`. Follows it to its end.
+    /// Resumes a task of an earlier run and follows it to its end. `last` is the last state that its receivers got.
     ///
     /// # Errors
-    /// Too many are under way.
+    /// Too many tasks run.
     pub(super) fn resume(
         &self,
         host: &AgentHost,
@@ -367,7 +367,7 @@ impl AgentTasks {
             let outcome = kernel.rejoin((message, begun), &client(&owner), &tell).await;
             match outcome.transpose() {
                 Some(outcome) => {
-                    // It was answered, so it was worked on.
+                    // It has an answer, so it has been working.
                     if outcome.is_ok() && running.phase.borrow().state == State::Submitted {
                         running.moves_to(State::Working, None, clock.now());
                     }
@@ -379,7 +379,8 @@ impl AgentTasks {
         Ok(task)
     }
 
-    /// The task of this name, or a new one in this state; whether it is new. One whose run ended makes room for it.
+    /// Finds the task with this identity, or adds it in the given state; the flag says whether it is new. A task whose run has
+    /// ended is replaced.
     fn enter(
         &self,
         named: AgentTaskIdentity,
@@ -422,10 +423,10 @@ impl AgentTasks {
         Ok((task, true))
     }
 
-    /// A task of the caller's, from memory or from the record.
+    /// Reads a task of the caller, from memory or from the record.
     ///
     /// # Errors
-    /// There is none; the journal can't be read.
+    /// No such task exists, or the journal can't be read.
     pub(crate) async fn view(
         &self,
         kernel: &Kernel,
@@ -436,7 +437,7 @@ impl AgentTasks {
             return Ok(task.view());
         }
         let unknown = || AgentTaskError::Unknown(id.chars().take(MAX_ID).collect());
-        // The turn's id does not hang on the conversation's name.
+        // The turn's id does not depend on the conversation's name.
         let talk = TalkRequest::new(owner, None, String::new(), request_id(id));
         let (_, turn) = talk.address()?;
         let standing = kernel.standing(turn, &client(owner)).await?;
@@ -473,13 +474,13 @@ fn ended(told: TurnResult) -> (State, Option<String>, String) {
 }
 
 impl AgentTask {
-    /// Waits until the task outlives this process, or is refused; for so long at most.
+    /// Waits until the message is durable or refused, for at most `TAKING`.
     pub(crate) async fn durable(&self) {
-        // silent-ok: then the journal is slow, and the client is told the state that there is
+        // silent-ok: the journal is slow, and the client gets the current state
         let _late = tokio::time::timeout(TAKING, self.taken.cancelled()).await;
     }
 
-    /// Its state, and every change of it.
+    /// The current state and its later changes.
     pub(crate) fn follow(&self) -> watch::Receiver<AgentTaskPhase> {
         self.phase.subscribe()
     }
@@ -489,7 +490,7 @@ impl AgentTask {
         self.view_in(phase)
     }
 
-    /// As it stood, or stands, in this state.
+    /// The task as it looks in the state `phase`.
     pub(super) fn view_in(&self, phase: AgentTaskPhase) -> AgentTaskView {
         AgentTaskView {
             id: self.id.clone(),
@@ -500,7 +501,7 @@ impl AgentTask {
         }
     }
 
-    /// Its turn ends soon, if it has not ended. `false`: it has.
+    /// Cancels the task. Returns `false` if it has already ended.
     pub(crate) fn cancel(&self, kernel: &Kernel) -> bool {
         use std::sync::atomic::Ordering;
         let state = self.phase.borrow().state;
@@ -508,14 +509,14 @@ impl AgentTask {
             return false;
         }
         self.cancelled.store(true, Ordering::SeqCst);
-        // One that waits behind another's turn is cancelled when it begins.
+        // A task that waits behind another turn is cancelled when its own turn begins.
         if state != State::Submitted {
             kernel.cancel_turn(self.session);
         }
         true
     }
 
-    /// The states from this place on, and the place behind them.
+    /// The states from position `at` on, and the next position.
     pub(super) fn since(&self, at: u64) -> (Vec<AgentTaskPhase>, u64) {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = usize::try_from(at.saturating_sub(history.dropped)).unwrap_or(usize::MAX);
@@ -543,7 +544,7 @@ impl AgentTask {
         });
     }
 
-    /// The record does not know it: the host ended before the message was durable.
+    /// Marks the task as failed: the record does not know it, because the host ended before the message was durable.
     fn lost(&self, now: Timestamp) {
         let reason = "the host ended before it had taken the message; send it again";
         self.taken.cancel();
@@ -575,7 +576,7 @@ impl AgentTask {
                 let (state, reason, _) = ended(told.clone());
                 (state, reason)
             }
-            // The agent ends: the message is durable, and this process has nothing more to say of it.
+            // The agent is stopping: the message is durable, and this process can do no more for it.
             Err(error @ KernelError::NotReady(_)) => (State::Failed, Some(error.to_string())),
             Err(error) => (State::Rejected, Some(error.to_string())),
         };

@@ -1,4 +1,4 @@
-//! A2A's shapes: what is read, what is written, and the errors.
+//! A2A messages: reading, writing and errors.
 
 use clawk_kernel::AttachedPicture;
 use clawk_proto::message::MessagePart;
@@ -9,12 +9,12 @@ use super::push::BookError;
 use super::tasks::{AgentTask, AgentTaskError, AgentTaskView};
 use crate::telling::RECORD;
 
-/// Parts of one message.
+/// The largest number of parts in one message.
 const MAX_PARTS: usize = 1_024;
-/// The one artifact of a task.
+/// The id of a task's only artifact.
 const ANSWER: &str = "answer";
 
-/// A JSON-RPC error of the protocol's.
+/// A JSON-RPC error of A2A.
 #[derive(Debug)]
 pub(super) struct A2aError {
     code: i64,
@@ -94,7 +94,7 @@ impl From<AgentTaskError> for A2aError {
     }
 }
 
-/// A request's id, method and params.
+/// Parses a request into id, method and params.
 pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), A2aError> {
     let parsed: Value =
         serde_json::from_slice(bytes).map_err(|error| A2aError::new(-32700, format!("no JSON: {error}")))?;
@@ -114,7 +114,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Value, String, Value), A2aError> {
     }
 }
 
-/// The caller's version, where it says one: 1.x for methods of 1.0, 0.3 for those of 0.3 (`old`).
+/// Checks the caller's version, if it sends one: 1.x for methods of 1.0, 0.3 for methods of 0.3 (`old`).
 pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), A2aError> {
     let Some(version) = version else { return Ok(()) };
     let version = version.to_str().unwrap_or_default(); // silent-ok: an unreadable version is none of ours
@@ -134,7 +134,7 @@ pub(super) fn speaks(version: Option<&HeaderValue>, old: bool) -> Result<(), A2a
     ))
 }
 
-/// A text that must be there.
+/// A required text parameter.
 pub(super) fn text(params: &Value, name: &str) -> Result<String, A2aError> {
     let text = params
         .get(name)
@@ -144,18 +144,18 @@ pub(super) fn text(params: &Value, name: &str) -> Result<String, A2aError> {
         .ok_or_else(|| A2aError::invalid(format!("{name}: is missing")))
 }
 
-/// A message as it is taken.
+/// A parsed message.
 #[derive(Debug, PartialEq)]
 pub(super) struct A2aMessage {
     pub(super) id: String,
     pub(super) context: Option<String>,
     pub(super) task: Option<String>,
     pub(super) text: String,
-    /// Pictures that come with it.
+    /// Pictures of the message.
     pub(super) images: Vec<AttachedPicture>,
-    /// Who is told of the task.
+    /// The push configuration that came with the message.
     pub(super) push: Option<Value>,
-    /// The answer is waited for.
+    /// The request waits for the answer.
     pub(super) waits: bool,
 }
 
@@ -200,7 +200,7 @@ pub(super) fn message(params: &Value) -> Result<A2aMessage, A2aError> {
     })
 }
 
-/// A part that is a picture of a type that models take, with its bytes.
+/// A part that holds a picture of a type that models accept, with its bytes.
 fn picture(part: &Value) -> Result<Option<AttachedPicture>, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str);
     let (Some(mime_type), Some(data), None) = (at("mediaType"), at("raw"), at("text")) else {
@@ -210,7 +210,7 @@ fn picture(part: &Value) -> Result<Option<AttachedPicture>, A2aError> {
     read.map_err(|reason| A2aError::invalid(format!("message.parts: {reason}")))
 }
 
-/// A part in words.
+/// A part as text.
 fn words(part: &Value) -> Result<String, A2aError> {
     let at = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
     if let Some(text) = at("text") {
@@ -235,7 +235,7 @@ fn words(part: &Value) -> Result<String, A2aError> {
     }
 }
 
-/// Of which context and in which state tasks are listed.
+/// The filter of a task list: the context and the state.
 pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>), A2aError> {
     let optional = |name: &str| {
         let text = params.get(name).and_then(Value::as_str);
@@ -248,7 +248,7 @@ pub(super) fn filter(params: &Value) -> Result<(Option<String>, Option<String>),
     Ok((optional("contextId"), state))
 }
 
-/// A task as it stands.
+/// Writes a task.
 pub(super) fn task(view: &AgentTaskView) -> Value {
     let mut task = json!({"id": view.id, "status": status(view)});
     if let Some(facts) = task.as_object_mut() {
@@ -281,7 +281,7 @@ fn status(view: &AgentTaskView) -> Value {
     status
 }
 
-/// A piece of the answer.
+/// Writes an artifact update with a piece of the answer.
 pub(super) fn artifact_update(task: &AgentTask, piece: &str, append: bool) -> Value {
     json!({"artifactUpdate": {
         "taskId": task.id,
@@ -291,7 +291,7 @@ pub(super) fn artifact_update(task: &AgentTask, piece: &str, append: bool) -> Va
     }})
 }
 
-/// A change of state.
+/// Writes a change of state.
 pub(super) fn status_update(view: &AgentTaskView) -> Value {
     let mut update = json!({"taskId": view.id, "contextId": view.context, "status": status(view)});
     if let (Some(record), Some(update)) = (&view.record, update.as_object_mut()) {

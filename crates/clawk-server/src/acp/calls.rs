@@ -1,14 +1,14 @@
-//! Tool calls as the editor shows them: what kind, where, and with which change.
+//! Tool calls in the form that the editor shows: kind, files and changes.
 
 use std::path::{Path, PathBuf};
 
 use clawk_kernel::ApprovalQuestion;
 use serde_json::{Map, Value, json};
 
-/// Characters of a title.
+/// The longest title, characters.
 const MAX_TITLE: usize = 120;
 
-/// A call that the editor has not heard of.
+/// The first update about a call.
 pub(super) fn started(
     id: &str,
     tool: &str,
@@ -28,7 +28,7 @@ pub(super) fn started(
     })
 }
 
-/// What a person is asked about: the whole text of the question, and the change as a diff.
+/// The content of a question: its full text, and the change as a diff.
 pub(super) fn asked(question: &ApprovalQuestion, workdir: &Path) -> Value {
     let mut content = changes(&question.tool, &question.arguments, workdir);
     let text = format!("{}\n\n{}", question.reason, question.sheet.whole());
@@ -44,7 +44,7 @@ pub(super) fn asked(question: &ApprovalQuestion, workdir: &Path) -> Value {
     })
 }
 
-/// Text as a call's content.
+/// Wraps text as the content of a call.
 pub(super) fn words(text: &str) -> Value {
     json!({"type": "content", "content": {"type": "text", "text": text}})
 }
@@ -88,7 +88,7 @@ fn locations(arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// What the arguments themselves say of a change: nothing is read from the disk for it.
+/// The changes that the arguments describe. Reads nothing from the disk.
 fn changes(tool: &str, arguments: &Map<String, Value>, workdir: &Path) -> Vec<Value> {
     let (old, new) = match tool {
         "file-write" => (None, text(arguments, "content")),

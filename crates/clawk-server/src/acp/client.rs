@@ -1,4 +1,4 @@
-//! Messages to the editor: answers, notifications, and our own requests.
+//! Sends messages to the editor: responses, notifications and our own requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::AcpError;
 use crate::transport::outbox::Outbox;
 
-/// The editor, as the agent sees it.
+/// The sending side of the editor's connection.
 #[derive(Debug, Default)]
 pub(super) struct EditorClient {
     outbox: Outbox,
@@ -29,7 +29,7 @@ impl EditorClient {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No answer will come any more.
+    /// Ends all open requests: no more responses will arrive.
     pub(super) fn close(&self) {
         self.over.cancel();
         self.waiting().clear();
@@ -52,13 +52,13 @@ impl EditorClient {
         self.put(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}));
     }
 
-    /// `session/update`.
+    /// Sends `session/update`.
     pub(super) fn update(&self, session: &str, update: &Value) {
         let params = json!({"sessionId": session, "update": update});
         self.put(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     }
 
-    /// A piece of the agent's text.
+    /// Sends a piece of the agent's text.
     pub(super) fn say(&self, session: &str, text: &str) {
         self.update(
             session,
@@ -66,7 +66,7 @@ impl EditorClient {
         );
     }
 
-    /// Asks the editor; none when it refuses or goes.
+    /// Sends a request to the editor and waits. `None`: the editor refused or disconnected.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -79,11 +79,11 @@ impl EditorClient {
         answer.await.ok().flatten() // silent-ok: an editor that is gone has not answered
     }
 
-    /// The answer to a request of ours; a stray one is dropped.
+    /// Passes on a response to one of our requests; drops an unknown one.
     pub(super) fn answered(&self, mut message: Map<String, Value>) {
         let id = message.get("id").and_then(Value::as_u64);
         if let Some(sender) = id.and_then(|id| self.waiting().remove(&id)) {
-            // silent-ok: who asked has gone
+            // silent-ok: the task that sent the request has ended
             let _gone = sender.send(message.remove("result"));
         }
     }

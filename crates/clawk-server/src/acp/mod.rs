@@ -1,5 +1,5 @@
-//! The agent in an editor (Agent Client Protocol, version 1, over standard input and output): sessions, prompts with resources,
-//! streamed answers, tool calls with their diffs, and permissions, each an exact grant.
+//! Serves the agent to an editor (Agent Client Protocol, version 1, over standard input and output): sessions, prompts with
+//! resources, streamed answers, tool calls with their diffs, and permissions. Each permission covers exactly one call.
 
 mod calls;
 mod client;
@@ -28,14 +28,14 @@ use crate::transport::frames::{InputLine, LineSplitter};
 use client::EditorClient;
 use prompt::Conversation;
 
-/// The version of the protocol that is spoken.
+/// The protocol version.
 const VERSION: u64 = 1;
-/// Sessions of one editor.
+/// The largest number of sessions of one editor.
 const MAX_SESSIONS: usize = 256;
-/// How long the editor has to read the last answers.
+/// How long the editor may take to read the last answers.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// A refusal on its way to the editor.
+/// An error response for the editor.
 #[derive(Debug)]
 pub(crate) struct AcpError {
     code: i64,
@@ -58,7 +58,7 @@ impl AcpError {
     }
 }
 
-/// Serves one editor until its end of input, or until `cancel`. Turns that run then are drained with the agent.
+/// Serves one editor until its input ends or `cancel` fires. Turns that still run are drained together with the agent.
 pub async fn serve_acp<R, W>(
     reader: R,
     writer: W,
@@ -124,10 +124,10 @@ async fn read<R: AsyncRead + Unpin>(frames: &mut LineSplitter<R>, editor: &mut E
 struct EditorConnection {
     host: AgentHost,
     rights: ClientRights,
-    /// Where tools start and relative paths begin.
+    /// The working directory of tools, and the base of relative paths.
     workdir: Arc<Path>,
     client: Arc<EditorClient>,
-    /// Who it is; none before `initialize`.
+    /// The editor's name; `None` before `initialize`.
     name: Option<String>,
     sessions: HashMap<String, Arc<Conversation>>,
     tasks: TaskTracker,
@@ -167,7 +167,7 @@ struct AcpCancel {
 }
 
 impl EditorConnection {
-    /// Takes one message: a request, a notification, or the answer to a request of ours.
+    /// Handles one message: a request, a notification, or the response to one of our requests.
     async fn take(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -262,14 +262,14 @@ impl EditorConnection {
                 "[{} MCP servers of the editor are not used: the agent's tools are those that its manifest declares.]\n",
                 wanted.mcp_servers.len()
             );
-            // Behind the answer that names the session.
+            // This must follow the response that names the session.
             let (client, session) = (Arc::clone(&self.client), id.clone());
             self.tasks.spawn(async move { client.say(&session, &text) });
         }
         Ok(json!({"sessionId": id}))
     }
 
-    /// Starts a turn; it answers by itself.
+    /// Starts a turn. The turn sends its own response.
     fn prompt(&mut self, id: &Value, params: Value) -> Result<(), AcpError> {
         let wanted: Prompt = decode(params)?;
         let conversation = self.sessions.get(&wanted.session_id);
@@ -289,7 +289,7 @@ impl EditorConnection {
         Ok(())
     }
 
-    /// A cancel of an unknown request has no answer.
+    /// Cancels a request. An unknown request is ignored.
     fn cancel(&self, params: Value) {
         let wanted: Result<AcpCancel, AcpError> = decode(params);
         if let Ok(wanted) = wanted

@@ -18,7 +18,7 @@ use super::client::EditorClient;
 use super::{AcpError, calls};
 use crate::telling::{RECORD, TurnTextBuffer};
 
-/// What the editor may answer to a permission, and what each means: exactly this call, no other.
+/// The options of a permission question and their meaning. Each covers exactly this call.
 const OPTIONS: [(&str, &str, &str, ApprovalAnswer); 3] = [
     ("allow", "Allow this call", "allow_once", ApprovalAnswer::Approve),
     (
@@ -30,24 +30,24 @@ const OPTIONS: [(&str, &str, &str, ApprovalAnswer); 3] = [
     ("deny", "Deny", "reject_once", ApprovalAnswer::Deny),
 ];
 
-/// A session.
+/// One session of the editor.
 #[derive(Debug)]
 pub(super) struct Conversation {
     kernel: Kernel,
     session: SessionHandle,
     /// The session's id, as the editor names it.
     id: String,
-    /// The editor's name: who answers.
+    /// The editor's name. The record shows it as the person who answers.
     editor: String,
     workdir: Arc<Path>,
     cwd: PathBuf,
-    /// The agent was told where the editor is.
+    /// The agent has been told the editor's working directory.
     told_cwd: AtomicBool,
     busy: AtomicBool,
     cancelled: AtomicBool,
 }
 
-/// The right to run the one turn of a session.
+/// The right to run a session's only active turn.
 #[derive(Debug)]
 pub(super) struct PromptTurnGuard(Arc<Conversation>);
 
@@ -57,14 +57,14 @@ impl Drop for PromptTurnGuard {
     }
 }
 
-/// What the editor has heard of a turn.
+/// How much of a turn the editor has received.
 #[derive(Debug, Default)]
 struct PromptProgress {
     telling: TurnTextBuffer,
-    /// Bytes of the text that it has.
+    /// Bytes of text that were sent.
     told: usize,
     calls: HashSet<RequestId>,
-    /// What the turn did by the record.
+    /// What the turn did, from the record.
     record: Option<Value>,
 }
 
@@ -89,7 +89,7 @@ impl Conversation {
         }
     }
 
-    /// Takes the session's one turn; none while another runs.
+    /// Starts the session's turn; `None` while another one runs.
     pub(super) fn begin(self: &Arc<Self>) -> Option<PromptTurnGuard> {
         if self.busy.swap(true, Ordering::SeqCst) {
             return None;
@@ -98,7 +98,7 @@ impl Conversation {
         Some(PromptTurnGuard(Arc::clone(self)))
     }
 
-    /// Cancels the turn that runs, or is about to.
+    /// Cancels the turn that runs or is about to run.
     pub(super) fn cancel(&self) {
         if self.busy.load(Ordering::SeqCst) {
             self.cancelled.store(true, Ordering::SeqCst);
@@ -106,7 +106,7 @@ impl Conversation {
         }
     }
 
-    /// Says it to the agent, tells the editor what happens, and returns how the turn ended.
+    /// Sends the text to the agent, forwards events to the editor, and returns how the turn ended.
     pub(super) async fn turn(
         self: &Arc<Self>,
         client: &Arc<EditorClient>,
@@ -200,7 +200,7 @@ impl Conversation {
                         "rawOutput": summary}),
                 );
             }
-            // Apart from the answer: an editor that shows no thoughts still has it in the result of the prompt.
+            // This is separate from the answer. An editor that shows no thoughts still gets it in the prompt's result.
             SessionNotice::Shown(shown, line) => {
                 heard.record = shown.facts();
                 client.update(
@@ -219,13 +219,13 @@ impl Conversation {
             | SessionNotice::Missed(_)
             | SessionNotice::Retrying { .. }
             | SessionNotice::Screened { .. }
-            // An editor brings no tools of its own.
+            // An editor provides no tools.
             | SessionNotice::Handed(_)
             | SessionNotice::TurnEnded { .. } => {}
         }
     }
 
-    /// Puts a question to the editor's person beside the turn, which may be answered elsewhere.
+    /// Asks the editor's user for approval while the turn goes on. The question may also be answered elsewhere.
     fn ask(
         self: &Arc<Self>,
         client: &Arc<EditorClient>,
@@ -255,7 +255,8 @@ impl Conversation {
                 .and_then(|answer| answer.pointer("/outcome/optionId"))
                 .and_then(Value::as_str);
             let option = OPTIONS.iter().find(|(id, ..)| Some(*id) == chosen);
-            // Closed without a choice, or an editor that is gone: the question waits for somebody else, or lapses.
+            // The dialog was closed without a choice, or the editor disconnected: the question waits for another person, or
+            // expires.
             let Some((.., answer)) = option else { return };
             let reply = ApprovalReply {
                 answer: *answer,
@@ -269,7 +270,7 @@ impl Conversation {
     }
 }
 
-/// How the turn ended, if this says so.
+/// The turn's result, if `notice` reports its end.
 fn ended(message: MessageId, notice: &SessionNotice) -> Option<Result<Value, AcpError>> {
     let SessionNotice::TurnEnded {
         message: ended, end, ..

@@ -1,15 +1,15 @@
-//! A prompt's parts as one message. What the editor attaches is data, and marked as such.
+//! Joins the parts of a prompt into one message. Attachments of the editor are data, and are marked as data.
 
 use clawk_proto::message::MessagePart;
 use serde_json::{Value, json};
 
-/// Parts of one prompt.
+/// The largest number of parts in one prompt.
 const MAX_PARTS: usize = 1_024;
 
 /// The text of a prompt.
 ///
 /// # Errors
-/// It has no text, too many parts, or one that is not understood; for people: which.
+/// A sentence for people: the prompt has no text, too many parts, or a part of unknown type.
 pub(super) fn text(parts: &[Value]) -> Result<String, String> {
     if parts.len() > MAX_PARTS {
         return Err(format!("prompt: at most {MAX_PARTS} parts"));
@@ -55,7 +55,7 @@ fn part(part: &Value) -> Result<String, String> {
     })
 }
 
-/// One line of JSON between two marks: nothing in the text can end them.
+/// Writes a resource as one line of JSON between two marks. Text inside can't imitate the end mark.
 fn resource(part: &Value) -> Option<String> {
     let uri = part.pointer("/resource/uri")?.as_str()?;
     let text = part.pointer("/resource/text").and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! The asking side of the control socket.
+//! The client side of the control socket.
 
 use std::fs::File;
 use std::io;
@@ -15,30 +15,30 @@ use tokio::net::UnixStream;
 use super::{SOCKET, address};
 use crate::transport::frames::{InputLine, LineSplitter};
 
-/// Longest answer, bytes.
+/// The longest answer, bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// How long the agent has to answer. An approval may wait for its call to ask (R18).
+/// How long to wait for the agent's answer. An approval may wait until its call asks (R18).
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Why a running agent could not be asked.
+/// Why a request to a running agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// No process listens on the socket.
     #[error("no agent is running with the state directory `{}`", .state.display())]
     NotRunning {
-        /// The directory.
+        /// The state directory.
         state: PathBuf,
     },
-    /// The socket is there and can't be used.
+    /// The socket exists but can't be used.
     #[error("the running agent can't be reached: {0}")]
     Io(#[from] io::Error),
-    /// It listens and does not answer.
+    /// The agent accepted the connection but did not answer within this time.
     #[error("the running agent did not answer within {} s", .0.as_secs())]
     Silent(Duration),
-    /// It answered with an error.
+    /// The agent answered with an error.
     #[error("{}", .0.message)]
     Refused(RpcError),
-    /// It answered with something else.
+    /// The agent's answer is not valid.
     #[error("the running agent sent an answer that can't be read: {0}")]
     Malformed(String),
 }
@@ -55,7 +55,7 @@ pub struct ControlClient {
 struct ControlMessage {
     #[serde(default)]
     id: Value,
-    /// Of a notification.
+    /// The method, if the line is a notification.
     #[serde(default)]
     method: Option<String>,
     #[serde(default)]
@@ -70,7 +70,7 @@ impl ControlClient {
     /// Connects to the agent that runs with this state directory.
     ///
     /// # Errors
-    /// None does, or its socket can't be used.
+    /// No agent runs, or its socket can't be used.
     pub async fn connect(state_dir: &Path) -> Result<Self, ControlError> {
         let not_running = || ControlError::NotRunning {
             state: state_dir.to_owned(),
@@ -89,7 +89,7 @@ impl ControlClient {
                     next_id: 1,
                 })
             }
-            // A file that nobody listens behind is what a killed process leaves.
+            // A killed process leaves a socket file without a listener.
             Err(e)
                 if matches!(
                     e.kind(),
@@ -102,10 +102,10 @@ impl ControlClient {
         }
     }
 
-    /// Asks one thing that may take long, such as `claw.message.send`, and hears the notifications that come before its answer.
+    /// Sends a request that may take long, such as `claw.message.send`. Calls `hear` for each notification before the answer.
     ///
     /// # Errors
-    /// The agent refused, went away, or did not answer within `patience`.
+    /// The agent refused, disconnected, or did not answer within `patience`.
     pub async fn follow(
         &mut self,
         method: &str,
@@ -129,10 +129,10 @@ impl ControlClient {
         Ok(id)
     }
 
-    /// Asks one thing and waits for the answer.
+    /// Sends one request and waits for the answer.
     ///
     /// # Errors
-    /// The agent refused, went away, or did not answer in time.
+    /// The agent refused, disconnected, or did not answer in time.
     pub async fn ask(&mut self, method: &str, params: &Value) -> Result<Value, ControlError> {
         self.follow(method, params, ANSWER, |_, _| ()).await
     }

@@ -1,4 +1,4 @@
-//! The orders of the control socket: answers, revocations, the emergency stop.
+//! The orders of the control socket: approvals, revocations, the emergency stop.
 
 use clawk_kernel::effect::EffectSettlement;
 use clawk_kernel::sheet::PreviewReceipt;
@@ -17,9 +17,9 @@ use crate::rpc::questions::{self, QuestionDetail};
 
 #[derive(Deserialize)]
 struct AnswerParams {
-    /// A call's, or a plan's.
+    /// The id of a call or of a plan.
     request_id: RequestId,
-    /// Steps of the plan; without, all of them.
+    /// The steps of the plan that the answer covers; `None`: all of them.
     #[serde(default)]
     steps: Option<Vec<u32>>,
     #[serde(default)]
@@ -28,17 +28,17 @@ struct AnswerParams {
     for_session: bool,
     #[serde(default)]
     always: bool,
-    /// A standing answer covers the folder that the question offers.
+    /// A standing grant covers the folder that the question offers.
     #[serde(default)]
     folder: bool,
-    /// Digests of the whole texts that were read: a yes to a folded question needs its own.
+    /// Digests of the full texts that the person has read. A yes to a folded question needs the digest of its text.
     #[serde(default)]
     seen: Vec<Digest>,
 }
 
 #[derive(Deserialize)]
 struct ShowParams {
-    /// A call's, or a plan's.
+    /// The id of a call or of a plan.
     request_id: RequestId,
 }
 
@@ -53,7 +53,7 @@ struct HistoryParams {
     limit: usize,
 }
 
-/// An order of the operator.
+/// The parameters of an emergency-stop order.
 #[derive(Deserialize)]
 struct StopParams {
     level: stop::Level,
@@ -86,16 +86,16 @@ const fn history() -> usize {
     100
 }
 
-/// What all orders begin with.
+/// The prefix of all orders.
 pub(crate) const PREFIX: &str = "clawk.";
 
-/// What orders about channels begin with.
+/// The prefix of orders about channels.
 pub(crate) const CHANNELS: &str = "clawk.channels.";
 
-/// What orders about the host itself begin with.
+/// The prefix of orders about the host.
 pub(crate) const RESTART: &str = "clawk.restart";
 
-/// Obeys an order about the host: `clawk.restart`, and `clawk.restart.status`, which says which run it is.
+/// Runs an order about the host: `clawk.restart`, or `clawk.restart.status`, which returns the id of the run.
 pub(crate) fn of_host(method: &str, host: &AgentHost) -> Result<Value, RpcError> {
     match method {
         RESTART => host
@@ -107,7 +107,7 @@ pub(crate) fn of_host(method: &str, host: &AgentHost) -> Result<Value, RpcError>
     Ok(json!({"run": host.run(), "restarting": host.is_restarting()}))
 }
 
-/// Obeys an order about channels.
+/// Runs an order about channels.
 pub(crate) async fn of_channels(
     method: &str,
     params: &str,
@@ -122,7 +122,7 @@ pub(crate) async fn of_channels(
     }
 }
 
-/// Obeys one order; `by` is who gave it.
+/// Runs one order; `by` is the person who gave it.
 pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
         "clawk.status" => Ok(status(kernel)),
@@ -171,7 +171,7 @@ pub(crate) async fn act(method: &str, params: &str, kernel: &Kernel, by: &str) -
     }
 }
 
-/// Orders about questions and grants.
+/// Runs an order about questions and grants.
 async fn approvals(method: &str, params: &str, kernel: &Kernel, by: &str) -> Result<Value, RpcError> {
     match method {
         "clawk.approvals.list" => {
@@ -257,13 +257,13 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by
         } else {
             GrantScope::Exact
         },
-        // The socket is the owner's alone.
+        // Only the owner can open the socket.
         person: KnownPerson::admin("control", by),
         reason: asked.reason.clone(),
         seen: PreviewReceipt::Whole(asked.seen.clone()),
     };
     let Some(plan) = plan_of(kernel, &asked) else {
-        // Steps of nothing: no answer to anything.
+        // Steps were named, but no plan is known: the answer matches nothing.
         if asked.steps.is_some() {
             return json!({"acknowledged": false});
         }
@@ -295,7 +295,7 @@ async fn settle(kernel: &Kernel, asked: AnswerParams, answer: ApprovalAnswer, by
     told.into()
 }
 
-/// `unseen`: what waits on, because a part of it is folded and was not read.
+/// The answer's members. `unseen`: questions that stay open, because a folded part was not read.
 fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Value> {
     let mut told = Map::from_iter([("acknowledged".to_owned(), json!(acknowledged))]);
     if !unseen.is_empty() {
@@ -304,7 +304,7 @@ fn told(acknowledged: bool, unseen: &[impl serde::Serialize]) -> Map<String, Val
     told
 }
 
-/// The plan that an answer is for: named by its id, or by that of a step where steps are named.
+/// The plan that an answer is for: named by its own id, or by the id of a step.
 fn plan_of(kernel: &Kernel, asked: &AnswerParams) -> Option<RequestId> {
     let pending = kernel.pending();
     let mut steps = pending

@@ -1,4 +1,4 @@
-//! To JSON-RPC: what a request that was not done says (CKP §9.4, runtime profile §4).
+//! Maps errors to JSON-RPC (CKP §9.4, runtime profile §4).
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,10 @@ use super::layer;
 use crate::access::Scope;
 use crate::agent::InitFailure;
 
-/// Params of a method, from JSON text.
+/// Parses the params of a method from JSON text.
 ///
 /// # Errors
-/// They do not have the method's shape: -32602.
+/// -32602: they do not have the method's shape.
 pub(crate) fn decode<T: DeserializeOwned>(method: &str, params: &str) -> Result<T, RpcError> {
     let invalid = |message: String| {
         RpcError::new(ErrorCode::InvalidParams, message)
@@ -29,7 +29,7 @@ pub(crate) fn decode<T: DeserializeOwned>(method: &str, params: &str) -> Result<
         .map_err(|what| invalid(format!("the params of `{method}` are wrong: {what}")))
 }
 
-/// A call that did not run, or was cut short.
+/// The error of a call that did not run or was interrupted.
 pub(crate) fn from_call(error: &CallError, request_id: &RequestId) -> RpcError {
     let (code, mut data) = call_facts(error);
     if let Value::Object(facts) = &mut data {
@@ -106,8 +106,8 @@ fn call_facts(error: &CallError) -> (ErrorCode, Value) {
     }
 }
 
-/// A journal that takes nothing more (R48). `session_moved`: another host has the agent, and the same request there gets its one
-/// answer. `state_unavailable`: the server that keeps the state is gone for now.
+/// The error of a journal that accepts no more events (R48). `session_moved`: another host has the agent now, and the same request
+/// gets its answer there. `state_unavailable`: the state's server is unreachable.
 fn of_journal(error: &JournalError) -> (ErrorCode, Value) {
     let (code, reason) = match error {
         JournalError::Fenced { .. } => (ErrorCode::Internal, "session_moved"),
@@ -120,14 +120,14 @@ fn of_journal(error: &JournalError) -> (ErrorCode, Value) {
     (code, json!({"reason": reason}))
 }
 
-/// The agent's state was away, or is: it is started anew, and the same request then gets its answer.
+/// The agent's state is or was unreachable. The agent restarts, and the same request then gets its answer.
 pub(crate) fn state_unavailable() -> RpcError {
     let error = JournalError::Away("the agent begins anew on what is recorded".to_owned());
     let (code, data) = of_journal(&error);
     sentence(code, &error.to_string()).with(data)
 }
 
-/// How a question ended that did not end in a run.
+/// The code and details of a question that ended without a run.
 fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
     use {CallError as E, ErrorCode as Code};
     match error {
@@ -147,7 +147,7 @@ fn approval_facts(error: &CallError) -> (ErrorCode, Value) {
             Code::ApprovalDenied,
             json!({"tool": tool, "denied_by": by, "reason": reason}),
         ),
-        // Only who speaks CRA is told to come again; see the HTTP API.
+        // Only CRA clients are asked to try again; see the HTTP API.
         E::ApprovalPending {
             tool,
             approval_id,
@@ -179,14 +179,14 @@ fn internal(reason: &str, tool: &str, detail: &str) -> (ErrorCode, Value) {
     (ErrorCode::Internal, data)
 }
 
-/// R16a: the text itself is refused; `reason` is a stable word.
+/// Screening refused the text (R16a). `reason` is a stable identifier.
 fn screened(tool: Option<&String>, reason: &str, detail: &str) -> (ErrorCode, Value) {
     let data = json!({"rule_id": null, "policy": null, "tool": tool, "action": "deny", "reason": reason,
         "detail": detail, "denied_by": "screening"});
     (ErrorCode::PolicyDenied, data)
 }
 
-/// R16a: only a rate says when to come again.
+/// Adds the wait time. Only rate limits have one (R16a).
 fn with_wait(mut data: Value, retry_after_ms: Option<u64>) -> Value {
     if let (Value::Object(facts), Some(wait)) = (&mut data, retry_after_ms) {
         facts.insert("retry_after_ms".into(), json!(wait));
@@ -194,7 +194,7 @@ fn with_wait(mut data: Value, retry_after_ms: Option<u64>) -> Value {
     data
 }
 
-/// A memory or swarm operation that was not done.
+/// The error of a failed memory or swarm operation.
 pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
     let (code, data) = match error {
         KernelError::NotReady(state) => (
@@ -254,7 +254,7 @@ pub(crate) fn from_kernel(error: &KernelError) -> RpcError {
     sentence(code, &error.to_string()).with(data)
 }
 
-/// A `claw.initialize` that gave no agent (R3, R3a).
+/// The error of a failed `claw.initialize` (R3, R3a).
 pub(crate) fn from_init(error: &InitFailure) -> RpcError {
     let (code, data) = match error {
         InitFailure::Manifest(faults) => (
@@ -275,14 +275,14 @@ pub(crate) fn from_init(error: &InitFailure) -> RpcError {
     sentence(code, &error.to_string()).with(data)
 }
 
-/// The connection's rights do not reach so far (R43).
+/// The connection lacks this scope (R43).
 pub(crate) fn scope_missing(scope: Scope) -> RpcError {
     let message = format!("this needs the scope `{}`", scope.name());
     let data = json!({"rule_id": null, "action": "deny", "reason": "scope_missing", "scope": scope.name()});
     sentence(ErrorCode::PolicyDenied, &message).with(data)
 }
 
-/// The table's title, then what is wrong.
+/// The code's title, then the message.
 fn sentence(code: ErrorCode, message: &str) -> RpcError {
     if code == ErrorCode::Internal {
         tracing::error!(error = message, "a request failed for a reason of ours");

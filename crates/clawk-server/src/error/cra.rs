@@ -1,4 +1,4 @@
-//! To HTTP: what a CARP operation that was not done says (CRA).
+//! Maps errors of CARP operations to HTTP (CRA).
 
 use clawk_kernel::CarpError;
 use http::StatusCode;
@@ -14,7 +14,7 @@ impl From<clawk_carp::InputFaults> for ApiError {
     }
 }
 
-/// Messages repeat what was sent; not all of it.
+/// Shortens a text that the client sent, before a message repeats it.
 fn clip(text: &str) -> String {
     const MOST: usize = 2_000;
     if text.len() <= MOST {
@@ -52,7 +52,7 @@ impl From<CarpError> for ApiError {
                     .with("policy_id", json!(policy_id))
                     .with("denied_by", json!(by.map(layer)));
                 match retry_after_ms {
-                    // A limit that never frees is no invitation.
+                    // A wait without an end is not sent as a retry time.
                     Some(wait) if wait < u64::from(u32::MAX) => {
                         denied.with("retry_after_ms", json!(wait)).after_ms(wait)
                     }

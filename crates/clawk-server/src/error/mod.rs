@@ -1,5 +1,5 @@
-//! The one mapping from what the kernel refuses to what a client reads: [`ckp`] to JSON-RPC errors, [`cra`] and [`talk`] to HTTP. No wildcard
-//! arms: a new error of the kernel does not compile until every protocol has a word for it.
+//! Maps the kernel's errors to the errors that clients read: [`ckp`] for JSON-RPC, [`cra`] and [`talk`] for HTTP. There are no
+//! wildcard arms, so a new kernel error does not compile until every protocol maps it.
 
 pub(crate) mod ckp;
 mod cra;
@@ -8,7 +8,7 @@ mod talk;
 
 use clawk_kernel::DeniedBy;
 
-/// The layer that denied, as both protocols write it.
+/// The name of the layer that denied the call, in both protocols.
 const fn layer(by: DeniedBy) -> &'static str {
     match by {
         DeniedBy::Autonomy => "autonomy",

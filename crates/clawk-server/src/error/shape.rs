@@ -1,11 +1,11 @@
-//! Faults in the shape of a request, each with its place. A missing member is named with its path (S.15).
+//! Errors in the shape of a request, each with its location. A missing member is named with its path (S.15).
 
 use serde::de::DeserializeOwned;
 
-/// Reads one JSON document.
+/// Parses one JSON document.
 ///
 /// # Errors
-/// A sentence: the member, by its path from the document's root, and what is wrong with it.
+/// A sentence with the member's path from the document's root, and what is wrong.
 pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = serde_path_to_error::deserialize(&mut json).map_err(|error| sentence(&error))?;
@@ -16,7 +16,7 @@ pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 fn sentence(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     let path = error.path().to_string();
     let whole = error.inner().to_string();
-    // The path says more than line and column of a text that a program wrote; a fault of the syntax has no path.
+    // The path helps more than line and column, since a program wrote the text. A syntax error has no path.
     let what = match whole.rsplit_once(" at line ") {
         Some((what, _)) if error.inner().is_data() => what,
         _ => return whole,

@@ -1,4 +1,4 @@
-//! To HTTP: what a message to the agent that was not taken says.
+//! Maps errors of messages to the agent to HTTP.
 
 use clawk_kernel::KernelError;
 use http::StatusCode;

@@ -1,8 +1,8 @@
-//! Answers to calls of a queue or a folder, kept seven days under their request ids (R19): what is delivered again gets the answer
-//! that it had, however late. One file a day, of lines; which line is whose is in memory, 48 bytes each.
+//! Answers to calls from a queue or a folder, stored for seven days under their request ids (R19). A repeated delivery gets the
+//! original answer, however late. There is one file of lines per day; an index in memory needs 48 bytes per line.
 //!
-//! The kernel keeps answers of every door for five minutes; this is what lies behind them. A file is written without waiting for
-//! the disk: after a power failure the latest answers may be missing, and their calls are answered with `outcome_unknown`.
+//! The kernel keeps answers of every door for five minutes; this log covers the time after that. Writes are not synced: after a
+//! power failure the latest answers may be missing, and their calls are answered with `outcome_unknown`.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,37 +17,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-/// Days that answers are kept, besides the present one.
+/// The number of days that answers are kept, besides the present one.
 const KEPT_DAYS: i64 = 7;
 const DAY_MS: i64 = 86_400_000;
-/// Bytes of all files together; beyond, the oldest day goes early.
+/// The largest size of all files together, bytes; above it, the oldest day is dropped early.
 const MAX_BYTES: u64 = 1 << 30;
-/// Answers that are known; beyond, the oldest day goes early.
+/// The largest number of answers; above it, the oldest day is dropped early.
 const MAX_ANSWERS: usize = 1_000_000;
-/// For what lines are sealed.
+/// The context string under which lines are sealed.
 const PLACE: &str = "answers";
-/// Bytes of one answer; a longer one is not kept.
+/// The longest answer that is stored, bytes.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// Whose request it is: the client, the method and the request id.
+/// A digest of the client, the method and the request id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GuestRequestKey([u8; 16]);
 
-/// A request that does something.
+/// A request with effects.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GuestRequest {
     /// The message's id as JSON text.
     pub(crate) id: String,
     method: String,
     request_id: Option<String>,
-    /// Of the method and the arguments.
+    /// The digest of the method and the arguments.
     digest: [u8; 32],
 }
 
 impl GuestRequest {
-    /// Of a message whose params are this JSON text.
+    /// For a message with these params (JSON text).
     pub(crate) fn new(id: String, method: &str, params: &str) -> Self {
-        // silent-ok: params that are no JSON are refused where they are read, and are not kept
+        // silent-ok: the reader refuses params that are not valid JSON, and they are not stored
         let params: serde_json::Value = serde_json::from_str(params).unwrap_or_default();
         let named = ["/context/request_id", "/request_id", "/task_id"]
             .iter()
@@ -60,7 +60,7 @@ impl GuestRequest {
         }
     }
 
-    /// Of a message that has no request id: the same bytes are the same request.
+    /// For a message without a request id: identical bytes are the same request.
     pub(crate) fn of_message(id: String, message: &[u8]) -> Self {
         let digest: [u8; 32] = Sha256::digest(message).into();
         Self {
@@ -71,7 +71,7 @@ impl GuestRequest {
         }
     }
 
-    /// Under which its answer is kept; none where it has no request id.
+    /// The key of the answer; `None` without a request id.
     pub(crate) fn key(&self, client: &str) -> Option<GuestRequestKey> {
         let id = self.request_id.as_deref()?;
         let digest = Sha256::digest(format!("{}:{client} {} {id}", client.len(), self.method).as_bytes());
@@ -79,14 +79,14 @@ impl GuestRequest {
     }
 }
 
-/// A line as it is written, without its end.
+/// Encodes a line, without its newline.
 fn written(line: &AnswerLogLine, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_string(line)?;
     let sealed = vault.map(|vault| vault.seal_text(PLACE, &text)).transpose();
     Ok(sealed.map_err(io::Error::other)?.unwrap_or(text).into_bytes())
 }
 
-/// A line as it was.
+/// Decodes a line.
 fn read_line(bytes: &[u8], vault: Option<&SealKeyring>) -> Result<AnswerLogLine, String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| error.to_string())?
@@ -99,12 +99,12 @@ fn read_line(bytes: &[u8], vault: Option<&SealKeyring>) -> Result<AnswerLogLine,
     serde_json::from_str(&opened.unwrap_or_default()).map_err(|error| error.to_string())
 }
 
-/// What is known of a request.
+/// The result of a lookup.
 #[derive(Debug, PartialEq)]
 pub(crate) enum GuestRequestLookup {
-    /// Its answer: a result or an error, as JSON members.
+    /// The stored answer: a result or an error, as JSON members.
     Answer(GuestAnswer),
-    /// The same request id had other arguments.
+    /// The same request id was used with other arguments.
     Reused,
 }
 
@@ -125,7 +125,7 @@ impl PartialEq for GuestAnswer {
 }
 
 impl GuestAnswer {
-    /// The line that answers a message of this id.
+    /// The answer line for a message with this id.
     pub(crate) fn line(&self, id: &str) -> Vec<u8> {
         let member = |name: &str, raw: &Option<Box<RawValue>>| {
             raw.as_ref()
@@ -151,7 +151,7 @@ struct AnswerLogPosition {
     length: u32,
 }
 
-/// The kept answers of one door.
+/// The stored answers of one door.
 #[derive(Debug)]
 pub(super) struct AnswerLog {
     folder: PathBuf,
@@ -162,7 +162,7 @@ pub(super) struct AnswerLog {
 #[derive(Debug, Default)]
 struct AnswerLogInner {
     known: HashMap<GuestRequestKey, AnswerLogPosition>,
-    /// The files, by day, with their lengths.
+    /// The files and their lengths, by day.
     days: std::collections::BTreeMap<i64, (File, u64)>,
 }
 
@@ -182,10 +182,10 @@ fn unhex(text: &str) -> Option<GuestRequestKey> {
 }
 
 impl AnswerLog {
-    /// Reads what is kept in this folder; it is made.
+    /// Opens the log in this folder; creates the folder if needed.
     ///
     /// # Errors
-    /// It can't be made or read.
+    /// The folder can't be created or read.
     pub(super) fn open(folder: PathBuf, now: Timestamp, vault: Option<SealKeyring>) -> io::Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -199,7 +199,7 @@ impl AnswerLog {
                 .and_then(|name| name.to_str())
                 .and_then(|name| name.parse().ok());
             if let Some(day) = day {
-                // What was kept in plain before the agent's stores were encrypted goes.
+                // Plain files from before the stores were encrypted are deleted.
                 if vault.is_some() && is_plain(&path)? {
                     fs::remove_file(&path)?;
                     continue;
@@ -219,7 +219,7 @@ impl AnswerLog {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of this request.
+    /// Looks up a request.
     pub(super) fn find(
         &self,
         client: &str,
@@ -246,7 +246,7 @@ impl AnswerLog {
         }
     }
 
-    /// Keeps an answer. The first one of a request stays.
+    /// Stores an answer, unless the request already has one.
     pub(super) fn keep(&self, client: &str, act: &GuestRequest, line: &[u8], now: Timestamp) {
         let Some(key) = act.key(client).filter(|_| line.len() <= MAX_ANSWER_BYTES) else {
             return;
@@ -273,8 +273,8 @@ impl AnswerLog {
     }
 }
 
-/// Answers that say what became of a request: results, and refusals after it was judged. What was refused before that (not
-/// initialized, no such method) may be asked again.
+/// Whether an answer settles its request: a result, or a refusal after the decision. A request that failed earlier (not
+/// initialized, no such method) may be sent again.
 fn is_kept(answer: &GuestAnswer) -> bool {
     #[derive(Deserialize)]
     struct ErrorCodeField {
@@ -299,7 +299,7 @@ impl AnswerLogInner {
         loop {
             line.clear();
             let read = reader.read_until(b'\n', &mut line)?;
-            // A line that a crash cut off: the rest of the file is nobody's.
+            // A crash cut this line off. The rest of the file is ignored.
             if read == 0 || line.last() != Some(&b'\n') {
                 break;
             }
@@ -349,7 +349,7 @@ impl AnswerLogInner {
         Ok(())
     }
 
-    /// Drops days that are over, and the oldest ones where there is too much.
+    /// Deletes expired days, and the oldest ones while a limit is exceeded.
     fn expire(&mut self, folder: &Path, today: i64) {
         loop {
             let bytes: u64 = self.days.values().map(|(_, length)| length).sum();

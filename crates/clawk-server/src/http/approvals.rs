@@ -1,4 +1,4 @@
-//! `/v1/approvals`: what waits for a person. An extension: the protocol has approval ids and no way to answer them.
+//! `/v1/approvals`: questions that wait for a person. An extension: the protocol has approval ids but no way to answer them.
 
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
@@ -87,7 +87,7 @@ pub(crate) async fn answer(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Approval>, ApiError> {
-    // Who may execute may not agree to it.
+    // The right to execute does not include the right to approve.
     principal.needs(Scope::Approve)?;
     let cra = app.cra()?;
     let wanted: AnswerApproval = super::body::json(&app, request).await?;

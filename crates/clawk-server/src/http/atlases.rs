@@ -1,4 +1,4 @@
-//! `/v1/atlases`: which govern, and those that come and go over the API.
+//! `/v1/atlases`: lists the Atlases in force; loads and removes those of the API.
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
@@ -44,7 +44,7 @@ pub(crate) async fn load(
 ) -> Result<Response, ApiError> {
     principal.needs(Scope::Admin)?;
     let cra = app.cra()?;
-    // An Atlas by itself, or with its context files beside it.
+    // The body is an Atlas, alone or together with its context files.
     let body: Value = super::body::json(&app, request).await?;
     let wanted = if body.get("atlas_version").is_some() || body.get("atlas_id").is_some() {
         LoadAtlas {

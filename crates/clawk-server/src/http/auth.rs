@@ -1,4 +1,4 @@
-//! Identifies the client by the headers of a request.
+//! Identifies the client from the headers of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::limit::RequestLimiter;
 use crate::access::{ClientRights, Scope, Token, Tokens};
 use crate::oauth::TokenRefusal;
 
-/// The header beside `Authorization: Bearer`.
+/// The header that may replace `Authorization: Bearer`.
 const API_KEY: &str = "x-api-key";
-/// Who asks where no tokens are configured.
+/// The client's name when no tokens are configured.
 pub(crate) const LOCAL: &str = "local";
 
-/// The tokens in force and how often each was used lately. A reload replaces all of it at once.
+/// The current tokens with their recent use. A reload replaces both at once.
 #[derive(Debug)]
 pub(crate) struct ActiveTokens {
     pub(crate) tokens: Tokens,
@@ -37,18 +37,18 @@ impl ActiveTokens {
         }
     }
 
-    /// These tokens are no longer in force.
+    /// Marks these tokens as replaced.
     pub(crate) fn retire(&self) {
         self.replaced.cancel();
     }
 
-    /// Completes when these tokens are no longer in force.
+    /// Completes when these tokens have been replaced.
     pub(crate) async fn replaced(&self) {
         self.replaced.cancelled().await;
     }
 }
 
-/// When a stream must end, whatever it has still to tell: the server ends, or the token that opened it may be gone.
+/// Ends a stream early: when the server stops, or when the token that opened the stream may be revoked.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamEndSignal {
     over: CancellationToken,
@@ -56,7 +56,7 @@ pub(crate) struct StreamEndSignal {
 }
 
 impl StreamEndSignal {
-    /// Of a stream that opens now.
+    /// The signal for a stream that opens now.
     pub(crate) fn of(app: &HttpApp) -> Self {
         Self {
             over: app.over.clone(),
@@ -64,7 +64,7 @@ impl StreamEndSignal {
         }
     }
 
-    /// Completes then.
+    /// Completes when the stream must end.
     pub(crate) async fn comes(&self) {
         tokio::select! {
             () = self.over.cancelled() => {}
@@ -73,14 +73,14 @@ impl StreamEndSignal {
     }
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpPrincipal {
     pub(crate) name: Arc<str>,
-    /// Its place among the tokens.
+    /// Its index among the tokens.
     pub(crate) index: usize,
     rights: ClientRights,
-    /// When its token is over, seconds since 1970; none: when the operator says so.
+    /// When its token expires, seconds since 1970; `None`: when the operator removes it.
     pub(crate) until_s: Option<i64>,
 }
 
@@ -113,8 +113,10 @@ impl HttpPrincipal {
         self.rights.may(scope)
     }
 
+    /// Checks that the client has a scope.
+    ///
     /// # Errors
-    /// 403, which names the scope that is missing.
+    /// 403, which names the missing scope.
     pub(crate) fn needs(&self, scope: Scope) -> Result<(), ApiError> {
         if self.may(scope) {
             return Ok(());
@@ -126,16 +128,16 @@ impl HttpPrincipal {
         .lacking(scope))
     }
 
-    /// Whether it sees a session: its own; an admin all.
+    /// Whether the client may see a session: its own; an admin sees all.
     pub(crate) fn owns(&self, owner: Option<&str>) -> bool {
         self.is_admin() || owner == Some(&*self.name)
     }
 }
 
-/// Who sends these headers.
+/// Identifies the sender of these headers.
 ///
 /// # Errors
-/// 401: no token, two different ones, or an unknown one; it doesn't say which. 503: the issuer of tokens can't be asked.
+/// 401: no token, two different ones, or an unknown one; the answer does not say which. 503: the token issuer can't be reached.
 pub(crate) async fn principal(
     app: &HttpApp,
     access: &ActiveTokens,
@@ -148,7 +150,7 @@ pub(crate) async fn principal(
     holder(app, access, presented).await
 }
 
-/// Who holds this token: one of the table, or one of the authorization server's.
+/// Finds the client with this token, in the table or at the authorization server.
 ///
 /// # Errors
 /// As [`principal`].
@@ -184,7 +186,7 @@ pub(crate) async fn holder(
     }
 }
 
-/// The token's bytes; `None` when there is none, or the two headers disagree.
+/// The token's bytes; `None` if there is none, or if the two headers differ.
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     let mut bearers = headers.get_all(AUTHORIZATION).iter();
     let bearer = bearers.next().map(http::HeaderValue::as_bytes);
@@ -209,13 +211,13 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     }
 }
 
-/// When a principal's token is over, by the runtime's clock.
+/// When the client's token expires, by the runtime's clock.
 pub(crate) fn until(app: &HttpApp, principal: &HttpPrincipal) -> Option<Instant> {
     let left = principal.until_s?.saturating_mul(1000) - app.clock.now().as_millis();
     Some(Instant::now() + Duration::from_millis(u64::try_from(left).unwrap_or(0)))
 }
 
-/// Completes then; never without an end.
+/// Completes at that time; never for `None`.
 pub(crate) async fn over(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until).await,

@@ -1,4 +1,4 @@
-//! Bodies: JSON, and no more of it than the limit.
+//! Reads JSON bodies, up to the size limit.
 
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -10,15 +10,15 @@ use super::HttpApp;
 use super::error::ApiError;
 use crate::error::shape;
 
-/// Reads a JSON body's bytes. The content type must say JSON: a page of another origin can't send that unasked.
+/// Reads the bytes of a JSON body. The content type must be JSON: a page of another origin can't send that without a preflight.
 ///
 /// # Errors
-/// 415, 413, or 400 when the body breaks off.
+/// 415, 413, or 400 if the body breaks off.
 pub(crate) async fn json_bytes(app: &HttpApp, request: Request) -> Result<Bytes, ApiError> {
     json_within(request, app.options.max_body_bytes).await
 }
 
-/// The same, of at most `limit` bytes.
+/// As [`json_bytes`], with a limit of `limit` bytes.
 ///
 /// # Errors
 /// As [`json_bytes`].
@@ -55,10 +55,10 @@ pub(crate) async fn json_within(request: Request, limit: usize) -> Result<Bytes,
         })
 }
 
-/// Reads a closed JSON object.
+/// Reads a JSON object and rejects unknown members.
 ///
 /// # Errors
-/// As [`json_bytes`]; 400 with what is wrong and where.
+/// As [`json_bytes`]; 400 with the error and its location.
 pub(crate) async fn json<T: DeserializeOwned>(app: &HttpApp, request: Request) -> Result<T, ApiError> {
     let bytes = json_bytes(app, request).await?;
     shape::read(&bytes)

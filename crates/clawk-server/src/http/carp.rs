@@ -1,4 +1,4 @@
-//! `/v1/resolve`, `/v1/execute`, `/v1/validate`: CARP messages as they are.
+//! `/v1/resolve`, `/v1/execute`, `/v1/validate`: CARP messages in their own form.
 
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::sessions::visible;
 use crate::access::Scope;
 
-/// A CARP request of one operation, in a session that the caller sees.
+/// Reads a CARP request of one operation, in a session that the caller may see.
 async fn read(
     app: &HttpApp,
     principal: &HttpPrincipal,

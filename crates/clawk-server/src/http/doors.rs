@@ -25,7 +25,7 @@ pub enum HttpDoor {
 }
 
 impl HttpDoor {
-    /// All of them.
+    /// All doors.
     pub const ALL: [Self; 6] = [
         Self::Claw,
         Self::Cra,
@@ -37,7 +37,7 @@ impl HttpDoor {
     /// The doors that are open if `[http] doors` is not set.
     pub const DEFAULT: [Self; 3] = [Self::Claw, Self::Cra, Self::Health];
 
-    /// The word in `clawk.toml`.
+    /// The door's name in `clawk.toml`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl HttpDoor {
         }
     }
 
-    /// Its routes. The guard of the listener lies before them: Host, Origin, token, rate, deadline.
+    /// The door's routes. The listener's guard runs before them: Host, Origin, token, rate, deadline.
     pub(super) fn routes(self) -> Router<HttpApp> {
         match self {
             Self::Claw => claw::routes(),
@@ -64,10 +64,10 @@ impl HttpDoor {
         }
     }
 
-    /// Paths that answer without a token: they say nothing that a stranger may not know, or look for the token themselves.
+    /// Paths that need no token: they reveal nothing, or check the token themselves.
     pub(super) const fn open_paths(self) -> &'static [&'static str] {
         match self {
-            // It looks for the token itself, and tells by a close code.
+            // The socket checks the token itself, and reports an error by a close code.
             Self::Claw => &["/claw/ws"],
             Self::Cra => &["/v1/health"],
             Self::Health => &["/healthz", "/readyz"],
@@ -76,7 +76,7 @@ impl HttpDoor {
         }
     }
 
-    /// Paths whose handler says itself how long it waits: for a turn, which may take long.
+    /// Paths whose handlers set their own time limit, because they wait for a turn.
     pub(super) const fn patient_paths(self) -> &'static [&'static str] {
         match self {
             Self::Claw | Self::Cra | Self::Health => &[],
@@ -87,7 +87,7 @@ impl HttpDoor {
     }
 }
 
-/// The CRA API.
+/// The routes of the CRA API.
 fn cra() -> Router<HttpApp> {
     Router::new()
         .route("/v1/health", get(health::health))

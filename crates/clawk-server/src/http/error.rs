@@ -1,4 +1,4 @@
-//! A refusal as the CRA API writes it: status, code and `Error`. Which refusal gets which is said in `crate::error`.
+//! An HTTP error as the CRA API writes it: status, code and `Error`. `crate::error` decides which error gets which.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
@@ -10,10 +10,10 @@ use super::model;
 use crate::access::Scope;
 use crate::oauth::OAuth;
 
-/// Client libraries of OpenAI's dialect send a failed request again unless this says not to.
+/// OpenAI client libraries repeat a failed request unless this header forbids it.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// A refusal on its way out. `guard` writes its body, because it knows the request's id.
+/// An error response. `guard` writes its body, because only `guard` knows the request's id.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -24,16 +24,16 @@ pub(crate) struct ApiError {
     retry_after_ms: Option<u64>,
     /// The scope that the token lacks.
     lacking: Option<Scope>,
-    /// The client's library is told not to send it again by itself.
+    /// The client library must not repeat the request.
     final_word: bool,
 }
 
-/// In whose words a refusal is written: by the path that was asked for.
+/// The format of an error body; the request's path decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorDialect {
-    /// The CRA API's, and everybody's who has none.
+    /// The format of the CRA API, and the default.
     Cra,
-    /// `/openai/v1`.
+    /// The format of `/openai/v1`.
     OpenAi,
 }
 
@@ -100,7 +100,7 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, code, message).after_ms(wait_ms)
     }
 
-    /// Something of ours failed: the log has the cause, the answer does not.
+    /// An internal error. The log has the cause; the response does not.
     pub(crate) fn internal(cause: &str) -> Self {
         tracing::error!(cause, "a request failed for a reason of ours");
         Self::new(
@@ -120,24 +120,24 @@ impl ApiError {
         self
     }
 
-    /// It was taken, or refused for good: sent again, it would be another request.
+    /// Marks the error as final: the request was accepted or refused for good, and a repeated one would be a new request.
     pub(crate) const fn once(mut self) -> Self {
         self.final_word = true;
         self
     }
 
-    /// Its token lacks this scope.
+    /// Adds the scope that the token lacks.
     pub(crate) const fn lacking(mut self, scope: Scope) -> Self {
         self.lacking = Some(scope);
         self
     }
 
-    /// For people.
+    /// The message for people.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// As `/openai/v1` writes it.
+    /// The error body of `/openai/v1`.
     pub(crate) fn openai(&self) -> Value {
         let kind = match self.status.as_u16() {
             401 => "authentication_error",
@@ -151,13 +151,13 @@ impl ApiError {
         json!({"error": {"message": self.message, "type": kind, "param": param, "code": self.code}})
     }
 
-    /// As the answer to this CARP request.
+    /// Makes this the answer to a CARP request.
     pub(crate) fn to(mut self, request_id: Uuid) -> Self {
         self.request_id = Some(request_id);
         self
     }
 
-    /// The whole answer.
+    /// The complete response.
     pub(crate) fn render(
         self,
         request_id: Uuid,
@@ -209,17 +209,17 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The request behind a refusal, for its challenge.
+/// The request that was refused; the challenge header depends on it.
 #[derive(Debug)]
 pub(crate) struct ChallengedRequest<'a> {
-    /// Whose tokens are taken.
+    /// The authorization server whose tokens are accepted.
     pub(crate) oauth: Option<&'a OAuth>,
     pub(crate) path: &'a str,
-    /// It came with a token.
+    /// The request had a token.
     pub(crate) presented: bool,
 }
 
-/// Writes the body of a refusal; keeps what the router said beside it.
+/// Writes the body of an error response. Keeps the `Allow` header of the router.
 pub(crate) fn finish(
     mut response: Response,
     request_id: Uuid,

@@ -19,7 +19,7 @@ use super::{HttpApp, HttpAppInner, auth, hooks};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Host, Origin, token, rate; then the handler, within its time.
+/// Checks Host, Origin, token and rate; then runs the handler within its deadline.
 pub(crate) async fn guard(State(app): State<HttpApp>, mut request: Request, next: Next) -> Response {
     let id = app.clock.uuid();
     let dialect = ErrorDialect::of(request.uri().path());
@@ -66,7 +66,7 @@ pub(crate) async fn guard(State(app): State<HttpApp>, mut request: Request, next
     response
 }
 
-/// Its handler waits for a turn, within a limit of its own.
+/// Whether the handler waits for a turn, with its own time limit.
 fn is_patient(app: &HttpApp, request: &Request) -> bool {
     let path = request.uri().path();
     let mut doors = app.options.doors.iter();
@@ -106,7 +106,7 @@ async fn admit(app: &HttpApp, request: &mut Request) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What is streamed ends when the token does that it was asked for with.
+/// Ends a streamed body when the token of its request expires.
 fn ends_with_token(body: Body, over: Option<tokio::time::Instant>) -> Body {
     let pieces = futures::stream::unfold(body.into_data_stream(), move |mut pieces| async move {
         tokio::select! {
@@ -122,7 +122,7 @@ fn limited(wait_ms: u64) -> ApiError {
     ApiError::too_many("rate_limited", "too many requests", wait_ms)
 }
 
-/// The `Host` names this server: else a page of somebody else's may have been pointed at us by its DNS.
+/// Checks that `Host` names this server. Otherwise a foreign page could reach us through DNS rebinding.
 fn check_host(app: &HttpAppInner, headers: &HeaderMap, uri: &Uri) -> Result<String, ApiError> {
     let refused = |shown: &str| {
         let shown: String = shown.chars().take(100).collect();
@@ -139,7 +139,7 @@ fn check_host(app: &HttpAppInner, headers: &HeaderMap, uri: &Uri) -> Result<Stri
     if given.next().is_some() {
         return Err(refused("(two Host headers)"));
     }
-    // `POST http://other/…`: the request line names a server, too, and must name the same one (RFC 9112 §3.2.2).
+    // `POST http://other/…`: the request line also names a server, which must be the same one (RFC 9112 §3.2.2).
     let named = match (host, uri.authority().map(http::uri::Authority::as_str)) {
         (Some(host), Some(target)) if !host.eq_ignore_ascii_case(target) => return Err(refused(target)),
         (Some(host), Some(_) | None) => host,
@@ -178,7 +178,7 @@ fn is_loopback_name(name: &str) -> bool {
         .is_ok_and(|address| address.is_loopback())
 }
 
-/// A browser says where its page is from: from here, or from an origin that is configured.
+/// Checks the browser's `Origin`: this server, or a configured origin.
 fn check_origin(app: &HttpAppInner, headers: &HeaderMap, host: &str) -> Result<(), ApiError> {
     for origin in headers.get_all(ORIGIN) {
         let origin = origin.to_str().unwrap_or("(unreadable)"); // silent-ok: such an origin fits nothing

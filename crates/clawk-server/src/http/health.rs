@@ -19,7 +19,7 @@ pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
     let state = kernel.as_ref().map(|kernel| kernel.status());
     let agent = match &state {
         Some(status) if status.state.name() == "READY" => check(CheckStatus::Pass, "READY".to_owned()),
-        // No model can be reached; what this API does needs none.
+        // No model is reachable, but this API needs none.
         Some(status) if status.state.name() == "ERROR" => {
             check(CheckStatus::Warn, "ERROR: no provider can be reached".to_owned())
         }
@@ -55,12 +55,12 @@ pub(crate) async fn health(State(app): State<HttpApp>) -> Json<Health> {
     })
 }
 
-/// The process answers.
+/// `/healthz`: the process is alive.
 pub(crate) async fn alive() -> StatusCode {
     StatusCode::OK
 }
 
-/// The agent is READY.
+/// `/readyz`: the agent is READY.
 pub(crate) async fn ready(State(app): State<HttpApp>) -> StatusCode {
     let status = app.host.current().get().map(|kernel| kernel.status());
     if status.is_some_and(|status| status.state.name() == "READY") {

@@ -1,4 +1,4 @@
-//! `/channels/NAME`: requests of platforms and pages. The platform's signature, or the channel's own token, takes the place of ours.
+//! `/channels/NAME`: requests of platforms and pages. The platform's signature or the channel's own token replaces our token.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use super::HttpApp;
 use super::error::ApiError;
 use crate::channels::{HookBody, HookSocket};
 
-/// Where they come in.
+/// The prefix of the paths.
 pub(super) const PREFIX: &str = "/channels/";
-/// How often a socket's client is pinged, and after how long without a word it is gone: two pings were missed.
+/// How often a socket's client is pinged. A client that misses two pings is disconnected.
 const PING: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(75);
-/// How long a frame may take to be written.
+/// How long writing a frame may take.
 const WRITE: Duration = Duration::from_secs(15);
-/// Bytes of the buffers of a socket on which nothing is said.
+/// The buffer size of an idle socket, bytes.
 const BUFFER: usize = 4 * 1024;
 
 /// Close codes (RFC 6455 §7.4.1).
@@ -34,7 +34,7 @@ const AWAY: u16 = 1001;
 const PROTOCOL_ERROR: u16 = 1002;
 const TOO_LONG: u16 = 1009;
 
-/// Hands the request to its channel.
+/// Passes the request to its channel.
 pub(super) async fn receive(
     State(app): State<HttpApp>,
     Path(name): Path<String>,
@@ -90,14 +90,14 @@ fn opened(app: &HttpApp, upgrade: WebSocketUpgrade, ends: HookSocket) -> Respons
         .protocols([ends.protocol])
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)
-        // A longer one is read up to here, so that its sender can be told.
+        // Longer frames are read up to four times the limit, so that the sender gets an error.
         .max_message_size(most.saturating_mul(4))
         .max_frame_size(most.saturating_mul(4));
     let work = app.work.clone();
     upgrade.on_upgrade(move |socket| work.track_future(carry(socket, ends)))
 }
 
-/// Carries frames until one of the two ends it.
+/// Passes frames in both directions until one side ends the connection.
 async fn carry(socket: WebSocket, ends: HookSocket) {
     let (mut sink, mut frames) = socket.split();
     let HookSocket {
@@ -115,11 +115,11 @@ async fn carry(socket: WebSocket, ends: HookSocket) {
         reason: reason.into(),
     }));
     let farewell = async {
-        // After the client's own close frame no other is taken; what is left to write is the answer to it.
+        // After the client's close frame no other frame may follow; only the reply to it is written.
         let _said = sink.send(frame).await;
         sink.close().await
     };
-    // silent-ok: a client that is gone need not be told
+    // silent-ok: the client is gone
     let _said = timeout(WRITE, farewell).await;
 }
 
@@ -140,7 +140,7 @@ async fn read(frames: &mut SplitStream<WebSocket>, heard: &mpsc::Sender<SocketFr
             Ok(Some(Ok(Message::Binary(bytes)))) => SocketFrame::Bytes(bytes.to_vec()),
         };
         if heard.send(frame).await.is_err() {
-            // The channel has ended the talk; why is what it said last.
+            // The channel has ended the connection; its last frame gives the reason.
             std::future::pending::<()>().await;
         }
     }

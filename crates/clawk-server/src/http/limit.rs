@@ -9,7 +9,7 @@ use super::connections::ClientAddress;
 
 #[derive(Debug, Clone, Copy)]
 struct RequestBucket {
-    /// Millionths of a request.
+    /// Millionths of a request that are left.
     left: u64,
     at: Instant,
 }
@@ -41,7 +41,7 @@ pub(crate) enum RequestSource {
 }
 
 impl RequestLimiter {
-    /// For so many tokens. 0 per second: no limit.
+    /// A limiter for this many tokens. `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, tokens: usize) -> Self {
         let per_second = u64::from(per_second);
         let full = RequestBucket {

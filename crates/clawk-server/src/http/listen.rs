@@ -1,4 +1,4 @@
-//! Listening: where it may, how many, and how slow a client may be.
+//! The listening socket: allowed addresses, the number of connections, and limits for slow clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,23 +22,23 @@ use super::{HttpApp, HttpAppInner, HttpOptions, ListenerTls, Token, TraceReader,
 use crate::host::AgentHost;
 use crate::transport::stalling::StallTimeout;
 
-/// How long the lines before a body may take, milliseconds; also how long a connection may be idle.
+/// How long the request head may take, milliseconds; also how long a connection may be idle.
 const HEAD_MS: u64 = 15_000;
-/// Bytes of the lines before a body.
+/// The longest request head, bytes.
 const HEAD_BYTES: usize = 32 * 1024;
-/// How long to wait when no connection can be accepted, milliseconds: no file descriptors are left.
+/// How long to wait when no connection can be accepted because file descriptors have run out, milliseconds.
 const BREATH_MS: u64 = 100;
 
-/// Why nothing is listened on.
+/// Why the listener can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// An address beyond loopback, without `[http] public`.
+    /// The address is beyond loopback, and `[http] public` is not set.
     #[error("`{0}` is reachable from other machines; allow it with `[http] public = true` and tokens")]
     Public(
         /// The address.
         SocketAddr,
     ),
-    /// An address beyond loopback, and everybody would be let in.
+    /// The address is beyond loopback, and there are no tokens: every client would have all rights.
     #[error(
         "`{0}` is reachable from other machines and there are no `[http] tokens`: everybody could do everything"
     )]
@@ -46,22 +46,22 @@ pub enum HttpError {
         /// The address.
         SocketAddr,
     ),
-    /// A reload would leave no tokens.
+    /// A reload would remove all tokens.
     #[error(
         "`[http] tokens` is empty now, so everybody could do everything; restart `clawk serve` if that is wanted"
     )]
     Emptied,
-    /// The address can't be had.
+    /// The address can't be bound.
     #[error("can't listen on `{address}`: {cause}")]
     Io {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         cause: io::Error,
     },
 }
 
-/// The API, bound to its address and not yet serving.
+/// The API, bound to its address but not serving yet.
 #[derive(Debug)]
 pub struct HttpListener {
     listener: TcpListener,
@@ -73,7 +73,7 @@ impl HttpListener {
     /// Binds the address.
     ///
     /// # Errors
-    /// It may not be, or can't be, listened on.
+    /// The address is not allowed, or can't be bound.
     pub async fn bind(
         address: SocketAddr,
         options: HttpOptions,
@@ -120,7 +120,7 @@ impl HttpListener {
         self.address
     }
 
-    /// The scheme of its URLs.
+    /// The scheme of the listener's URLs.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         match self.app.options.tls {
@@ -148,7 +148,7 @@ impl HttpListener {
         })
     }
 
-    /// Serves until `cancel`; then takes nothing new, lets what is under way end for at most `drain_ms`, and cuts the rest.
+    /// Serves until `cancel`. Then it accepts nothing new, waits at most `drain_ms` for requests in flight, and cuts the rest.
     pub async fn serve(self, cancel: CancellationToken) {
         let options = &self.app.options;
         let table = ConnectionTable::new(options.max_connections);
@@ -185,7 +185,7 @@ impl HttpListener {
                 seat: Arc::clone(&seat),
             };
             tracker.spawn(async move {
-                // silent-ok: only a matter of speed
+                // silent-ok: only speed depends on it
                 let _fast = stream.set_nodelay(true);
                 let served = async {
                     match tls {
@@ -244,10 +244,10 @@ impl hyper::service::Service<http::Request<Incoming>> for SeatedService {
 pub struct Keys(HttpApp);
 
 impl Keys {
-    /// From now on, these tokens alone. Streams that were opened before end, so that nobody reads on with a token that is gone.
+    /// Puts these tokens in force instead of the old ones. Open streams end, so that nobody continues to read with a revoked token.
     ///
     /// # Errors
-    /// There would be none where there were some: everybody could do everything. Nothing is changed.
+    /// There were tokens and there would be none: every client would have all rights. Nothing changes.
     pub fn replace(&self, tokens: Vec<Token>) -> Result<(), HttpError> {
         let mut access = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
         if tokens.is_empty() && access.tokens.len() > 0 && self.0.options.oauth.is_none() {
@@ -277,7 +277,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut ended = false;
     loop {
         tokio::select! {
-            // silent-ok: a client that breaks off has nobody to tell
+            // silent-ok: the client disconnected
             _end = &mut connection => return,
             () = ending.cancelled(), if !ended => {
                 ended = true;

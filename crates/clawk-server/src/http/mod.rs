@@ -1,8 +1,8 @@
-//! The one listener (R42): CKP over HTTP and WebSocket, the CRA API (sessions, resolutions, executions, traces, Atlases:
-//! CRA-Full), and health. What is on is one list, `doors`.
+//! The one listener (R42): CKP over HTTP and WebSocket, the CRA API (sessions, resolutions, executions, traces, Atlases: CRA-Full),
+//! and health. The list `doors` enables each part.
 //!
-//! A request passes `guard` (Host, Origin, token, rate, deadline), then one handler; `error` is the one mapping from what
-//! the kernel refuses to status codes. `docs/reference/http-api.md` is for people, `schema/openapi.json` for machines.
+//! A request passes `guard` (Host, Origin, token, rate, deadline), then one handler. `error` alone maps kernel errors to status
+//! codes. `docs/reference/http-api.md` is for people, `schema/openapi.json` for machines.
 
 mod approvals;
 mod atlases;
@@ -55,28 +55,28 @@ use crate::oauth::OAuth;
 use auth::ActiveTokens;
 pub(crate) use error::ApiError;
 
-/// Which events of a session are wanted.
+/// The query for a session's events.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// The chain.
+    /// The session whose chain is read.
     pub session: SessionId,
     /// The first sequence number.
     pub since: u64,
-    /// Only these types; empty: all.
+    /// The event types to return; empty: all.
     pub kinds: Vec<String>,
-    /// At most so many.
+    /// The largest number of events.
     pub limit: usize,
 }
 
-/// Reads whole events with their hashes, beside the running agent.
+/// Reads complete events with their hashes while the agent runs.
 pub trait TraceReader: Send + Sync + fmt::Debug {
-    /// Events in chain order; empty when there are none, also of a session that nobody knows.
+    /// Events in chain order. Empty if there are none, or if the session is unknown.
     fn page(&self, page: Page) -> BoxFuture<'_, Result<Vec<SealedEvent>, String>>;
 
-    /// Wakes readers: it changes after each commit that holds events.
+    /// A counter that changes after each commit with events. It wakes readers.
     fn watch(&self) -> watch::Receiver<u64>;
 
-    /// How many events a chain has; only of these types, if any are given.
+    /// The number of events of a chain; with `kinds`, only of these types.
     fn count(&self, session: SessionId, kinds: Vec<String>) -> BoxFuture<'_, Result<u64, String>>;
 
     /// Verifies a session's chain from its first event to the head that was recorded.
@@ -86,37 +86,37 @@ pub trait TraceReader: Send + Sync + fmt::Debug {
 /// Limits and tokens of the listener.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
-    /// Who may do what; empty: everybody may do everything, on loopback only.
+    /// The tokens and their rights. Empty: every client has all rights, on loopback only.
     pub tokens: Vec<Token>,
-    /// An authorization server whose tokens are taken, too.
+    /// An authorization server whose tokens are accepted too.
     pub oauth: Option<OAuth>,
-    /// Sends push notifications of `/a2a`; none: it has none.
+    /// Sends push notifications of `/a2a`; `None`: the endpoint has none.
     pub push: Option<PushNotifier>,
-    /// What is served.
+    /// The enabled doors.
     pub doors: Vec<HttpDoor>,
-    /// TLS; without it the listener speaks plain HTTP.
+    /// TLS settings; `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
-    /// Addresses beyond loopback may be listened on.
+    /// Allows addresses beyond loopback.
     pub public: bool,
-    /// Names that a `AgentHost` header may have, besides loopback's and the address's own.
+    /// Accepted names in the `Host` header, besides loopback's and the address's own.
     pub hosts: Vec<String>,
-    /// Origins of browsers that may call, such as `https://console.example.com`.
+    /// Origins from which browsers may call, such as `https://console.example.com`.
     pub origins: Vec<String>,
-    /// Bytes of a request's body.
+    /// The longest request body, bytes.
     pub max_body_bytes: usize,
-    /// Requests per second of one token, sustained; twice as many at once. 0: no limit.
+    /// Sustained requests per second of one token; a burst may have twice as many. 0: no limit.
     pub requests_per_second: u32,
-    /// Trace streams that are open at the same time.
+    /// The largest number of open trace streams.
     pub max_streams: usize,
-    /// CKP sessions and sockets that are open at the same time.
+    /// The largest number of open CKP sessions and sockets.
     pub max_sessions: usize,
     /// Connections that are open at the same time; beyond, one that nobody known holds is closed for each new one.
     pub max_connections: usize,
     /// How long a request may take, milliseconds.
     pub deadline_ms: u64,
-    /// How long a reader may not read before its connection is cut, milliseconds.
+    /// How long a client may stop reading before its connection is cut, milliseconds.
     pub stall_ms: u64,
-    /// How long the end waits for what is under way, milliseconds.
+    /// How long the shutdown waits for requests in flight, milliseconds.
     pub drain_ms: u64,
 }
 
@@ -143,7 +143,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// What every handler has at hand.
+/// The state that all handlers share.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpApp(Arc<HttpAppInner>);
 
@@ -156,10 +156,10 @@ pub(crate) struct HttpAppInner {
     access: RwLock<Arc<ActiveTokens>>,
     pub(crate) streams: shares::PlaceShares,
     pub(crate) over: CancellationToken,
-    /// Sessions and sockets that outlive the request that began them.
+    /// Sessions and sockets that continue after the request that began them.
     pub(crate) work: TaskTracker,
     claw: claw::CkpHttpSessions,
-    /// Listening on loopback only.
+    /// The listener accepts only loopback connections.
     pub(crate) loopback: bool,
 }
 
@@ -172,12 +172,12 @@ impl std::ops::Deref for HttpApp {
 }
 
 impl HttpApp {
-    /// The tokens in force.
+    /// The current tokens.
     pub(crate) fn access(&self) -> Arc<ActiveTokens> {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Not everybody is let in.
+    /// Whether clients need a token.
     pub(crate) fn is_guarded(&self) -> bool {
         self.access().tokens.len() > 0 || self.options.oauth.is_some()
     }
@@ -190,7 +190,7 @@ impl HttpApp {
     }
 }
 
-/// One listener, by path (R42): the doors that are on, guarded.
+/// The router of the listener (R42): all enabled doors, behind the guard.
 fn router(app: HttpApp) -> Router {
     let doors = app.options.doors.iter();
     let paths = doors.fold(Router::new(), |paths, door| paths.merge(door.routes()));

@@ -1,4 +1,4 @@
-//! The OpenAPI document, from the handlers themselves. Committed as `schema/openapi.json`; a test holds it there.
+//! The OpenAPI document, generated from the handlers. It is committed as `schema/openapi.json`; a test compares the two.
 
 use axum::Extension;
 use axum::response::{IntoResponse as _, Response};
@@ -31,13 +31,13 @@ use crate::access::Scope;
 )]
 struct OpenApiDocument;
 
-/// The document.
+/// Generates the document.
 #[must_use]
 pub fn document() -> Document {
     OpenApiDocument::openapi()
 }
 
-/// `GET /v1/openapi.json`.
+/// Handles `GET /v1/openapi.json`.
 pub(crate) async fn serve(Extension(principal): Extension<HttpPrincipal>) -> Result<Response, ApiError> {
     principal.needs(Scope::Read)?;
     let text = document()
@@ -46,7 +46,7 @@ pub(crate) async fn serve(Extension(principal): Extension<HttpPrincipal>) -> Res
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// What every operation may answer, because of what stands before all of them.
+/// Adds the responses that every operation may give, because of the checks before it.
 struct CommonResponses;
 
 impl Modify for CommonResponses {
@@ -64,7 +64,7 @@ impl Modify for CommonResponses {
     }
 }
 
-/// Its body names a session.
+/// Whether the request body names a session.
 fn carries_session(path: &str) -> bool {
     [
         "/v1/resolve",

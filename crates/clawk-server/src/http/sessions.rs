@@ -1,4 +1,4 @@
-//! `/v1/sessions`: who asks, what for, and the trace that it makes.
+//! `/v1/sessions`: opens, lists and ends sessions.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::model::{ApiSession, ApiSessionList, CreateSession, ListQuery, SessionFilter};
 use crate::access::Scope;
 
-/// A session that the caller sees.
+/// Finds a session that the caller may see.
 ///
 /// # Errors
 /// 404: the session does not exist or belongs to another token. The answer does not say which.
@@ -28,7 +28,7 @@ pub(crate) fn visible(cra: &CraHandle, principal: &HttpPrincipal, id: &str) -> R
         .ok_or_else(|| ApiError::no_session(id))
 }
 
-/// How many are wanted: 1 to `most`.
+/// The page size: 1 to `most`, or `default`.
 pub(crate) fn limit(given: Option<u32>, default: u32, most: u32) -> Result<usize, ApiError> {
     let wanted = given.unwrap_or(default);
     if wanted == 0 || wanted > most {

@@ -1,21 +1,21 @@
-//! A limit of the listener that principals share: no one takes more than half of it, and an eighth is kept for admins, so that whoever
-//! holds one token can't shut the others out.
+//! Shares a limit of the listener among principals. No principal gets more than half of the places, and an eighth is reserved for
+//! admins. So the owner of one token can't block all others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::auth::HttpPrincipal;
 
-/// Below so many places there is nothing to share out: whoever comes first has them.
+/// A limit with fewer places than this is not divided: first come, first served.
 const UNSHARED: usize = 8;
 
-/// Whoever has shown no token that is known: all of them are one.
+/// The shared name of all clients without a known token.
 const UNKNOWN: &str = "";
 
 #[derive(Debug, Default)]
 struct TakenPlaces {
     all: usize,
-    /// By principals that are no admins.
+    /// Places that principals below admin hold.
     by_others: usize,
     each: HashMap<Arc<str>, usize>,
 }
@@ -27,25 +27,25 @@ pub(crate) struct PlaceShares {
     taken: Arc<Mutex<TakenPlaces>>,
 }
 
-/// A place; free again when dropped.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct PlaceGuard {
     shares: PlaceShares,
-    /// `None`: an admin's, who has no share.
+    /// The principal whose share this place counts for. `None`: an admin, who has no share.
     principal: Option<Arc<str>>,
 }
 
-/// Why there is no place.
+/// Why no place is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// All are taken.
+    /// All places are taken.
     Full,
-    /// This principal has its share, or what is left is kept for admins.
+    /// This principal has used its share, or the rest is reserved for admins.
     ShareUsedUp,
 }
 
 impl PlaceShares {
-    /// A limit of so many places.
+    /// A limit of `total` places.
     pub(crate) fn new(total: usize) -> Self {
         Self {
             total,
@@ -57,10 +57,10 @@ impl PlaceShares {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for somebody. `None`: no token of theirs is known.
+    /// Takes a place. `None`: the client has no known token.
     ///
     /// # Errors
-    /// There is none now.
+    /// No place is available now.
     pub(crate) fn take(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, NoPlace> {
         let is_admin = principal.is_some_and(HttpPrincipal::is_admin);
         let name = principal.map_or_else(|| UNKNOWN.into(), |principal| Arc::clone(&principal.name));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(take("three").unwrap_err(), NoPlace::ShareUsedUp);
         let _admin = (shares.take_as(None).unwrap(), shares.take_as(None).unwrap());
         assert_eq!(shares.take_as(None).unwrap_err(), NoPlace::Full);
-        // A place that is free again counts for its principal again.
+        // A freed place returns to its principal's share.
         one.pop();
         let _again = take("three").unwrap();
         assert_eq!(shares.take_as(None).unwrap_err(), NoPlace::Full);

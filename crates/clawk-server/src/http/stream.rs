@@ -1,4 +1,4 @@
-//! `/v1/traces/stream`: a session's events as they become durable, one JSON text message each.
+//! `/v1/traces/stream`: sends a session's events as they become durable, each as one JSON text message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use super::shares::{NoPlace, PlaceGuard};
 use super::traces::{behind, readable};
 use super::{HttpApp, Page};
 
-/// How long more is let come before the chain is read again: a busy journal is not read for each commit.
+/// How long to wait for more events before the chain is read again, so that a busy journal is not read for every commit.
 const GATHER: Duration = Duration::from_millis(10);
-/// How often a quiet stream is pinged.
+/// How often an idle stream is pinged.
 const PING: Duration = Duration::from_secs(30);
-/// Events read at a time.
+/// The largest number of events in one read.
 const PAGE: usize = 100;
-/// Bytes of a client's message; we expect none but control frames.
+/// The longest message from a client, bytes. Clients should send only control frames.
 const MAX_INBOUND: usize = 4_096;
-/// Bytes that may wait for a client that reads slowly.
+/// The largest backlog for a slow client, bytes.
 const MAX_BEHIND: usize = 1 << 20;
 
 /// A session's events as they come, over a WebSocket.
@@ -75,7 +75,7 @@ pub(crate) async fn stream(
     Ok(upgrade.on_upgrade(move |socket| follow(app, (access, until), socket, session, since, place)))
 }
 
-/// Sends until the client goes, does not read, or the server ends.
+/// Sends events until the client disconnects, stops reading, or the server ends.
 async fn follow(
     app: HttpApp,
     (access, until): (Arc<ActiveTokens>, Option<tokio::time::Instant>),
@@ -99,7 +99,7 @@ async fn follow(
         code,
         reason: "".into(),
     };
-    // silent-ok: a client that is gone or stuck needs no good-bye
+    // silent-ok: the client is gone or stuck
     let _said = timeout(
         Duration::from_millis(500),
         socket.send(Message::Close(Some(frame))),
@@ -125,7 +125,7 @@ async fn send_all(
     let stall = Duration::from_millis(app.options.stall_ms);
     let mut commits = app.traces.watch();
     loop {
-        // What is committed from here on wakes the wait below.
+        // A commit after this line wakes the wait below.
         commits.mark_unchanged();
         let page = Page {
             session,
@@ -159,7 +159,7 @@ async fn send_all(
     }
 }
 
-/// Until something was written. What the client says meanwhile is read and counts for nothing.
+/// Waits for the next commit. Messages from the client are read and ignored.
 async fn wait(
     app: &HttpApp,
     socket: &mut WebSocket,
@@ -170,7 +170,7 @@ async fn wait(
     loop {
         tokio::select! {
             () = app.over.cancelled() => return Err(TraceStreamEnd::Over),
-            // The tokens are others now: whoever may still read connects again.
+            // The tokens were replaced: a client that still has access connects again.
             () = access.replaced() => return Err(TraceStreamEnd::Over),
             Ok(()) = commits.changed() => {
                 tokio::time::sleep(GATHER).await;

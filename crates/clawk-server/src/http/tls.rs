@@ -1,4 +1,4 @@
-//! TLS on the listener, by rustls with ring (ADR 0008): a certificate of ours, and, if wanted, certificates of clients.
+//! TLS for the listener, by rustls with ring (ADR 0008): a server certificate, and optionally client certificates.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-/// Why TLS can't be spoken.
+/// Why TLS is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file holds something else, or nothing.
+    /// A file does not contain the expected PEM data.
     #[error("the {what} is not usable: {why}")]
     Pem {
-        /// Which one.
+        /// The expected content.
         what: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// Certificate and key do not belong together, or rustls refuses them.
+    /// The certificate does not match the key, or rustls rejects them.
     #[error("TLS can't be set up: {0}")]
     Setup(#[from] rustls::Error),
 }
@@ -28,16 +28,16 @@ pub enum TlsError {
 pub struct ListenerTls(pub(super) Arc<ServerConfig>);
 
 impl ListenerTls {
-    /// From PEM text: the certificate and those that it rests on, its key, and, where clients must show a certificate, the
-    /// authorities that sign them.
+    /// Builds the settings from PEM text: the certificate chain, its key, and, if clients must show a certificate, the authorities
+    /// that sign client certificates.
     ///
     /// # Errors
-    /// One of them is not usable, or they do not belong together.
+    /// One of them can't be used, or they do not match.
     pub fn new(certificates: &[u8], key: &[u8], client_authorities: Option<&[u8]>) -> Result<Self, TlsError> {
         let own = certificates_of("certificate", certificates)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError::Pem {
             what: "key",
-            // Not the error's own text: it may show what it met.
+            // The error's own text is left out: it may show parts of the key.
             why: match error {
                 rustls::pki_types::pem::Error::NoItemsFound => "no private key in it".to_owned(),
                 _ => "it is not a private key in PEM".to_owned(),

@@ -1,4 +1,4 @@
-//! `/v1/traces/{session_id}`: the events of a session, and whether their chain holds.
+//! `/v1/traces/{session_id}`: reads the events of a session and verifies their chain.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -18,7 +18,7 @@ use crate::access::Scope;
 
 const NDJSON: &str = "application/x-ndjson";
 
-/// A session whose trace the caller may read. An admin reads every chain that there is.
+/// Finds a session whose trace the caller may read. An admin may read every chain.
 pub(crate) async fn readable(
     app: &HttpApp,
     principal: &HttpPrincipal,
@@ -51,7 +51,7 @@ pub(crate) async fn readable(
     }
 }
 
-/// The first sequence number behind the given one.
+/// The first sequence number after the given one; 0 for `None`.
 pub(crate) fn behind(since: Option<u64>) -> u64 {
     since.map_or(0, |since| since.saturating_add(1))
 }

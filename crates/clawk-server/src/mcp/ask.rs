@@ -1,4 +1,4 @@
-//! The tool `ask`: a message to the agent, and its answer.
+//! The tool `ask`: sends a message to the agent and returns its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,9 @@ use super::serve::{McpRequestContext, McpServerSession, shaped};
 use crate::access::Scope;
 use crate::telling::{TurnTextBuffer, TurnTextStep};
 
-/// Its name; a declared tool of the same name is not offered here.
+/// The tool's name. A declared tool of the same name is hidden here.
 pub(super) const NAME: &str = "ask";
-/// Questions of one turn that wait to be put to the client's person.
+/// The largest number of open questions of one turn that wait for the client's user.
 const MAX_QUESTIONS: usize = 64;
 
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,7 @@ struct Arguments {
     conversation: Option<String>,
 }
 
-/// How the tool is listed.
+/// The tool's entry in the list.
 pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
     let name = &kernel.agent_info().name;
     json!({
@@ -64,7 +64,7 @@ pub(super) fn described(kernel: &clawk_kernel::Kernel) -> Value {
     })
 }
 
-/// Asks. The turn goes on when the client goes away; a client that cancels its request cancels the turn.
+/// Runs the tool. If the client disconnects, the turn continues. If it cancels the request, the turn is cancelled.
 pub(super) async fn ask(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -102,7 +102,7 @@ pub(super) async fn ask(
                 _ => return,
             };
             for question in steps {
-                // silent-ok: a question that finds no room here waits for somebody else
+                // silent-ok: the queue is full, and the question waits for another person
                 let _full = questions.try_send(question.clone());
             }
         };
@@ -124,7 +124,7 @@ pub(super) async fn ask(
             result(told, telling.text())
         }
         () = putting => Err(ErrorData::internal_error("the questions ended before the turn", None)),
-        // A turn that waits behind another's is not stopped: it is its client's, and runs when it comes.
+        // A turn that still waits behind another turn is not cancelled: it runs in its order.
         () = cancel.cancelled() => {
             if runs.load(Ordering::SeqCst) {
                 asking.kernel.cancel_turn(session);
@@ -134,7 +134,7 @@ pub(super) async fn ask(
     }
 }
 
-/// Until the end; what is said meanwhile is told as progress where the client wants that.
+/// Waits for the turn's end. Sends text as progress notifications if the client wants them.
 async fn follow(
     telling: &TurnTextBuffer,
     context: &RequestContext<RoleServer>,
@@ -150,7 +150,7 @@ async fn follow(
                     let bytes = u32::try_from(told).unwrap_or(u32::MAX);
                     let mut progress = ProgressNotificationParam::new(token.clone(), f64::from(bytes));
                     progress.message = Some(more);
-                    // silent-ok: a client that is gone needs no progress
+                    // silent-ok: the client is gone
                     let _gone = context.peer.notify_progress(progress).await;
                 }
             }
@@ -177,7 +177,7 @@ fn result(told: &clawk_kernel::TurnResult, text: String) -> Result<CallToolResul
         .as_ref()
         .and_then(clawk_kernel::shown::TurnCallSummary::facts);
     let mut content = vec![json!({"type": "text", "text": text})];
-    // A part of its own, for the client's person.
+    // The record is a separate part, for the client's user.
     let line = record.as_ref().and_then(|record| record.get("text"));
     content.extend(
         line.map(|line| json!({"type": "text", "text": line, "annotations": {"audience": ["user"]}})),

@@ -1,4 +1,4 @@
-//! The agent's declared tools, called through the one path.
+//! Calls the agent's declared tools through the one call path.
 
 use clawk_kernel::{ApprovalQuestion, CallError};
 use clawk_proto::RequestId;
@@ -15,7 +15,7 @@ use super::serve::{McpRequestContext, McpServerSession, shaped};
 use crate::access::Scope;
 use crate::error::ckp;
 
-/// The tools that this client may see.
+/// The tools that this client may use.
 pub(super) async fn offered(asking: &McpRequestContext) -> Vec<Value> {
     if !asking.rights.may(Scope::Tool) {
         return Vec::new();
@@ -29,7 +29,7 @@ pub(super) async fn offered(asking: &McpRequestContext) -> Vec<Value> {
         .collect()
 }
 
-/// Calls one. A client that goes away does not stop what has begun: the record has its end.
+/// Calls a tool. If the client disconnects, the call continues, and the record has its result.
 pub(super) async fn call(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -50,12 +50,12 @@ pub(super) async fn call(
             policy: None,
         },
     };
-    // Before the call: what it asks is not missed.
+    // Subscribed before the call starts, so that no question of the call is missed.
     let questions = asking.kernel.questions();
     let (done, mut end) = oneshot::channel();
     let calling = asking.kernel.call(session, params);
     served.host().outlive(async move {
-        // silent-ok: a client that is gone reads no result
+        // silent-ok: the client is gone
         let _gone = done.send(calling.await);
     });
     let elicitor = McpElicitor::of(asking, &context.peer);
@@ -70,7 +70,7 @@ pub(super) async fn call(
     }
 }
 
-/// Puts this call's questions to the client's person.
+/// Asks the client's user the questions of this call.
 async fn put(
     mut questions: broadcast::Receiver<ApprovalQuestion>,
     id: &RequestId,
@@ -82,7 +82,7 @@ async fn put(
     loop {
         match questions.recv().await {
             Ok(question) if question.request_id == *id => elicitor.put(&question).await,
-            // Of others; or so many at once that ours may be among the missed: it waits for somebody else then.
+            // The question of another call, or the receiver lagged and ours may be lost: then it waits for another person.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }
@@ -93,8 +93,8 @@ fn told(result: &ToolCallResult) -> Result<CallToolResult, ErrorData> {
     shaped(json!(result))
 }
 
-/// A call that did not run is a result that the client's model can read, with the stable facts beside it. What is not a tool here
-/// is the client's own fault.
+/// The result of a call that did not run: text for the client's model, and stable facts beside it. An unknown tool is a protocol
+/// error of the client.
 fn refused(error: &CallError, id: &RequestId) -> Result<CallToolResult, ErrorData> {
     let error_on_wire = ckp::from_call(error, id);
     if matches!(error, CallError::UnknownTool { .. }) {

@@ -1,5 +1,4 @@
-//! Completion of arguments: a prompt's, from the values that the skill's input schema allows; a resource template's, from what there
-//! is for this client.
+//! Completes arguments. A prompt's values come from the skill's input schema, a resource template's from what this client may see.
 
 use clawk_manifest::model::Skill;
 use rmcp::ErrorData;
@@ -10,7 +9,7 @@ use super::serve::{McpRequestContext, McpServerSession};
 use super::{prompts, resources};
 use crate::access::Scope;
 
-/// Values that begin with what was typed; none for what this client may not see.
+/// The values that begin with the typed text. Empty for things that this client may not see.
 pub(super) async fn complete(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -39,7 +38,7 @@ pub(super) async fn complete(
     Ok(CompleteResult::new(info))
 }
 
-/// The values that the input schema of a skill allows for one of its members.
+/// The values that a skill's input schema allows for one member.
 fn allowed(skill: &Skill, argument: &str) -> Vec<String> {
     let schema = skill.input_schema.as_ref();
     let member = schema

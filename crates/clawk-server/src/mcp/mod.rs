@@ -1,5 +1,6 @@
-//! The agent as an MCP server: on standard input (`clawk serve --mcp`) and at `/mcp`. Its tools are `ask` and the declared ones,
-//! its skills are prompts, its traces and memory resources, its open questions elicitations. Every call takes the one path.
+//! The agent as an MCP server, on standard input (`clawk serve --mcp`) and at `/mcp`. Its tools are `ask` and the declared tools;
+//! its skills are prompts; its traces and memory are resources; its open questions are elicitations. Every tool call takes the one
+//! call path.
 
 mod ask;
 mod call;
@@ -30,14 +31,14 @@ use crate::http::{HttpApp, TraceReader};
 use owners::McpSessionOwners;
 use serve::McpServerSession;
 
-/// Its path.
+/// The path of the endpoint.
 pub(crate) const PATH: &str = "/mcp";
-/// Whose handlers wait for a turn.
+/// Paths whose handlers may wait for a whole turn.
 pub(crate) const PATIENT: &[&str] = &[PATH];
 
-/// The route. Its sessions live as long as the tokens that opened them are in force.
+/// The route of the endpoint. A session ends when the tokens in force at its start are replaced.
 pub(crate) fn routes() -> Router<HttpApp> {
-    // Built with the first request, which brings the app.
+    // The door is created with the first request, which brings the app.
     let kept = Arc::new(Mutex::new(None::<Arc<McpDoor>>));
     Router::new().route(
         PATH,
@@ -54,11 +55,11 @@ pub(crate) fn routes() -> Router<HttpApp> {
 
 type McpHttpService = StreamableHttpService<McpServerSession, LocalSessionManager>;
 
-/// `/mcp`, with what it keeps.
+/// The `/mcp` endpoint with its sessions.
 struct McpDoor {
     service: McpHttpService,
     owners: McpSessionOwners,
-    /// Its sessions have ended: the server ends, or the tokens are others now.
+    /// Ends all sessions: the server is stopping, or the tokens were replaced.
     over: CancellationToken,
 }
 
@@ -66,7 +67,7 @@ impl McpDoor {
     fn new(app: &HttpApp) -> Arc<Self> {
         let sessions = Arc::new(LocalSessionManager::default());
         let mut config = StreamableHttpServerConfig::default();
-        // The listener's guard has looked at both, by the names and origins that are configured.
+        // The listener's guard has already checked Host and Origin against the configuration.
         config = config.disable_allowed_hosts().disable_allowed_origins();
         config = config.with_max_request_body_bytes(app.options.max_body_bytes);
         let over = CancellationToken::new();
@@ -94,7 +95,7 @@ impl McpDoor {
                 let response = self.service.handle(request).await;
                 if let Some(headers) = ends.filter(|_| response.status().is_success()) {
                     self.owners.forget(&headers);
-                    // What clients take for an end: 202 is a failure to some of them.
+                    // Clients accept 204 as the end of a session; some of them treat 202 as a failure.
                     return StatusCode::NO_CONTENT.into_response();
                 }
                 self.owners.learn(claim, response.headers());
@@ -104,7 +105,7 @@ impl McpDoor {
     }
 }
 
-/// Speaks MCP with the launcher until its end of input, or until `cancel`.
+/// Serves MCP to the launcher until its input ends or `cancel` fires.
 pub async fn serve_mcp<R, W>(
     input: R,
     output: W,

@@ -1,4 +1,4 @@
-//! The owners of sessions: only the token that opened a session can use it, even if another client knows its id.
+//! The owners of MCP sessions: only the token that opened a session can use it, even if another client knows its id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,17 +10,17 @@ use crate::http::ApiError;
 use crate::http::auth::HttpPrincipal;
 
 const SESSION: &str = "mcp-session-id";
-/// Sessions that are open at the same time.
+/// The largest number of open sessions.
 const MAX_SESSIONS: usize = 1_024;
 
-/// The owners of the sessions that are open.
+/// The owners of the open sessions.
 #[derive(Debug)]
 pub(super) struct McpSessionOwners {
     sessions: Arc<LocalSessionManager>,
     names: Mutex<HashMap<String, Arc<str>>>,
 }
 
-/// Who asks; a session that comes into being by this request is theirs.
+/// The client of a request. It becomes the owner of a session that this request opens.
 #[derive(Debug)]
 pub(super) struct Claim(Arc<str>);
 
@@ -36,6 +36,8 @@ impl McpSessionOwners {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Checks that the client owns the session of the request.
+    ///
     /// # Errors
     /// The session belongs to another token or does not exist (the answer is the same), or too many are open.
     pub(super) async fn admit(
@@ -62,7 +64,7 @@ impl McpSessionOwners {
         Ok(Claim(Arc::clone(name)))
     }
 
-    /// Forgets what is over; refuses where too many are left.
+    /// Removes ended sessions; fails if too many are left.
     async fn room(&self) -> Result<(), ApiError> {
         let open = self.sessions.sessions.read().await;
         self.lock().retain(|id, _| open.contains_key(id.as_str()));
@@ -73,7 +75,7 @@ impl McpSessionOwners {
         Err(ApiError::too_many("too_many_sessions", message, 1_000))
     }
 
-    /// A session that its owner ended is unknown from here on.
+    /// Removes a session that its owner has ended.
     pub(super) fn forget(&self, headers: &HeaderMap) {
         let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
         if let Some(id) = id {
@@ -81,7 +83,7 @@ impl McpSessionOwners {
         }
     }
 
-    /// A session that was opened belongs to who opened it.
+    /// Records the owner of a newly opened session.
     pub(super) fn learn(&self, claim: Claim, headers: &HeaderMap) {
         let id = headers.get(SESSION).and_then(|value| value.to_str().ok()); // silent-ok: our ids are readable
         if let Some(id) = id {

@@ -16,13 +16,13 @@ fn may(asking: &McpRequestContext) -> Result<(), ErrorData> {
     asking.needs(Scope::Message)
 }
 
-/// The skill that a prompt is.
+/// The skill of a prompt.
 pub(super) fn skill<'a>(asking: &'a McpRequestContext, prompt: &str) -> Option<&'a Skill> {
     let name = prompt.strip_prefix(PREFIX)?;
     asking.kernel.manifest().skill(name)
 }
 
-/// All of them; none for who may not talk to the agent.
+/// All prompts. Empty for a client that may not talk to the agent.
 pub(super) fn list(asking: &McpRequestContext) -> Result<ListPromptsResult, ErrorData> {
     if may(asking).is_err() {
         return shaped(json!({"prompts": []}));
@@ -39,7 +39,7 @@ fn described(skill: &Skill) -> Value {
     })
 }
 
-/// A prompt's arguments are text: the members of the skill's input.
+/// The arguments of a prompt, which are text: the members of the skill's input.
 fn arguments(skill: &Skill) -> Vec<Value> {
     let schema = skill.input_schema.as_ref();
     let required = schema

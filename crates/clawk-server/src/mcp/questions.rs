@@ -1,4 +1,4 @@
-//! Open questions as elicitations: who may approve is asked where they are.
+//! Open questions as elicitations: a client that may approve is asked directly.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::serve::{McpRequestContext, shaped};
 use crate::access::Scope;
 
-/// Who asks a client's person: the client said that it can, and its token may approve.
+/// Asks a client's user. Exists only if the client supports elicitation and its token may approve.
 #[derive(Debug, Clone)]
 pub(super) struct McpElicitor {
     kernel: Kernel,
@@ -21,7 +21,7 @@ pub(super) struct McpElicitor {
 }
 
 impl McpElicitor {
-    /// `None` if this client may not answer: the questions wait for another client.
+    /// Returns `None` if this client may not answer; its questions then wait for another client.
     pub(super) fn of(asking: &McpRequestContext, peer: &Peer<RoleServer>) -> Option<Self> {
         let can = peer
             .peer_info()
@@ -33,7 +33,7 @@ impl McpElicitor {
         })
     }
 
-    /// Puts a question, with its whole text, and takes the answer. A person who only closes it has not answered.
+    /// Shows a question with its whole text and applies the answer. Closing the dialog is not an answer.
     pub(super) async fn put(&self, question: &ApprovalQuestion) {
         let message = format!("{}\n\n{}", question.reason, question.sheet.whole());
         let params = shaped::<ElicitRequestParams>(json!({

@@ -16,13 +16,13 @@ const TRACES: &str = "clawk://traces/";
 const MEMORY: &str = "clawk://memory/";
 const NDJSON: &str = "application/x-ndjson";
 const JSON: &str = "application/json";
-/// Events of one reading, and entries.
+/// The largest number of events or entries in one read.
 const MAX_EVENTS: usize = 1_000;
 const MAX_ENTRIES: u32 = 100;
-/// Sessions that are listed.
+/// The largest number of listed sessions.
 const MAX_LISTED: usize = 100;
 
-/// What is there for this client: its own chains, an admin all that are open; the stores.
+/// The resources that this client may read: its own chains (an admin: all open ones) and the stores.
 pub(super) async fn list(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -51,7 +51,7 @@ pub(super) async fn list(
     shaped(json!({"resources": found}))
 }
 
-/// How resources that are not listed are named.
+/// The templates for resources that are not listed.
 pub(super) fn templates(asking: &McpRequestContext) -> Result<ListResourceTemplatesResult, ErrorData> {
     let mut found = Vec::new();
     if asking.rights.may(Scope::Read) {
@@ -65,7 +65,7 @@ pub(super) fn templates(asking: &McpRequestContext) -> Result<ListResourceTempla
     shaped(json!({"resourceTemplates": found}))
 }
 
-/// What an argument of a template may be, for this client.
+/// The values that this client may use for an argument of a template.
 pub(super) async fn values(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -89,7 +89,7 @@ pub(super) async fn values(
     }
 }
 
-/// The chains that this client may read: its own, an admin all that are open.
+/// The chains that this client may read: its own; an admin reads all open ones.
 async fn readable(served: &McpServerSession, asking: &McpRequestContext) -> Vec<SessionId> {
     let mut chains = served.chains().await;
     if asking.rights.is_admin() {
@@ -107,10 +107,10 @@ pub(super) fn unknown(uri: &str) -> ErrorData {
     )
 }
 
-/// The session whose trace this is, where this client may read it.
+/// The session of a trace address, if this client may read it.
 ///
 /// # Errors
-/// The address names no trace, or one that this client may not read. An admin's address is not looked up here.
+/// The address names no trace, or one that this client may not read. For an admin the session is not looked up here.
 pub(super) async fn trace_of(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -126,7 +126,7 @@ pub(super) async fn trace_of(
     Ok(session)
 }
 
-/// Reads one.
+/// Reads a resource.
 pub(super) async fn read(
     served: &McpServerSession,
     asking: &McpRequestContext,
@@ -158,7 +158,7 @@ pub(super) async fn read(
     Ok(result.into())
 }
 
-/// A member of a query, percent-decoded.
+/// A query parameter, percent-decoded.
 fn value(query: &str, name: &str) -> Option<String> {
     let mut members = query.split('&').filter_map(|member| member.split_once('='));
     let (_, raw) = members.find(|(key, _)| *key == name)?;

@@ -1,4 +1,4 @@
-//! One MCP session: what it is offered, and where each request goes.
+//! One MCP session: what it offers, and the handler of each request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::host::AgentHost;
 use crate::http::TraceReader;
 use crate::http::auth::HttpPrincipal;
 
-/// One client's session. What it may do is looked up with each request.
+/// One client's session. Its rights are looked up with each request.
 #[derive(Debug, Clone)]
 pub(super) struct McpServerSession(Arc<McpServerSessionInner>);
 
@@ -32,23 +32,23 @@ pub(super) struct McpServerSession(Arc<McpServerSessionInner>);
 struct McpServerSessionInner {
     host: AgentHost,
     traces: Arc<dyn TraceReader>,
-    /// The launcher's; at `/mcp` each request brings its own.
+    /// The launcher's rights. `None` at `/mcp`, where each request brings its own rights.
     fixed: Option<ClientRights>,
-    /// What was opened for this client.
+    /// The sessions and chains that this client has opened.
     opened: Mutex<McpServerSessionState>,
     subscriptions: McpSubscriptions,
 }
 
-/// What this client has opened so far.
+/// The sessions and chains that this client has opened.
 #[derive(Debug, Default)]
 struct McpServerSessionState {
-    /// Where its tool calls belong.
+    /// The session that records its tool calls.
     calls: Option<SessionHandle>,
-    /// The chains it may read.
+    /// The chains that the client may read.
     chains: Vec<SessionId>,
 }
 
-/// A request's surroundings.
+/// The context of a request.
 #[derive(Debug)]
 pub(super) struct McpRequestContext {
     pub(super) kernel: Kernel,
@@ -58,6 +58,8 @@ pub(super) struct McpRequestContext {
 }
 
 impl McpRequestContext {
+    /// Checks that the client has a scope.
+    ///
     /// # Errors
     /// The client's token lacks this scope.
     pub(super) fn needs(&self, scope: Scope) -> Result<(), ErrorData> {
@@ -71,7 +73,7 @@ impl McpRequestContext {
         ))
     }
 
-    /// By which door it comes in.
+    /// The entry point of the client's messages and calls.
     pub(super) fn door(&self) -> EntryPoint {
         EntryPoint::Rpc {
             client: format!("mcp:{}", self.client),
@@ -80,7 +82,7 @@ impl McpRequestContext {
     }
 }
 
-/// A value of the protocol from its JSON.
+/// Parses a protocol value from JSON.
 pub(super) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
     serde_json::from_value(value).map_err(|error| {
         tracing::error!(%error, "an answer does not have MCP's shape");
@@ -111,7 +113,7 @@ impl McpServerSession {
         Arc::clone(&self.0.traces)
     }
 
-    /// Who asks, and whom.
+    /// Builds the context of a request: the client and the agent.
     fn asking(&self, context: &RequestContext<RoleServer>) -> Result<McpRequestContext, ErrorData> {
         let parts = context.extensions.get::<http::request::Parts>();
         let principal = parts.and_then(|parts| parts.extensions.get::<HttpPrincipal>());
@@ -132,7 +134,7 @@ impl McpServerSession {
         })
     }
 
-    /// The session of this client's tool calls; opened with the first.
+    /// The session of this client's tool calls. The first call opens it.
     pub(super) async fn calls(&self, asking: &McpRequestContext) -> Result<SessionId, ErrorData> {
         let mut opened = self.0.opened.lock().await;
         if let Some(session) = &opened.calls {
@@ -149,7 +151,7 @@ impl McpServerSession {
         Ok(id)
     }
 
-    /// A conversation that this client had.
+    /// Adds a conversation of this client to its chains.
     pub(super) async fn spoke(&self, session: SessionId) {
         let mut opened = self.0.opened.lock().await;
         if !opened.chains.contains(&session) {
@@ -164,7 +166,7 @@ impl McpServerSession {
 }
 
 impl Drop for McpServerSessionInner {
-    /// The client is gone: so is the session of its calls.
+    /// The client is gone, so the session of its calls ends too.
     fn drop(&mut self) {
         let opened = std::mem::take(self.opened.get_mut());
         if let (Some(session), Some(kernel)) = (opened.calls, self.host.current().get()) {
@@ -192,7 +194,7 @@ impl ServerHandler for McpServerSession {
         info
     }
 
-    /// The revisions with sessions: only these let a server ask while a call runs.
+    /// Only the protocol revisions that have sessions: in other ones a server can't send requests while a call runs.
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::V_2025_11_25))
     }

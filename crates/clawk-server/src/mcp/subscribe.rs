@@ -1,4 +1,4 @@
-//! Subscriptions: a client is told when a trace that it may read has grown. What it reads then is judged anew.
+//! Subscriptions: notifies a client when a trace that it may read has grown. The client's later read is checked again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,20 +13,20 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::resources;
 use super::serve::{McpRequestContext, McpServerSession};
 
-/// Subscriptions of one client.
+/// The largest number of subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 64;
-/// A trace that grows all the time is told of this often.
+/// The shortest time between two notifications about the same trace.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What one client has subscribed to, each until its guard goes.
+/// The subscriptions of one client, by address. Dropping a guard ends its subscription.
 #[derive(Debug, Default)]
 pub(super) struct McpSubscriptions(Mutex<HashMap<String, DropGuard>>);
 
 impl McpSubscriptions {
-    /// Tells the client of this resource from now on; once more is the same.
+    /// Subscribes the client to a resource. Repeating it changes nothing.
     ///
     /// # Errors
-    /// There is no such trace, or this client may not read it; the client has too many.
+    /// The trace does not exist, this client may not read it, or the client has too many subscriptions.
     pub(super) async fn add(
         &self,
         served: &McpServerSession,
@@ -57,7 +57,7 @@ impl McpSubscriptions {
             }
             all.insert(uri.to_owned(), over.clone().drop_guard());
         }
-        // The task holds nothing of the client's session, so that its end is seen.
+        // The task keeps no reference to the client's session, so that it notices the session's end.
         let (traces, host, uri) = (served.shared_traces(), served.host().clone(), uri.to_owned());
         served.host().outlive(async move {
             let telling = async {
@@ -85,14 +85,14 @@ impl McpSubscriptions {
         Ok(())
     }
 
-    /// Tells the client of this resource no more.
+    /// Ends the subscription to a resource.
     pub(super) fn remove(&self, uri: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(uri);
     }
 }
 
-/// How many events a trace has; none where that can't be read.
+/// The number of events of a trace; `None` if it can't be read.
 async fn count(traces: &dyn crate::http::TraceReader, session: SessionId) -> Option<u64> {
     match traces.count(session, Vec::new()).await {
         Ok(count) => Some(count),

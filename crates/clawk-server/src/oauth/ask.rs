@@ -1,4 +1,4 @@
-//! Asking the issuer about a token (RFC 7662). What it says is remembered for a minute, by the token's digest.
+//! Asks the issuer about a token (RFC 7662). Each answer is cached for a minute, by the token's digest.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use tokio::time::Instant;
 
 use super::{IntrospectionEndpoint, TokenRefusal, client, jwt};
 
-/// How long an answer holds, by a clock that does not jump: a token that is revoked is used no longer than this.
+/// How long an answer is cached, by a monotonic clock: a revoked token works no longer than this.
 const KEPT: Duration = Duration::from_secs(60);
-/// Answers that are remembered.
+/// The largest number of cached answers.
 const MAX_KEPT: usize = 1_024;
-/// Questions at the same time.
+/// The largest number of simultaneous requests to the issuer.
 const MAX_ASKED: usize = 16;
 
 type IntrospectionCache = HashMap<[u8; 32], (Instant, Option<Value>)>;
 
-/// Asks about tokens.
+/// Asks the issuer about tokens.
 pub(super) struct TokenIntrospector {
     whom: IntrospectionEndpoint,
     client: EgressClient,
@@ -43,7 +43,7 @@ impl TokenIntrospector {
         })
     }
 
-    /// The claims of an active token.
+    /// Returns the claims of an active token.
     pub(super) async fn claims(&self, token: &str) -> Result<Value, TokenRefusal> {
         let visible = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > jwt::MAX_BYTES || !token.bytes().all(visible) {
@@ -114,7 +114,7 @@ impl TokenIntrospector {
     }
 }
 
-/// Text as `application/x-www-form-urlencoded` has it.
+/// Encodes text as `application/x-www-form-urlencoded`.
 fn form(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! A JSON Web Token: read, and verified by one of the issuer's keys. The algorithm is one that the operator allows and that fits
-//! the key's own type; what the token says of itself decides nothing more.
+//! Parses a JSON Web Token and verifies it with one of the issuer's keys. The operator must allow the algorithm, and the key's type
+//! must match it. No other header field of the token is trusted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::TokenRefusal;
 
-/// Bytes of a token.
+/// The longest token, bytes.
 pub(crate) const MAX_BYTES: usize = 16 << 10;
 
-/// A signature that is taken. There is no `none`, and nothing with a shared secret.
+/// An accepted signature algorithm. `none` and algorithms with a shared secret do not exist here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JwtAlgorithm {
     /// RSA, PKCS #1 v1.5, SHA-256.
@@ -45,11 +45,11 @@ pub(super) enum PublicKeyMaterial {
     Ed25519(Vec<u8>),
 }
 
-/// A key as the issuer publishes it.
+/// A public key as the issuer publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IssuerKey {
     pub(super) id: Option<String>,
-    /// The only algorithm that it is for.
+    /// The key's only allowed algorithm, if the issuer names one.
     algorithm: Option<JwtAlgorithm>,
     material: PublicKeyMaterial,
 }
@@ -80,7 +80,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 impl IssuerKey {
-    /// A key of a set; `None` for one that signs nothing that is taken here.
+    /// Reads a key of a key set. `None`: the key has no use here.
     pub(super) fn read(value: &Value) -> Option<Self> {
         let jwk: JsonWebKey = serde_json::from_value(value.clone()).ok()?; // silent-ok: other keys of the set may do
         if jwk.r#use.as_deref().is_some_and(|r#use| r#use != "sig") {
@@ -119,7 +119,7 @@ impl IssuerKey {
         })
     }
 
-    /// The type of this key is the algorithm's.
+    /// Whether the key's type matches the algorithm.
     fn fits(&self, algorithm: JwtAlgorithm) -> bool {
         use JwtAlgorithm::{ES256, ES384, EdDsa, PS256, PS384, PS512, RS256, RS384, RS512};
         let of_type = match (&self.material, algorithm) {
@@ -174,7 +174,7 @@ struct Header {
 #[derive(Debug)]
 pub(crate) struct UnverifiedJwt {
     algorithm: JwtAlgorithm,
-    /// Which key it says it is signed by.
+    /// The key id in the token's header.
     pub(super) key: Option<String>,
     signed: Vec<u8>,
     claims: Vec<u8>,
@@ -182,7 +182,7 @@ pub(crate) struct UnverifiedJwt {
 }
 
 impl UnverifiedJwt {
-    /// Reads a token's three parts.
+    /// Parses a token's three parts.
     pub(crate) fn read(token: &str, allowed: &[JwtAlgorithm]) -> Result<Self, TokenRefusal> {
         const FORM: TokenRefusal = TokenRefusal::Token("it is not a JSON Web Token");
         if token.len() > MAX_BYTES {
@@ -204,7 +204,7 @@ impl UnverifiedJwt {
         if !["jwt", "at+jwt", "application/at+jwt"].contains(&kind.as_str()) {
             return Err(TokenRefusal::Token("it is not an access token"));
         }
-        // `none` and shared secrets are no names of the table.
+        // The table does not contain `none` or algorithms with a shared secret.
         let algorithm = serde_json::from_value(Value::String(header.alg)).ok(); // silent-ok: an unknown one is not allowed
         let algorithm = algorithm.filter(|algorithm| allowed.contains(algorithm));
         Ok(Self {
@@ -216,13 +216,13 @@ impl UnverifiedJwt {
         })
     }
 
-    /// Whether this key could have signed it.
+    /// Whether this key may have signed the token.
     pub(super) fn may_be_of(&self, key: &IssuerKey) -> bool {
         let named = self.key.is_none() || self.key == key.id;
         named && key.fits(self.algorithm)
     }
 
-    /// Its claims, once one of `keys` verifies it.
+    /// Returns the claims if one of `keys` verifies the signature.
     pub(super) fn verified(&self, keys: &[IssuerKey]) -> Result<Value, TokenRefusal> {
         let verifies =
             |key: &IssuerKey| self.may_be_of(key) && key.verifies(self.algorithm, &self.signed, &self.mark);

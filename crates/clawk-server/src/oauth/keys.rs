@@ -1,4 +1,4 @@
-//! The issuer's keys: fetched at first need, kept for an hour, fetched again when a token names one that is not known.
+//! The issuer's keys. They are fetched at first use, cached for an hour, and fetched again when a token names an unknown key.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use tokio::time::Instant;
 use super::jwt::{IssuerKey, UnverifiedJwt};
 use super::{OAuthOptions, TokenRefusal, client};
 
-/// How long keys are used without looking again. Measured by a clock that does not jump: after a jump of the wall clock, keys that
-/// the issuer has changed would be refused, or kept, for as long as it jumped.
+/// How long keys are used without a refresh. The clock is monotonic: a jump of the wall clock must not make clawk refuse new keys
+/// or keep old ones.
 const FRESH: Duration = Duration::from_secs(3_600);
-/// How long keys are used when the issuer can't be reached.
+/// How long keys stay usable while the issuer can't be reached.
 const STALE: Duration = Duration::from_secs(2 * 3_600);
-/// Between two looks, whatever tokens say: a forged token makes no flood of requests.
+/// The shortest time between two fetches, so that forged tokens can't cause a flood of requests.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Keys of a set.
+/// The largest number of keys in a set.
 const MAX_KEYS: usize = 64;
 
 /// The keys of one issuer.
 pub(super) struct Keys {
-    /// Where they are; none: where the issuer's metadata says.
+    /// The URL of the keys; `None`: the URL comes from the issuer's metadata.
     place: Option<Url>,
     issuer: String,
     client: EgressClient,
@@ -34,7 +34,7 @@ pub(super) struct Keys {
 #[derive(Default)]
 struct IssuerKeyCache {
     keys: Vec<IssuerKey>,
-    /// When they came, and when they were asked for.
+    /// When the keys were received. `tried` is the time of the last request.
     came: Option<Instant>,
     tried: Option<Instant>,
 }
@@ -51,9 +51,9 @@ impl Keys {
         })
     }
 
-    /// Keys that may have signed the token.
+    /// The keys that may have signed the token.
     pub(super) async fn fitting(&self, parsed: &UnverifiedJwt) -> Result<Vec<IssuerKey>, TokenRefusal> {
-        // One look at a time: others wait for it and find what it found.
+        // Only one fetch runs at a time: others wait and use its result.
         let mut kept = self.kept.lock().await;
         let now = Instant::now();
         let age = |since: Option<Instant>| since.map_or(Duration::MAX, |since| now.duration_since(since));
@@ -102,7 +102,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The `jwks_uri` of the issuer's metadata (RFC 8414, OpenID Connect Discovery).
+    /// Reads `jwks_uri` from the issuer's metadata (RFC 8414, OpenID Connect Discovery).
     async fn discovered(&self) -> Result<Url, String> {
         let issuer = Url::parse(&self.issuer).map_err(|error| error.to_string())?;
         let path = issuer.path().trim_end_matches('/').to_owned();
@@ -120,7 +120,7 @@ impl Keys {
                     let keys = metadata.get("jwks_uri").and_then(Value::as_str);
                     let keys = keys.ok_or("its metadata has no `jwks_uri`")?;
                     let keys = Url::parse(keys).map_err(|error| error.to_string())?;
-                    // What the issuer names must be as safe as the issuer.
+                    // The keys' URL must be as secure as the issuer's.
                     if keys.scheme() != issuer.scheme() {
                         return Err("its `jwks_uri` has another scheme than the issuer".to_owned());
                     }

@@ -1,4 +1,4 @@
-//! `/.well-known/oauth-protected-resource` (RFC 9728): where a client gets a token for this server.
+//! `/.well-known/oauth-protected-resource` (RFC 9728): tells clients where to get a token for this server.
 
 use axum::extract::State;
 use axum::routing::get;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use super::DOORS;
 use crate::http::{ApiError, HttpApp};
 
-/// Its path; below it, the path of a door.
+/// The path of the metadata. A door's path may follow it.
 pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
 
-/// The routes.
+/// The routes of the metadata.
 pub(crate) fn routes() -> Router<HttpApp> {
     Router::new()
         .route(PATH, get(show))
         .route("/.well-known/oauth-protected-resource/{*door}", get(show))
 }
 
-/// The door that a request's path belongs to; empty for the server itself.
+/// The door of a request's path; empty for the server itself.
 pub(super) fn door(path: &str) -> &'static str {
     let fits = |door: &&&str| {
         path == **door

@@ -1,6 +1,6 @@
-//! Tokens of an authorization server (OAuth 2.1, as the MCP authorization specification uses it): this server is a protected
-//! resource. A token is a JWT that the issuer's published keys verify, or one that the issuer is asked about (RFC 7662). Its
-//! scopes become the scopes of R43 by the operator's table; nothing else of it counts.
+//! Tokens of an authorization server (OAuth 2.1, as in the MCP authorization specification). This server is a protected resource. A
+//! token is a JWT, verified by the issuer's published keys, or an opaque token, checked by asking the issuer (RFC 7662). The
+//! operator's table maps its scopes to the scopes of R43; other claims give no rights.
 
 mod ask;
 pub(crate) mod jwt;
@@ -22,23 +22,23 @@ pub use jwt::JwtAlgorithm;
 use keys::Keys;
 pub(crate) use metadata::{PATH, routes};
 
-/// How far the issuer's clock may be off, seconds.
+/// The accepted difference to the issuer's clock, seconds.
 const LEEWAY_S: i64 = 60;
-/// Characters of a subject.
+/// The longest subject, characters.
 const MAX_SUBJECT: usize = 200;
-/// Bytes of an answer of the issuer's.
+/// The longest answer of the issuer, bytes.
 const MAX_ANSWER_BYTES: u64 = 256 << 10;
 /// How long the issuer may take to answer, milliseconds.
 const ANSWER_MS: u64 = 10_000;
-/// Paths below the resource that a token may be made for.
+/// Paths below the resource that may be the audience of a token.
 const DOORS: [&str; 6] = ["/mcp", "/a2a", "/claw", "/claw/ws", "/openai/v1", "/v1"];
 
 /// The introspection endpoint of the authorization server (RFC 7662).
 #[derive(Debug, Clone)]
 pub struct IntrospectionEndpoint {
-    /// The endpoint.
+    /// The URL of the endpoint.
     pub url: Url,
-    /// By which this server is known there.
+    /// The client id of this server.
     pub client_id: String,
     /// The client's secret.
     pub secret: Secret,
@@ -47,42 +47,43 @@ pub struct IntrospectionEndpoint {
 /// The accepted authorization server, and the rights of its tokens.
 #[derive(Debug, Clone)]
 pub struct OAuthOptions {
-    /// The issuer, exactly as it stands in its tokens.
+    /// The issuer, exactly as in the tokens' `iss` claim.
     pub issuer: String,
-    /// This server's public address, such as `https://agent.example.com`: tokens must be made for it or for one of its doors.
+    /// This server's public address, such as `https://agent.example.com`. A token's audience must be this address or one of its
+    /// doors.
     pub resource: String,
-    /// Other audiences that are taken.
+    /// Other accepted audiences.
     pub audiences: Vec<String>,
-    /// Where the issuer's keys are; none: where its metadata says.
+    /// The URL of the issuer's keys; `None`: the URL comes from the issuer's metadata.
     pub jwks: Option<Url>,
-    /// Tokens are asked about instead of being verified here.
+    /// If set, tokens are checked at this endpoint instead of by their signature.
     pub introspection: Option<IntrospectionEndpoint>,
-    /// Signatures that are taken.
+    /// The accepted signature algorithms.
     pub algorithms: Vec<JwtAlgorithm>,
-    /// What a scope of a token allows here.
+    /// Maps a token's scope to scopes of this server.
     pub scopes: BTreeMap<String, Vec<Scope>>,
 }
 
-/// The reason why a token is refused. The client does not learn it.
+/// Why a token is refused. The client does not learn the reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenRefusal {
-    /// It is not one, or it is forged, over, or another's.
+    /// The token is malformed, forged, expired, or made for another server.
     #[error("{0}")]
     Token(&'static str),
-    /// The issuer can't be asked.
+    /// The issuer can't be reached. Holds the reason.
     #[error("the issuer can't be asked: {0}")]
     Issuer(String),
 }
 
-/// Who a token stands for.
+/// The holder of a valid token.
 #[derive(Debug, Clone)]
 pub(crate) struct BearerIdentity {
     pub(crate) rights: ClientRights,
-    /// When it is over, seconds since 1970.
+    /// When the token expires, seconds since 1970.
     pub(crate) until_s: i64,
 }
 
-/// An authorization server whose tokens are taken. Cheap to clone.
+/// An authorization server whose tokens are accepted. Cheap to clone.
 #[derive(Clone)]
 pub struct OAuth(Arc<OAuthInner>);
 
@@ -99,7 +100,7 @@ impl fmt::Debug for OAuth {
 }
 
 impl OAuth {
-    /// Nothing is asked of the issuer yet.
+    /// Prepares the checks. Sends nothing to the issuer yet.
     ///
     /// # Errors
     /// An address can't be used.
@@ -118,7 +119,7 @@ impl OAuth {
         })))
     }
 
-    /// Who presents this token.
+    /// Checks a token and returns its holder.
     pub(crate) async fn bearer(&self, token: &str, now: Timestamp) -> Result<BearerIdentity, TokenRefusal> {
         let OAuthInner {
             options,
@@ -136,7 +137,7 @@ impl OAuth {
         self.judge(&claims, now, asking.is_some())
     }
 
-    /// What a token's claims make of its holder. An answer of the issuer's need not repeat who the issuer is.
+    /// Checks the claims of a token and derives its holder. `asked`: the issuer itself sent the claims, so `iss` may be absent.
     fn judge(&self, claims: &Value, now: Timestamp, asked: bool) -> Result<BearerIdentity, TokenRefusal> {
         let options = &self.0.options;
         let now_s = now.as_millis() / 1000;
@@ -193,7 +194,7 @@ impl OAuth {
         }
     }
 
-    /// What a request without a valid token, or one that lacks a scope, is told beside the refusal (RFC 6750, RFC 9728).
+    /// The `WWW-Authenticate` header for a request without a valid token or without a required scope (RFC 6750, RFC 9728).
     pub(crate) fn challenge(&self, path: &str, presented: bool, missing: Option<Scope>) -> String {
         let options = &self.0.options;
         let metadata = format!("{}{PATH}{}", options.resource, metadata::door(path));
@@ -220,11 +221,11 @@ impl OAuth {
     }
 }
 
-/// A time of the claims, whole seconds.
+/// A time in the claims, whole seconds.
 fn seconds(claims: &Value, name: &str) -> Option<i64> {
     let number = claims.get(name)?;
     let whole = number.as_i64();
-    // Some issuers write fractions.
+    // Some issuers send fractions of a second.
     whole.or_else(|| {
         number
             .as_f64()
@@ -232,7 +233,7 @@ fn seconds(claims: &Value, name: &str) -> Option<i64> {
     }) // silent-ok: no time
 }
 
-/// A client for an address that the operator wrote down.
+/// An HTTP client for an address from the operator's configuration.
 fn client(url: &Url, env: &EnvironmentSource) -> Result<EgressClient, EgressError> {
     let deadlines = ClientDeadlines {
         connect_ms: ANSWER_MS,

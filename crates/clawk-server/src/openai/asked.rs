@@ -1,4 +1,4 @@
-//! Reads a request of either form: one message, the earlier messages, the client's tools.
+//! Parses a request of either API: the message, the earlier messages and the client's tools.
 
 use clawk_kernel::ports::ToolOffer;
 use clawk_kernel::{AttachedPicture, EarlierMessage};
@@ -8,32 +8,32 @@ use serde_json::{Value, json};
 
 use crate::http::ApiError;
 
-/// Messages that one request may hold.
+/// The largest number of messages in one request.
 const MAX_MESSAGES: usize = 2_048;
-/// Tools that one request may bring.
+/// The largest number of tools in one request.
 const MAX_TOOLS: usize = 128;
-/// Characters of a tool's name.
+/// The longest name of a tool, characters.
 const MAX_TOOL_NAME: usize = 64;
 
-/// One message to the agent, and what the client says around it.
+/// One message to the agent with its context.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OpenAiPrompt {
-    /// What is said now; empty when only the client's tools answered.
+    /// The text of the message; empty if only the client's tools answered.
     pub(super) text: String,
-    /// Pictures that come with it.
+    /// Pictures of the message.
     pub(super) images: Vec<AttachedPicture>,
-    /// What the client says was said before, oldest first, and what its tools answered.
+    /// The earlier messages according to the client, oldest first, and the results of its tools.
     pub(super) earlier: Vec<EarlierMessage>,
     /// The client's own tools.
     pub(super) tools: Vec<ToolOffer>,
 }
 
-/// A wrong member of a request.
+/// The error for a wrong member of a request.
 pub(super) fn fault(param: &str, message: impl Into<String>) -> ApiError {
     ApiError::invalid("invalid_value", message).with("param", param.into())
 }
 
-/// A member that asks for what this server does not do.
+/// The error for a member that asks for an unsupported feature.
 pub(super) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
     ApiError::invalid("unsupported_parameter", message).with("param", param.into())
 }
@@ -47,7 +47,7 @@ pub(super) enum OpenAiContent {
 }
 
 impl OpenAiContent {
-    /// As text; other parts become notes.
+    /// The content as text; other parts become notes.
     pub(super) fn text(&self, param: &str) -> Result<String, ApiError> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -61,7 +61,7 @@ impl OpenAiContent {
 }
 
 impl OpenAiPrompt {
-    /// With the pictures of the message: they are shown to models that can see, instead of a note in the text.
+    /// Adds the pictures of the message. Models that accept pictures see them instead of a note in the text.
     pub(super) fn seeing(mut self, said: Option<&OpenAiContent>, param: &str) -> Result<Self, ApiError> {
         let Some(OpenAiContent::Parts(parts)) = said else {
             return Ok(self);
@@ -78,7 +78,7 @@ impl OpenAiPrompt {
     }
 }
 
-/// A part that is a picture of a type that models take, with its bytes.
+/// A part that holds a picture of a type that models accept, with its bytes.
 fn picture(part: &Value) -> Result<Option<AttachedPicture>, String> {
     let url = match part.get("type").and_then(Value::as_str) {
         Some("image_url") => part.pointer("/image_url/url"),
@@ -91,12 +91,12 @@ fn picture(part: &Value) -> Result<Option<AttachedPicture>, String> {
     }
 }
 
-/// The type and the base64 of a `data:` address.
+/// The media type and the base64 text of a `data:` URL.
 fn embedded(url: &str) -> Option<(&str, &str)> {
     url.strip_prefix("data:")?.split_once(";base64,")
 }
 
-/// A part in words.
+/// A part as text.
 fn words(part: &Value, param: &str) -> Result<String, ApiError> {
     let text = |pointer: &str| part.pointer(pointer).and_then(Value::as_str);
     let kind = text("/type").unwrap_or_default();
@@ -160,7 +160,7 @@ fn file(data: Option<&str>, name: Option<&str>, id: Option<&str>) -> String {
     .as_text()
 }
 
-/// The message among a request's messages: the last one, where it is a person's or a tool's.
+/// Splits off the new message: the last one, if a person or a tool wrote it.
 pub(super) fn split(
     mut all: Vec<EarlierMessage>,
     tools: Vec<ToolOffer>,
@@ -191,7 +191,7 @@ pub(super) fn split(
     })
 }
 
-/// A tool of the client's, as the model is offered it.
+/// Describes a tool of the client for the model.
 pub(super) fn offer(
     kind: &str,
     name: Option<&str>,
@@ -210,7 +210,7 @@ pub(super) fn offer(
     })
 }
 
-/// The client's tools that the model is offered: all, or none where `tool_choice` says so.
+/// The client's tools for the model: all, or none if `tool_choice` says so.
 pub(super) fn offered<T>(
     tools: Option<&[T]>,
     choice: Option<&Value>,
@@ -222,7 +222,7 @@ pub(super) fn offered<T>(
     }
 }
 
-/// The client's tools, each with a name of its own.
+/// Checks that all tools of the client have different names.
 pub(super) fn tools_of(given: Vec<ToolOffer>) -> Result<Vec<ToolOffer>, ApiError> {
     if given.len() > MAX_TOOLS {
         return Err(fault("tools", format!("at most {MAX_TOOLS} tools")));
@@ -250,7 +250,7 @@ pub(super) fn tools_of(given: Vec<ToolOffer>) -> Result<Vec<ToolOffer>, ApiError
     Ok(given)
 }
 
-/// Whether `tool_choice` lets the model see the tools. To force a call is not possible here: the agent decides.
+/// Whether `tool_choice` lets the model see the tools. A call can't be forced here: the agent decides.
 pub(super) fn chosen(choice: Option<&Value>) -> Result<bool, ApiError> {
     match choice {
         None | Some(Value::Null) => Ok(true),

@@ -15,8 +15,8 @@ use super::stream::{AnswerStreamFormat, respond};
 use crate::http::auth::{HttpPrincipal, StreamEndSignal};
 use crate::http::{ApiError, HttpApp, body};
 
-/// What is read of a request. What a model's provider is to be told (`temperature`, `max_tokens` …) is the agent's own matter and
-/// stands in its manifest: such members are read over.
+/// The members that are read. Settings for a model provider (`temperature`, `max_tokens` …) belong to the agent's manifest and are
+/// ignored here.
 #[derive(Debug, Deserialize)]
 struct ChatCompletionRequest {
     model: String,
@@ -94,7 +94,7 @@ struct ChatFunctionDefinition {
 }
 
 impl ChatCompletionRequest {
-    /// Refuses what would change the answer's shape and can't be given.
+    /// Refuses options that would change the answer's shape and are not supported.
     fn possible(&self) -> Result<(), ApiError> {
         if self.n.is_some_and(|n| n != 1) {
             return Err(unsupported("n", "one answer per request"));
@@ -196,7 +196,7 @@ impl ChatToolDefinition {
     }
 }
 
-/// One message to the agent.
+/// Handles one message to the agent.
 pub(super) async fn complete(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
@@ -233,7 +233,7 @@ pub(super) async fn complete(
     Ok(Json(head.whole(&answer)).into_response())
 }
 
-/// What is the same in every object of one answer.
+/// The members that all objects of one answer share.
 #[derive(Debug, Clone)]
 struct ChatCompletionHead {
     id: String,
@@ -289,11 +289,11 @@ impl ChatCompletionHead {
     }
 }
 
-/// A streamed answer, piece by piece.
+/// Writes a streamed answer, chunk by chunk.
 #[derive(Debug)]
 struct ChatCompletionChunks {
     head: ChatCompletionHead,
-    /// The usage is told in a chunk of its own.
+    /// The usage is sent in a separate chunk.
     usage: bool,
 }
 
@@ -335,7 +335,7 @@ impl AnswerStreamFormat for ChatCompletionChunks {
     }
 }
 
-/// A call that the client is to run.
+/// A call that the client must run.
 fn call(call: &ClientCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }

@@ -1,5 +1,5 @@
-//! `/openai/v1` (R44): any chat front end can use the agent. A request is one message of the caller's conversation; what the
-//! client says was said before, and is not known here, reaches the model as marked data.
+//! `/openai/v1` (R44): chat front ends can use the agent. A request adds one message to the caller's conversation. Earlier messages
+//! that clawk does not know reach the model as marked data.
 
 mod asked;
 mod chat;
@@ -18,13 +18,13 @@ use crate::access::Scope;
 use crate::http::auth::HttpPrincipal;
 use crate::http::{ApiError, HttpApp};
 
-/// Where this dialect is spoken.
+/// The prefix of all paths.
 pub(crate) const PREFIX: &str = "/openai/";
 
-/// Whose handlers wait for a turn.
+/// Paths whose handlers may wait for a whole turn.
 pub(crate) const PATIENT: &[&str] = &["/openai/v1/chat/completions", "/openai/v1/responses"];
 
-/// The routes.
+/// The routes of the API.
 pub(crate) fn routes() -> Router<HttpApp> {
     Router::new()
         .route("/openai/v1/models", get(models))
@@ -33,7 +33,7 @@ pub(crate) fn routes() -> Router<HttpApp> {
         .route("/openai/v1/responses", post(responses::create))
 }
 
-/// The one model that there is: the agent, by its Claw's name.
+/// Lists the only model: the agent, under its Claw's name.
 async fn models(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,

@@ -15,7 +15,7 @@ use super::stream::{AnswerStreamFormat, respond};
 use crate::http::auth::{HttpPrincipal, StreamEndSignal};
 use crate::http::{ApiError, HttpApp, body};
 
-/// What is read of a request; see [`super::chat`] for what is read over.
+/// The members that are read; see [`super::chat`] for the ignored ones.
 #[derive(Debug, Deserialize)]
 struct ResponsesRequest {
     model: String,
@@ -174,7 +174,7 @@ impl ResponsesInputItem {
                 calls: Vec::new(),
                 answers: Some(self.call_id.clone().ok_or_else(|| lacks("call_id"))?),
             },
-            // A model's thoughts are its own; they come back from clients that keep everything.
+            // A model's reasoning is ignored; some clients send it back.
             "reasoning" => return Ok(None),
             other => {
                 let shown: String = other.chars().take(64).collect();
@@ -194,7 +194,7 @@ impl ResponsesToolDefinition {
     }
 }
 
-/// One message to the agent.
+/// Handles one message to the agent.
 pub(super) async fn create(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
@@ -283,7 +283,7 @@ impl ResponsesHead {
     }
 }
 
-/// A call that the client is to run.
+/// A call that the client must run.
 fn function_call(call: &ClientCall, status: &str) -> Value {
     let arguments = if status == "completed" {
         call.arguments.as_str()
@@ -314,11 +314,11 @@ fn usage(told: &TurnResult) -> Value {
     usage
 }
 
-/// A streamed answer, event by event.
+/// Writes a streamed answer, event by event.
 #[derive(Debug)]
 struct Events {
     head: ResponsesHead,
-    /// Events that were sent.
+    /// The number of sent events.
     sent: u64,
     /// The message was announced.
     opened: bool,
@@ -334,7 +334,7 @@ impl Events {
         Event::default().event(kind).data(facts.to_string())
     }
 
-    /// An event about the one piece of content.
+    /// An event about the only content part.
     fn about(&mut self, kind: &str, mut facts: Value) -> Event {
         if let Some(facts) = facts.as_object_mut() {
             facts.insert("item_id".into(), self.head.item_id().into());
@@ -344,7 +344,7 @@ impl Events {
         self.event(kind, facts)
     }
 
-    /// The message that text goes into; there is none where the model only calls.
+    /// Announces the message that holds the text. A response with calls only has none.
     fn open(&mut self) -> Vec<Event> {
         if std::mem::replace(&mut self.opened, true) {
             return Vec::new();
@@ -359,7 +359,7 @@ impl Events {
         ]
     }
 
-    /// A call that the client is to run, in one piece.
+    /// The events of a call that the client must run, sent at once.
     fn called(&mut self, at: usize, call: &ClientCall) -> [Event; 4] {
         let (begun, whole) = (
             function_call(call, "in_progress"),

@@ -1,4 +1,4 @@
-//! From a request to a turn of the agent, and from its end to an answer.
+//! Turns a request into a turn of the agent, and the turn's result into an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::telling::{TurnTextBuffer, TurnTextStep};
 
 /// How long an answer that is not streamed may take.
 const TURN_LIMIT: Duration = Duration::from_secs(600);
-/// A request with one of these is one message, however often it is sent.
+/// Requests with the same key are the same message, however often they are sent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The agent that runs.
+/// The running agent.
 pub(super) fn kernel(app: &HttpApp) -> Result<Kernel, ApiError> {
     let running = app.host.current().get();
     running.ok_or_else(|| ApiError::unavailable("no agent runs yet"))
 }
 
-/// The model that is asked for is the agent.
+/// Checks that the requested model is the agent.
 pub(super) fn is_agent(app: &HttpApp, model: &str) -> Result<(), ApiError> {
     let kernel = kernel(app)?;
     let name = &kernel.manifest().metadata.name;
@@ -37,26 +37,26 @@ pub(super) fn is_agent(app: &HttpApp, model: &str) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message).with("param", "model".into()))
 }
 
-/// Where a request belongs.
+/// The caller and the conversation of a request.
 #[derive(Debug)]
 pub(super) struct OpenAiRequestContext {
     pub(super) principal: HttpPrincipal,
-    /// The conversation; none: the one of the token's name.
+    /// The conversation's name; `None`: the token's name is used.
     pub(super) conversation: Option<String>,
     pub(super) headers: HeaderMap,
 }
 
-/// A turn under way.
+/// A running turn.
 #[derive(Debug, Clone)]
 pub(super) struct Turn {
-    /// The request's id, from which the answer's ids are made.
+    /// The request's id. The answer's ids are derived from it.
     pub(super) id: uuid::Uuid,
-    /// Seconds since 1970.
+    /// The time of the request, seconds since 1970.
     pub(super) created: i64,
     pub(super) telling: Arc<TurnTextBuffer>,
 }
 
-/// Says it to the agent. The turn goes on when the client goes away.
+/// Sends the message to the agent. The turn continues if the client disconnects.
 pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPrompt) -> Result<Turn, ApiError> {
     place.principal.needs(Scope::Message)?;
     let kernel = kernel(app)?;
@@ -103,7 +103,7 @@ pub(super) fn ask(app: &HttpApp, place: OpenAiRequestContext, asked: OpenAiPromp
     })
 }
 
-/// A UUID as it is; any other key becomes one.
+/// The request id for an idempotency key: a UUID stays as it is, any other key becomes a name-based UUID.
 fn keyed(value: &HeaderValue) -> Result<RequestId, ApiError> {
     let text = value.to_str().unwrap_or_default().trim(); // silent-ok: an unreadable key is refused as an empty one
     if text.is_empty() || text.len() > 256 {
@@ -123,7 +123,7 @@ fn keyed(value: &HeaderValue) -> Result<RequestId, ApiError> {
     ))
 }
 
-/// What came of a turn: its whole text and its facts.
+/// The result of a turn: its whole text and its facts.
 #[derive(Debug)]
 pub(super) struct OpenAiAnswer {
     pub(super) text: String,
@@ -131,7 +131,7 @@ pub(super) struct OpenAiAnswer {
 }
 
 impl Turn {
-    /// The end of the turn, within its time.
+    /// Waits for the turn's end, within the time limit.
     pub(super) async fn answer(&self) -> Result<OpenAiAnswer, ApiError> {
         let mut told = 0;
         let waiting = async {
@@ -157,7 +157,7 @@ impl Turn {
     }
 }
 
-/// A turn's end: its facts, or why it has none.
+/// The facts of a finished turn, or the error of a failed one.
 pub(super) fn ended(outcome: &Result<TurnResult, KernelError>) -> Result<TurnResult, ApiError> {
     let told = outcome.as_ref().map_err(|error| ApiError::from(error).once())?;
     match told.stop {
@@ -173,7 +173,8 @@ pub(super) fn ended(outcome: &Result<TurnResult, KernelError>) -> Result<TurnRes
     }
 }
 
-/// Puts what the turn did by the record beside the answer, never into its text: under `clawk`, a member that the dialect lacks.
+/// Adds the record of the turn's actions beside the answer, under `clawk`, a member that the API does not define. The answer's text
+/// stays unchanged.
 pub(super) fn with_record(mut answer: Value, told: &TurnResult) -> Value {
     let record = told
         .shown
@@ -185,7 +186,7 @@ pub(super) fn with_record(mut answer: Value, told: &TurnResult) -> Value {
     answer
 }
 
-/// Tokens as the dialect counts them, under its two sets of names.
+/// The token counts, under the member names of the API in use.
 pub(super) fn usage(told: &TurnResult, names: [&str; 2]) -> Value {
     let [input, output] = names;
     let usage = &told.usage;

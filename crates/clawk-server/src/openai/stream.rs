@@ -1,4 +1,4 @@
-//! A streamed answer of either form: the turn's words as they come, then its end.
+//! Streams an answer of either API: the turn's text as it arrives, then the end.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::http::ApiError;
 use crate::http::auth::StreamEndSignal;
 use crate::telling::TurnTextStep;
 
-/// How a form writes a streamed answer.
+/// How an API writes a streamed answer.
 pub(super) trait AnswerStreamFormat: Send + Sized + 'static {
-    /// What is sent before the first word.
+    /// The events before the first text.
     fn begin(&mut self) -> Vec<Event>;
-    /// More words.
+    /// The events for more text.
     fn words(&mut self, more: &str) -> Vec<Event>;
-    /// The turn's end.
+    /// The events for the turn's end.
     fn end(&mut self, outcome: &Result<TurnResult, KernelError>) -> Vec<Event>;
-    /// The stream ends before the turn does.
+    /// The event for a stream that ends before the turn does.
     fn failed(&mut self, error: &ApiError) -> Event;
 }
 
@@ -35,7 +35,7 @@ struct AnswerStream<P> {
     pieces: P,
     turn: Turn,
     ending: StreamEndSignal,
-    /// Bytes of the text that were sent.
+    /// Bytes of text that were sent.
     at: usize,
     stage: AnswerStreamStage,
 }

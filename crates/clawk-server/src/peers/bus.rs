@@ -1,6 +1,6 @@
-//! A swarm's bus: tasks of an identity lie in `claw.SWARM.IDENTITY.inbox`, from which one host takes each; its report goes to
-//! `claw.SWARM.IDENTITY.outbox`, where the host reads it whose run it is. A task is out of the queue when its report is in one, so
-//! a host that dies gives it back.
+//! A swarm's bus. Tasks of an identity are in `claw.SWARM.IDENTITY.inbox`; one host takes each task. Its report goes to
+//! `claw.SWARM.IDENTITY.outbox`, where the host that owns the run reads it. A task leaves the queue only when its report is in a
+//! queue, so the task of a crashed host goes to another one.
 
 mod hear;
 mod work;
@@ -28,13 +28,13 @@ use super::claims::Claims;
 use crate::queue::sqlite::CkpSqliteBroker;
 use crate::queue::{Broker, BrokerSubscription, QueueError};
 
-/// The time without a sign of life from its host after which a task goes to another host.
+/// If its host sends no sign of life for this long, a task goes to another host.
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(30);
-/// How long a bus that fails is left alone.
+/// How long to wait after an error of the bus.
 const BREATH: Duration = Duration::from_secs(1);
-/// How long one message may take into the bus.
+/// How long sending one message to the bus may take.
 const PUT: Duration = Duration::from_secs(10);
-/// How long a bus may take to come up at the start.
+/// How long the bus may take to become reachable at the start.
 const START: Duration = Duration::from_secs(30);
 /// The back end of a swarm's bus.
 #[derive(Debug, Clone)]
@@ -43,32 +43,32 @@ pub enum BusKind {
     Nats(Url),
     /// Redis Streams.
     Redis(Url),
-    /// A file, for processes of one host.
+    /// A SQLite file, for processes of one host.
     File(PathBuf),
 }
 
 /// Settings of a swarm's bus.
 #[derive(Debug, Clone)]
 pub struct BusOptions {
-    /// What it is.
+    /// The back end.
     pub kind: BusKind,
-    /// The swarm.
+    /// The swarm's name.
     pub swarm: String,
-    /// This host, by a name that no other one has.
+    /// This host's unique name.
     pub host: String,
-    /// Identities whose tasks it carries, each with how many of them may be worked on at once.
+    /// Identities whose tasks the bus carries, each with the largest number of simultaneous tasks.
     pub identities: BTreeMap<String, usize>,
-    /// Those that this host works for.
+    /// Identities that this host works for.
     pub serve: Vec<String>,
-    /// With which role tasks come out of it, at most.
+    /// The highest role that tasks from the bus get.
     pub role: Role,
-    /// Whose tasks alone are worked on, by its name and its key; none: those of every host that can write to the bus.
+    /// The name and key of the only host whose tasks are accepted. `None`: tasks of every host that can write to the bus.
     pub giver: Option<(String, PublicKey)>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// A bus, whatever it is.
+/// A swarm's bus, with any back end.
 pub(super) trait SwarmBus: Send + Sync {
     fn carries(&self, identity: &str) -> bool;
 
@@ -79,7 +79,7 @@ pub(super) trait SwarmBus: Send + Sync {
     /// See [`clawk_kernel::ports::RemoteWorkers::may_begin`].
     fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Works for the bus and hears its reports, until `over`.
+    /// Works on tasks of the bus and reads its reports, until `over`.
     fn attach<'a>(
         self: Arc<Self>,
         kernel: Kernel,
@@ -88,10 +88,10 @@ pub(super) trait SwarmBus: Send + Sync {
     ) -> BoxFuture<'a, ()>;
 }
 
-/// Connects.
+/// Connects to the bus.
 ///
 /// # Errors
-/// It can't be reached for [`START`].
+/// The bus was not reachable for [`START`].
 pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> {
     absent(&options.kind)?;
     let until = tokio::time::Instant::now() + START;
@@ -106,7 +106,7 @@ pub(super) async fn open(options: BusOptions) -> Result<Arc<dyn SwarmBus>, Queue
     }
 }
 
-/// This build does not have it.
+/// The error if this build lacks the back end.
 fn absent(kind: &BusKind) -> Result<(), QueueError> {
     let lacks = |name: &str| {
         Err(QueueError::Broker(format!(
@@ -150,12 +150,12 @@ async fn connect(options: &BusOptions) -> Result<Arc<dyn SwarmBus>, QueueError> 
     }
 }
 
-/// One identity's two ends.
+/// The queues of one identity.
 struct IdentityQueues<B> {
     names: QueueNames,
-    /// Where its tasks are taken; none: not by this host.
+    /// Where this host takes tasks; `None`: this host does not work for the identity.
     inbox: Option<B>,
-    /// Where its reports are read, and by which its tasks are put into the inbox.
+    /// Where reports are read. The same client puts tasks into the inbox.
     outbox: B,
     places: Arc<Semaphore>,
 }
@@ -232,7 +232,7 @@ impl<B: Broker> Bus<B> {
         }
     }
 
-    /// Puts a task where those are that can do it; then its report is awaited by whoever drops this.
+    /// Puts a task into the inbox. The caller then waits for the report.
     async fn put(&self, errand: &RemoteTask) -> RemoteResult {
         let Some(ends) = self.ends.get(&errand.identity) else {
             return std::future::pending().await;
@@ -300,7 +300,7 @@ impl<B: Broker> SwarmBus for Bus<B> {
                     held.lose();
                     Err("the bus did not confirm that this host holds the task".to_owned())
                 }
-                // silent-ok: the deadline is the whole cause
+                // silent-ok: the deadline is the only cause
                 Err(_) => {
                     held.lose();
                     Err("the bus did not confirm in time that this host holds the task".to_owned())

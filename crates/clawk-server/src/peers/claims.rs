@@ -1,6 +1,6 @@
-//! What this host holds of the swarm's bus. A task is given to another host after [`VISIBLE_AGAIN`] without a sign that the bus
-//! has heard, so effects begin only while the last such sign is young, by this host's own monotonic clock; and the first
-//! effect of a task only where the bus says that no other host has begun one.
+//! Tasks of the swarm's bus that this host holds. The bus gives a task to another host after [`VISIBLE_AGAIN`] without a sign of
+//! life. So effects begin only shortly after the last confirmed sign, by this host's monotonic clock. The first effect of a task
+//! begins only if the bus confirms that no other host has begun one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::bus::VISIBLE_AGAIN;
 
-/// A sign is young for so long: two thirds of the time after which the task is somebody else's.
+/// How long a confirmed sign of life allows effects: two thirds of the time after which the task goes to another host.
 pub(super) const YOUNG: Duration = Duration::from_secs(20);
-/// How long an effect waits for its host to hold its task again.
+/// How long an effect waits for its host to hold the task again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A task that this host took.
+/// A task that this host has taken.
 #[derive(Debug)]
 pub(super) struct ClaimedTask {
     pub(super) identity: String,
@@ -26,11 +26,11 @@ pub(super) struct ClaimedTask {
 
 #[derive(Debug)]
 struct State {
-    /// When the last sign left that the bus has heard.
+    /// When the last confirmed sign of life was sent.
     heard: Instant,
-    /// The bus knows that effects of it have begun here.
+    /// The bus knows that this host has begun effects of the task.
     owner: bool,
-    /// Its effects are another's.
+    /// Another host owns the effects.
     lost: bool,
 }
 
@@ -43,7 +43,8 @@ impl ClaimedTask {
         lock(&self.state).heard.elapsed() < YOUNG
     }
 
-    /// The bus has heard a sign that was sent then. One that was sent too late proves nothing: the task may be another's.
+    /// Records that the bus has confirmed a sign sent at this time. A sign that was sent too late proves nothing: another host may
+    /// have the task.
     pub(super) fn heard(&self, sent: Instant) {
         let mut state = lock(&self.state);
         if sent.duration_since(state.heard) < VISIBLE_AGAIN {
@@ -55,12 +56,12 @@ impl ClaimedTask {
         lock(&self.state).owner
     }
 
-    /// The bus says that effects begin here and nowhere else.
+    /// Records that the bus reserves the task's effects for this host.
     pub(super) fn own(&self) {
         lock(&self.state).owner = true;
     }
 
-    /// Its effects are another host's.
+    /// Records that another host owns the effects.
     pub(super) fn lose(&self) {
         lock(&self.state).lost = true;
     }
@@ -69,14 +70,14 @@ impl ClaimedTask {
         lock(&self.state).lost
     }
 
-    /// Its report may go out: nobody else can have begun effects of it, or been given it.
+    /// Whether the report may be sent: no other host can have begun effects of the task or received it.
     pub(super) fn may_report(&self) -> bool {
         let state = lock(&self.state);
         !state.lost && (state.owner || state.heard.elapsed() < VISIBLE_AGAIN)
     }
 }
 
-/// All of them, by the task's id.
+/// All held tasks, by task id.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<HashMap<RequestId, Arc<ClaimedTask>>>,
@@ -84,7 +85,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// The bus gave this host a task now, maybe again.
+    /// Records that the bus has just given a task to this host, maybe again.
     pub(super) fn hold(&self, task: &RequestId, identity: &str) -> Arc<ClaimedTask> {
         let mut all = lock(&self.held);
         let owner = all.get(task).is_some_and(|held| held.is_owner());
@@ -102,15 +103,15 @@ impl Claims {
         held
     }
 
-    /// It has ended here.
+    /// Removes a task that has ended here.
     pub(super) fn forget(&self, task: &RequestId) {
         lock(&self.held).remove(task);
     }
 
-    /// Completes when this host holds the task, and has told the bus so a short while ago.
+    /// Completes when this host holds the task and has a recent confirmed sign of life.
     ///
     /// # Errors
-    /// It does not for [`PATIENCE`].
+    /// That did not happen within [`PATIENCE`].
     pub(super) async fn fresh(&self, task: &RequestId) -> Result<Arc<ClaimedTask>, String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -129,7 +130,7 @@ impl Claims {
                     PATIENCE.as_secs()
                 ));
             }
-            // A sign that is heard is no change of the table: it is looked at again in a while.
+            // A confirmed sign does not notify this task, so it checks again after a while.
             let _woken = tokio::time::timeout(Duration::from_millis(500), changed).await; // silent-ok: either is a reason to look
         }
     }

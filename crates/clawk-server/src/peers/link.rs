@@ -1,5 +1,5 @@
-//! A peer over a connection of ours, on whatever transport the client has. A peer that serves `claw.swarm.*` is given the task
-//! and reports it; any other is sent it as a message and answers. What it asks of us beside reports is refused.
+//! A peer over a connection, on any transport of the client. A peer that supports `claw.swarm.*` gets the task and sends a report.
+//! Any other peer gets the task as a message and answers. Requests of a peer other than reports are refused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,29 +22,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ckp as error;
 
-/// A peer that has not reported is asked again so often: the same request, which it takes once.
+/// How often the task is sent again to a peer that has not reported. The request is the same, so the peer runs it once.
 const ASK_AGAIN: Duration = Duration::from_secs(15);
 /// How long an acknowledgement may take.
 const ACKNOWLEDGE: Duration = Duration::from_secs(30);
-/// How long a broken connection is made again before the try is lost.
+/// How long clawk tries to restore a broken connection before the try is lost.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Messages without effect (duplicates, what is nobody's, requests that are refused) that one connection may send in
-/// [`PATIENCE`]; then it is closed.
+/// How many messages without effect (duplicates, unknown ids, refused requests) one connection may send within [`PATIENCE`]. Above
+/// that it is closed.
 const USELESS: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Settings of the connection to a peer.
 #[derive(Clone)]
 pub struct LinkOptions {
-    /// Where.
+    /// The peer's address.
     pub target: AgentAddress,
-    /// By which name it knows us.
+    /// The name that we give to the peer.
     pub name: String,
-    /// The token that it wants.
+    /// The token that the peer requires.
     pub token: Option<Secret>,
-    /// At most these tools.
+    /// The only tools that the peer may use; `None`: no such limit.
     pub tools: Option<Vec<String>>,
-    /// Of one try, milliseconds.
+    /// The time limit of one try, milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct PeerLink {
     options: LinkOptions,
     open: Mutex<Option<PeerConnection>>,
     gone: AtomicBool,
-    /// Members that work on tries now, by the try.
+    /// The members that work on tries now, by try.
     members: Arc<Plain<HashMap<RequestId, String>>>,
 }
 
@@ -68,13 +68,13 @@ pub(super) struct PeerLink {
 #[derive(Clone)]
 struct PeerConnection {
     client: AgentClient,
-    /// It was closed because of what it sent.
+    /// The connection was closed because of too many useless messages.
     flooded: CancellationToken,
-    /// Why what it said is not its member's word, once it said such a thing.
+    /// Set once a message could not be verified as its member's; holds the reason.
     unproven: watch::Sender<Option<String>>,
 }
 
-/// The rights of a task that a message can't carry.
+/// The error for a task whose limited rights a message can't express.
 const NOT_CONVEYED: &str = "the peer serves no `claw.swarm.*`, and a message can't tell it to use less than it has; declare the Swarm there, or give the task with a wider role and without `tools`";
 
 impl PeerLink {
@@ -103,7 +103,7 @@ impl PeerLink {
         }
     }
 
-    /// The connection; a new one where there is none.
+    /// The open connection, or a new one.
     async fn connected(&self, reports: &Arc<dyn ReportReceiver>) -> Result<PeerConnection, ClientError> {
         let mut open = self.open.lock().await;
         if let Some(open) = open.as_ref().filter(|open| !open.flooded.is_cancelled()) {
@@ -139,14 +139,14 @@ impl PeerLink {
         Ok(fresh)
     }
 
-    /// The connection is of no use any more.
+    /// Drops a connection that can't be used any more.
     async fn broken(&self) {
         self.gone.store(true, Ordering::Relaxed);
         self.open.lock().await.take();
     }
 
-    /// Gives the peer a try and waits, for as long as nobody drops this.
-    /// Where a `key` is bound to it, only a signed report ends the try well.
+    /// Gives the peer one try and waits for the result. Dropping the future gives up. With a bound `key`, only a signed report
+    /// counts as success.
     pub(super) async fn work(
         &self,
         errand: &RemoteTask,
@@ -217,10 +217,10 @@ fn lost(why: RetryReason, error: &ClientError, tokens: Option<u64>) -> RemoteRes
     }
 }
 
-/// Delegates, again and again with the same id, until the report has come and this is dropped.
+/// Delegates the task, repeatedly with the same id, until the report arrives and the caller drops this future.
 async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     let mut greeted = client.greeted();
-    // What a peer refuses that has not acknowledged the task, it has not begun.
+    // A peer that refuses a task before it acknowledges it has not begun it.
     let mut unbegun = Some(0);
     loop {
         greeted.mark_unchanged();
@@ -238,7 +238,7 @@ async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
             Ok(Err(error)) => return lost(RetryReason::Crashed, &error, None),
             Err(_) => return lost(RetryReason::Crashed, &ClientError::Silent(ACKNOWLEDGE), None), // silent-ok: the deadline is the whole cause
         }
-        // A new connection may be to a peer that has forgotten, or that owes the report.
+        // After a reconnect the peer may have forgotten the task, or may still owe the report.
         tokio::select! {
             _ = greeted.changed() => {}
             () = tokio::time::sleep(ASK_AGAIN) => {}
@@ -246,12 +246,12 @@ async fn given(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     }
 }
 
-/// The task may use less than the other side has, which only `claw.swarm.delegate` can say.
+/// Whether the task has fewer rights than the peer. Only `claw.swarm.delegate` can express that.
 pub(super) fn is_narrow(errand: &RemoteTask) -> bool {
     errand.limits.tools.is_some() || errand.limits.role.as_deref() == Some("viewer")
 }
 
-/// Says the task as a message, and takes the answer.
+/// Sends the task as a message and returns the answer.
 async fn asked(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     if is_narrow(errand) {
         return RemoteResult::Refused {
@@ -268,7 +268,7 @@ async fn asked(client: &AgentClient, errand: &RemoteTask) -> RemoteResult {
     }
 }
 
-/// What a `claw.message.send` was answered.
+/// The result in the answer to `claw.message.send`.
 fn told(answer: &Value) -> RemoteResult {
     let parts = answer.get("parts").and_then(Value::as_array);
     let texts = parts
@@ -297,7 +297,7 @@ fn told(answer: &Value) -> RemoteResult {
     }
 }
 
-/// An error of the peer's. Whether it may be tried again is what its code says.
+/// The result for an error of the peer. The error's code says whether another try makes sense.
 fn refused(error: &RpcError, tokens: Option<u64>) -> RemoteResult {
     let again = [ErrorCode::PeerUnreachable, ErrorCode::ProviderUnavailable];
     let message: String = error.message.chars().take(300).collect();
@@ -317,7 +317,7 @@ fn refused(error: &RpcError, tokens: Option<u64>) -> RemoteResult {
     }
 }
 
-/// A member works on a try, until this is dropped.
+/// Marks a member as working on a try, until dropped.
 struct MemberTryGuard<'a> {
     members: &'a Plain<HashMap<RequestId, String>>,
     id: RequestId,
@@ -342,7 +342,7 @@ impl Drop for MemberTryGuard<'_> {
     }
 }
 
-/// Takes what a peer sends unasked.
+/// Handles the requests that a peer sends to us.
 struct PeerMessageHandler {
     identity: String,
     open: PeerConnection,
@@ -357,7 +357,7 @@ impl PeerMessageHandler {
         loop {
             let notice = match notices.recv().await {
                 Ok(notice) => notice,
-                // What was missed is repeated until it is acknowledged.
+                // The peer repeats missed messages until they are acknowledged.
                 Err(broadcast::error::RecvError::Lagged(_)) => {
                     self.useless = self.useless.saturating_add(USELESS);
                     if self.is_flooded() {
@@ -380,7 +380,7 @@ impl PeerMessageHandler {
         }
     }
 
-    /// Closes the connection of a peer that sends too much to no purpose.
+    /// Counts a useless message. Returns whether the connection must be closed.
     fn is_flooded(&mut self) -> bool {
         if self.since.elapsed() > PATIENCE {
             (self.useless, self.since) = (0, Instant::now());
@@ -393,7 +393,7 @@ impl PeerMessageHandler {
         true
     }
 
-    /// The answer, and whether what was asked had an effect.
+    /// The answer to a request, and whether the request had an effect.
     async fn answer(&self, notice: &UnsolicitedMessage) -> (Result<Value, RpcError>, bool) {
         if notice.method != Method::SwarmReport.name() {
             let message = format!(

@@ -1,5 +1,5 @@
-//! Members of a swarm that work elsewhere: agents of their own over a connection (`link`), or whoever takes tasks out of a bus
-//! (`bus`). Both are the kernel's port [`RemoteWorkers`].
+//! Members of a swarm that run elsewhere: a separate agent over a connection (`link`), or any host that takes tasks from a bus
+//! (`bus`). Both implement the kernel's port [`RemoteWorkers`].
 
 mod bus;
 mod claims;
@@ -28,25 +28,25 @@ use crate::queue::QueueError;
 use bus::SwarmBus;
 use link::PeerLink;
 
-/// How long the end waits for connections to say good-bye.
+/// How long the shutdown waits for connections to close.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// A member that speaks another protocol. It takes a task as a text and answers; it reports nothing.
+/// A member that uses another protocol. It gets a task as text and answers; it sends no reports.
 pub trait ForeignMember: fmt::Debug + Send + Sync {
-    /// Gives it a try and waits, for as long as nobody drops this.
+    /// Gives the member one try and waits for the result. Dropping the future gives up.
     fn work<'a>(&'a self, errand: &'a RemoteTask) -> BoxFuture<'a, RemoteResult>;
 }
 
-/// How a [`ForeignMember`] member is bound.
+/// The settings of a [`ForeignMember`].
 #[derive(Debug)]
 pub struct ForeignOptions {
-    /// Who it is.
+    /// The member.
     pub member: Arc<dyn ForeignMember>,
-    /// Of one try, milliseconds.
+    /// The time limit of one try, milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
-/// A [`ForeignMember`] member, and whether the last attempt to reach it failed.
+/// A [`ForeignMember`], and whether the last attempt to reach it failed.
 #[derive(Debug)]
 struct ForeignPeer {
     options: ForeignOptions,
@@ -70,7 +70,7 @@ impl ForeignPeer {
     }
 }
 
-/// All members that are elsewhere.
+/// All remote members.
 pub struct RemoteMembers {
     links: BTreeMap<String, Arc<PeerLink>>,
     strangers: BTreeMap<String, ForeignPeer>,
@@ -78,7 +78,7 @@ pub struct RemoteMembers {
     keys: BTreeMap<String, PublicKey>,
     tasks: TaskTracker,
     over: CancellationToken,
-    /// Of the agent's present run.
+    /// Cancelled when the agent's present run ends.
     current: Mutex<CancellationToken>,
 }
 
@@ -89,8 +89,8 @@ impl fmt::Debug for RemoteMembers {
 }
 
 impl RemoteMembers {
-    /// Peers by the names of their identities, the swarm's bus, which must be reached now, and the keys that sign the reports of
-    /// identities.
+    /// Creates the members: peers by the names of their identities, the swarm's bus (it must be reachable now), and the keys that
+    /// verify the identities' reports.
     ///
     /// # Errors
     /// The bus can't be reached.
@@ -124,17 +124,17 @@ impl RemoteMembers {
         }))
     }
 
-    /// Tasks come by a bus.
+    /// Whether tasks go through a bus.
     #[must_use]
     pub fn has_bus(&self) -> bool {
         self.bus.is_some()
     }
 
-    /// An agent has started: its reports are taken out of the bus, and it works for the bus, from the moment on in which this host
-    /// coordinates its swarm.
+    /// Called when an agent has started. As soon as this host coordinates the swarm, it reads reports from the bus and works on
+    /// tasks of the bus.
     pub async fn attach(&self, kernel: &Kernel) {
         if let Some(bus) = &self.bus {
-            // Whoever worked for an earlier run of the agent ends.
+            // The work for an earlier run of the agent ends.
             let fresh = self.over.child_token();
             let earlier = {
                 let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! CKP by queues (runtime profile §6.2): requests out of `claw.SWARM.AGENT.inbox`, answers and notifications into
-//! `claw.SWARM.AGENT.outbox`, or where `Reply-To` says.
+//! CKP through queues (runtime profile §6.2): requests arrive in `claw.SWARM.AGENT.inbox`; answers and notifications go to
+//! `claw.SWARM.AGENT.outbox`, or to the queue in `Reply-To`.
 //!
-//! A request is acknowledged when its answer is in a queue, so a crash on either side repeats it, and its request id keeps it
-//! from being done twice. What fails again and again goes to `claw.SWARM.AGENT.dead` with the reason.
+//! A request is acknowledged when its answer is in a queue, so a crash on either side repeats it. Its request id prevents a second
+//! execution. A message that fails repeatedly goes to `claw.SWARM.AGENT.dead` with the reason.
 
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -32,54 +32,54 @@ use crate::guests::{GuestClients, Kind, is_answer, no_id};
 use crate::host::AgentHost;
 use crate::transport::outbox::OutgoingMessages;
 
-/// Messages that are being answered at a time; more wait in the queue. Calls that wait for a person are among them.
+/// The largest number of messages in progress; more wait in the queue. Calls that wait for a person count too.
 const IN_FLIGHT: usize = 4_096;
-/// A message whose answer takes longer is delivered again, unless we say that we are at it.
+/// How long the broker waits for an acknowledgement before it delivers a message again. A progress sign restarts the wait.
 const ACK_WAIT: Duration = Duration::from_secs(10);
-/// How often we say so.
+/// How often a progress sign is sent.
 const PROGRESS: Duration = Duration::from_secs(4);
-/// How long a broker that fails is left alone.
+/// How long to wait after an error of the broker.
 const BREATH: Duration = Duration::from_secs(1);
-/// How often a broker is tried again at the start.
+/// The number of connection attempts at the start.
 const START_TRIES: u32 = 5;
-/// How often an answer is tried to be put into a queue, before its message is left to be delivered again.
+/// The number of attempts to publish an answer. After that the message stays unacknowledged and is delivered again.
 const PUBLISH_TRIES: u32 = 3;
-/// How long the end waits for answers.
+/// How long the shutdown waits for answers.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// How long answers are kept where the queue is ours to make.
+/// How long answers are kept in a queue that clawk creates.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
-/// Bytes of a queue that is ours to make.
+/// The size of a queue that clawk creates, bytes.
 const QUEUE_BYTES: i64 = 1 << 30;
 
 /// Settings of a queue door.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
-    /// The broker; it may hold a password.
+    /// The broker's URL; it may hold a password.
     pub server: Url,
     /// The swarm in the queues' names.
     pub swarm: String,
     /// The agent in the queues' names.
     pub agent: String,
-    /// With which role its messages come in.
+    /// The role of its messages.
     pub role: Role,
-    /// How often a message is tried before it is a dead letter.
+    /// The number of deliveries before a message becomes a dead letter.
     pub tries: u64,
-    /// Where sessions are kept over a restart: a folder below the state directory.
+    /// The folder, below the state directory, where sessions survive a restart.
     pub kept: PathBuf,
-    /// Seals the answers that are kept, where the agent's stores are encrypted.
+    /// Seals the stored answers, if the agent's stores are encrypted.
     pub vault: Option<clawk_recall::seal::SealKeyring>,
 }
 
 /// An error of a broker. The text never contains the server's URL, because the URL may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// It can't be reached, or broke off.
+    /// The broker can't be reached, or the connection broke.
     #[error("the broker: {0}")]
     Broker(String),
-    /// The message is longer than the broker takes.
+    /// The message is longer than the broker's limit. Holds that limit in bytes.
     #[error("the broker takes messages of at most {0} bytes")]
     TooLong(usize),
-    /// The folder for sessions.
+    /// The folder for sessions can't be used.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -105,31 +105,31 @@ async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
     }
 }
 
-/// What one client of a broker takes, and where it puts what is to be kept.
+/// The queues of one client of a broker, and how it reads them.
 #[derive(Debug, Clone)]
 pub(crate) struct BrokerSubscription {
-    /// The queue that it takes from.
+    /// The queue to read from.
     pub(crate) take: String,
-    /// What it takes stays there for other readers, until it is too old; else whoever is done with it removes it.
+    /// A read message stays in the queue for other readers until it expires. Otherwise its reader removes it.
     pub(crate) shared: bool,
-    /// Who takes: those of one name share the messages.
+    /// The name of the reader group: readers of one group share the messages.
     pub(crate) group: String,
-    /// Which of them.
+    /// This reader's name within the group.
     pub(crate) reader: String,
-    /// A message comes again after so long without a sign.
+    /// A message without acknowledgement or progress sign is delivered again after this time.
     pub(crate) ack_wait: Duration,
-    /// Messages that are taken at a time; 1: none is held that could be another's.
+    /// The largest number of messages taken at once. With 1 the reader holds no message that another one could take.
     pub(crate) at_once: usize,
-    /// Queues that are kept, each with whether what is taken from it is removed.
+    /// Durable queues to write to. `true`: a message is deleted when it is consumed.
     pub(crate) puts: Vec<(String, bool)>,
-    /// Dead letters.
+    /// The queue for dead letters.
     pub(crate) dead: String,
-    /// Where it is kept which reader began effects of a message, if that is.
+    /// Where the broker records which reader began the effects of a message; `None`: nowhere.
     pub(crate) owners: Option<String>,
 }
 
 impl BrokerSubscription {
-    /// Of an agent's own queues.
+    /// The queues of an agent.
     fn of_agent(names: &QueueNames) -> Self {
         Self {
             take: names.inbox.clone(),
@@ -145,29 +145,29 @@ impl BrokerSubscription {
     }
 }
 
-/// A message out of the inbox.
+/// A message from the inbox.
 pub(crate) struct InboxMessage<R> {
-    /// Who sends it; empty: the one client that needs no name.
+    /// The sender's name; empty for the one client that needs no name.
     pub(crate) client: String,
-    /// Where its answer goes, if not into the outbox.
+    /// The queue for the answer, if it is not the outbox.
     reply_to: Option<String>,
     pub(crate) message: Vec<u8>,
-    /// How often it was delivered, this time included.
+    /// The number of deliveries, this one included.
     pub(crate) tries: u64,
-    /// When it was put into the queue, by the broker's wall clock.
+    /// When the message was put into the queue, by the broker's wall clock.
     pub(crate) put: Timestamp,
     pub(crate) receipt: R,
 }
 
-/// One broker's client.
+/// The client of one broker.
 pub(crate) trait Broker: Send + Sync + 'static {
-    /// What acknowledges a message.
+    /// The handle that acknowledges a message.
     type Receipt: Send + Sync + 'static;
 
-    /// The next messages; none after a while without any.
+    /// The next messages. Returns an empty list after a while without messages.
     fn next(&self) -> impl Future<Output = Result<Vec<InboxMessage<Self::Receipt>>, QueueError>> + Send;
 
-    /// Puts a line where it is wanted; `id` is the same for the same line, so that a second attempt adds nothing.
+    /// Puts a line into a queue. The same line has the same `id`, so a second attempt adds nothing.
     fn publish(
         &self,
         to: &str,
@@ -176,19 +176,19 @@ pub(crate) trait Broker: Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
 
-    /// It is answered.
+    /// Acknowledges a message after its answer.
     fn done(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
 
-    /// Keeps that `reader` began effects of a task, unless another one did first; the answer is who did.
+    /// Records that `reader` began the effects of a task, unless another reader did so first. Returns the recorded reader.
     fn own(&self, task: &str, reader: &str) -> impl Future<Output = Result<String, QueueError>> + Send;
 
-    /// Who began effects of a task, if anybody has.
+    /// The reader that began the effects of a task, if any.
     fn owner(&self, task: &str) -> impl Future<Output = Result<Option<String>, QueueError>> + Send;
 
-    /// It is being answered. `Ok`: the broker has heard it.
+    /// Sends a progress sign for a message. `Ok`: the broker has confirmed it.
     fn progress(&self, receipt: &Self::Receipt) -> impl Future<Output = Result<(), QueueError>> + Send;
 
-    /// It goes to the dead letters.
+    /// Moves a message to the dead letters.
     fn bury(
         &self,
         parcel: &InboxMessage<Self::Receipt>,
@@ -196,12 +196,12 @@ pub(crate) trait Broker: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), QueueError>> + Send;
 }
 
-/// The broker keeps no owners.
+/// The error of a broker that records no readers.
 fn no_owners() -> QueueError {
     QueueError::Broker("this queue keeps no owners".to_owned())
 }
 
-/// A door to a queue.
+/// Serves CKP through one queue.
 struct BrokerDoor<B> {
     broker: B,
     names: QueueNames,
@@ -235,7 +235,7 @@ impl<B: Broker> BrokerDoor<B> {
         }))
     }
 
-    /// Serves until `cancel`; then what is in flight may end, and what has no answer stays in the queue.
+    /// Serves until `cancel`. Requests in flight may finish; unanswered ones stay in the queue.
     async fn serve(self: Arc<Self>, cancel: CancellationToken) {
         loop {
             let parcels = tokio::select! {
@@ -312,12 +312,12 @@ impl<B: Broker> BrokerDoor<B> {
                     drop(place);
                 });
             }
-            // Not acknowledged: it comes again, and in the end it is a dead letter.
+            // Without an acknowledgement the message is delivered again, and in the end becomes a dead letter.
             Err(refusal) => tracing::warn!(error = %refusal.message, "a message was not taken"),
         }
     }
 
-    /// Where its answer goes.
+    /// The queue for a message's answer.
     fn home(&self, parcel: &InboxMessage<B::Receipt>) -> String {
         let wanted = parcel.reply_to.as_deref();
         match wanted.filter(|to| self.names.may_answer_to(to)) {
@@ -329,12 +329,12 @@ impl<B: Broker> BrokerDoor<B> {
     async fn bury(&self, parcel: &InboxMessage<B::Receipt>, reason: &str) {
         tracing::warn!(reason, "a message is a dead letter");
         if let Err(error) = self.broker.bury(parcel, reason).await {
-            // It comes again.
+            // The message is delivered again.
             tracing::warn!(%error, "a dead letter can't be put away");
         }
     }
 
-    /// Publishes what comes of a message; acknowledged when its answer is in a queue.
+    /// Publishes the answer to a message. Acknowledges the message when its answer is in a queue.
     async fn answer(
         &self,
         parcel: &InboxMessage<B::Receipt>,
@@ -358,7 +358,7 @@ impl<B: Broker> BrokerDoor<B> {
                     }
                 }
                 Err(_) => {
-                    // silent-ok: the deadline only says that it is time
+                    // silent-ok: the deadline only says that a progress sign is due
                     if let Err(error) = self.broker.progress(&parcel.receipt).await {
                         tracing::debug!(%error, "a message may be delivered again");
                     }
@@ -376,7 +376,8 @@ impl<B: Broker> BrokerDoor<B> {
         }
     }
 
-    /// Whether it is in a queue. What is too long for the broker is answered with an error of its id.
+    /// Publishes a line. Returns whether it is in a queue. An answer that is too long for the broker is replaced by an error with
+    /// the same id.
     async fn publish(&self, to: &str, client: &str, line: &[u8]) -> bool {
         let id = self.guests.host().options().clock.uuid().to_string();
         for attempt in 1..=PUBLISH_TRIES {
@@ -395,7 +396,7 @@ impl<B: Broker> BrokerDoor<B> {
         false
     }
 
-    /// What answers nothing goes where the client's last `claw.initialize` wanted its answer.
+    /// Publishes messages that answer no request, to the queue where the client's last `claw.initialize` wanted its answer.
     async fn tell(&self, client: &str, notices: &OutgoingMessages) {
         notices.set_heard(true);
         while let Some(batch) = notices.next().await {
@@ -413,7 +414,7 @@ impl<B: Broker> BrokerDoor<B> {
     }
 }
 
-/// The error that stands for an answer that the broker does not take.
+/// The error that replaces an answer longer than the broker's limit.
 fn too_long(line: &[u8], most: usize) -> Vec<u8> {
     #[derive(Deserialize)]
     struct AnswerIdField<'a> {

@@ -1,4 +1,4 @@
-//! `--nats`: JetStream.
+//! `--nats`: queues on NATS JetStream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +25,14 @@ use super::{
 };
 use crate::host::AgentHost;
 
-/// How often the connection is looked at while no message comes.
+/// How often the connection is checked while no message arrives.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long the same message is known to be the same, where that matters more than memory.
+/// How long duplicates of a message are detected, where that matters more than memory.
 const ONCE: Duration = Duration::from_secs(3_600);
-/// Headers of a message, beside its payload, bytes.
+/// Space for the headers of a message, bytes.
 const HEADERS: usize = 1_024;
 
-/// The door, connected.
+/// The connected door.
 pub struct NatsDoor(Arc<BrokerDoor<CkpJetStreamBroker>>);
 
 impl std::fmt::Debug for NatsDoor {
@@ -42,10 +42,10 @@ impl std::fmt::Debug for NatsDoor {
 }
 
 impl NatsDoor {
-    /// Connects, and creates the missing streams: the inbox as a work queue, the outbox, and the dead letters.
+    /// Connects, and creates missing streams: the inbox as a work queue, the outbox, and the dead letters.
     ///
     /// # Errors
-    /// The server can't be reached, has no JetStream, or does not let us in.
+    /// The server can't be reached, has no JetStream, or refuses the login.
     pub async fn connect(host: AgentHost, options: &QueueOptions) -> Result<Self, QueueError> {
         let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
         let jet = patiently(|| CkpJetStreamBroker::open(&options.server, &lane)).await?;
@@ -69,7 +69,7 @@ impl CkpJetStreamBroker {
         let context = async_nats::jetstream::new(client.clone());
         let work = Config {
             retention: RetentionPolicy::WorkQueue,
-            // A full inbox refuses what is new: nothing that was taken is lost.
+            // A full inbox refuses new messages, so no accepted message is lost.
             discard: DiscardPolicy::New,
             duplicate_window: if lane.at_once == 1 { ONCE } else { Duration::ZERO },
             ..Config::default()
@@ -125,7 +125,7 @@ impl CkpJetStreamBroker {
     }
 }
 
-/// The name of the stream that holds a subject; made, if there is none.
+/// The name of the stream for a subject. Creates the stream if none exists.
 async fn stream(context: &Context, subject: &str, config: Config) -> Result<String, QueueError> {
     if let Ok(name) = context.stream_by_subject(subject).await {
         return Ok(name);
@@ -141,7 +141,7 @@ async fn stream(context: &Context, subject: &str, config: Config) -> Result<Stri
     Ok(name)
 }
 
-/// The stream that keeps who began effects of a task: the first word about a task stays.
+/// The stream that records which reader began the effects of a task. The first record of a task stays.
 async fn owners(context: &Context, subject: &str) -> Result<Stream, QueueError> {
     let config = Config {
         name: subject.replace('.', "-"),
@@ -177,7 +177,7 @@ impl CkpJetStreamBroker {
         headers
     }
 
-    /// Into a stream, and acknowledged by it.
+    /// Publishes to a stream and waits for its acknowledgement.
     async fn store(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<(), QueueError> {
         let published = self
             .context
@@ -200,8 +200,7 @@ impl Broker for CkpJetStreamBroker {
         };
         let message = match tokio::time::timeout(LOOK, open.next()).await {
             Ok(Some(Ok(message))) => message,
-            // The stream goes on by itself when the connection is there again.
-            // silent-ok: the deadline is only for looking
+            // The stream continues when the connection is back. silent-ok: the deadline is only for the check
             Err(_) => {
                 return match self.client.connection_state() {
                     State::Connected => Ok(Vec::new()),
@@ -245,7 +244,7 @@ impl Broker for CkpJetStreamBroker {
         if self.stored.iter().any(|stored| stored == to) {
             return self.store(to, headers, line.to_vec()).await;
         }
-        // A private subject: whoever listens there hears it.
+        // A private subject without a stream: only current listeners get the message.
         let published = self
             .client
             .publish_with_headers(to.to_owned(), headers, line.to_vec().into());
@@ -285,7 +284,7 @@ impl Broker for CkpJetStreamBroker {
         }
     }
 
-    /// With an answer: a sign that lies in a buffer of a client that is cut off is none.
+    /// Waits for a reply: a sign in the send buffer of a disconnected client proves nothing.
     async fn progress(&self, receipt: &Acker) -> Result<(), QueueError> {
         receipt.double_ack_with(AckKind::Progress).await.map_err(broker)
     }

@@ -1,4 +1,4 @@
-//! `--redis`: Streams with a consumer group.
+//! `--redis`: queues on Redis Streams with a consumer group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::host::AgentHost;
 
 /// How long a read waits for entries, milliseconds.
 const BLOCK_MS: u64 = 2_000;
-/// The interval at which unacknowledged entries are searched for.
+/// How often unacknowledged entries are searched for.
 const CLAIM: Duration = Duration::from_secs(5);
-/// Where the search for unacknowledged entries begins.
+/// The start id of the search for unacknowledged entries.
 const FIRST: &str = "0-0";
-/// Entries of an outbox, about.
+/// The approximate largest number of entries in an outbox.
 const KEPT_ENTRIES: usize = 100_000;
-/// How long a private reply stream outlives its last entry, seconds.
+/// How long a private reply stream lives after its last entry, seconds.
 const REPLY_SECONDS: u64 = 86_400;
-/// How long the same message is known to be the same, seconds.
+/// How long duplicates of a message are detected, seconds.
 const ONCE_SECONDS: u64 = 86_400;
 const PUT_ONCE: &str = "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[5]) then \
     redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2], ARGV[3], ARGV[4]) return 1 end return 0";
-/// The longest value that Redis takes.
+/// The longest value that Redis accepts, bytes.
 const MOST: usize = 512 << 20;
 
-/// The door, connected.
+/// The connected door.
 pub struct RedisDoor(Arc<BrokerDoor<CkpRedisStreamsBroker>>);
 
 impl std::fmt::Debug for RedisDoor {
@@ -47,14 +47,14 @@ impl std::fmt::Debug for RedisDoor {
 }
 
 impl RedisDoor {
-    /// Connects, and makes the inbox with its group.
+    /// Connects, and creates the inbox with its consumer group.
     ///
     /// # Errors
-    /// The server can't be reached, or does not let us in.
+    /// The server can't be reached, or refuses the login.
     pub async fn connect(host: AgentHost, options: &QueueOptions) -> Result<Self, QueueError> {
         let lane = BrokerSubscription::of_agent(&QueueNames::new(&options.swarm, &options.agent));
         let streams = CkpRedisStreamsBroker::new(&options.server, lane)?;
-        // Reached now: a server that is not there is an error of the start.
+        // Connecting now makes an unreachable server an error of the start.
         patiently(|| streams.reader()).await?;
         Ok(Self(BrokerDoor::new(streams, host, "redis", options)?))
     }
@@ -68,7 +68,7 @@ impl RedisDoor {
 pub(crate) struct CkpRedisStreamsBroker {
     client: Client,
     lane: BrokerSubscription,
-    /// Blocking reads have a connection of their own.
+    /// The connection for blocking reads.
     read: Mutex<Option<RedisReadState>>,
     write: Mutex<Option<MultiplexedConnection>>,
 }
@@ -76,10 +76,11 @@ pub(crate) struct CkpRedisStreamsBroker {
 #[derive(Clone)]
 struct RedisReadState {
     connection: MultiplexedConnection,
-    /// What an earlier process, or an earlier connection, left unacknowledged, from here on; then what is new.
+    /// Where reading continues in the entries that an earlier process or connection left unacknowledged. `None`: only new entries
+    /// are read.
     left_after: Option<String>,
     claimed: Instant,
-    /// Where the search for unacknowledged entries goes on: one step of it looks at few of them.
+    /// Where the search for unacknowledged entries continues; one step checks only a few entries.
     claim_from: String,
 }
 
@@ -103,7 +104,7 @@ impl CkpRedisStreamsBroker {
         connection.await.map_err(broker)
     }
 
-    /// A connection for reading, with the group made.
+    /// Connects the reader and creates the consumer group.
     pub(crate) async fn reader(&self) -> Result<(), QueueError> {
         let mut connection = self.connect().await?;
         let made: RedisResult<Value> = redis::cmd("XGROUP")
@@ -128,7 +129,7 @@ impl CkpRedisStreamsBroker {
         Ok(())
     }
 
-    /// Runs one command on the writing connection, which is made again after a failure.
+    /// Runs one command on the writing connection. Reconnects after a failure.
     async fn run<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, QueueError> {
         let open = self.write.lock().await.clone();
         let mut connection = match open {
@@ -169,7 +170,7 @@ impl CkpRedisStreamsBroker {
                 .arg(self.lane.at_once)
                 .query_async(connection)
                 .await?;
-            // The whole list was looked at when the search is back where it began.
+            // The search has covered the whole list when it is back at its start.
             if found.next_stream_id == FIRST {
                 reading.claimed = Instant::now();
             }
@@ -181,7 +182,7 @@ impl CkpRedisStreamsBroker {
         entries(connection, &self.lane, ">", Some(BLOCK_MS)).await
     }
 
-    /// What waits to be worked on is put there once, however often it is tried, and never cut off.
+    /// Adds an entry once, however often it is tried. The stream is not trimmed, so no waiting entry is lost.
     async fn put_once(&self, to: &str, client: &str, line: &[u8], id: &str) -> Result<(), QueueError> {
         let mut command = redis::cmd("EVAL");
         command
@@ -199,7 +200,7 @@ impl CkpRedisStreamsBroker {
         Ok(())
     }
 
-    /// How often an entry was delivered.
+    /// The number of deliveries of an entry.
     async fn tries(&self, id: &str) -> Result<u64, QueueError> {
         let mut command = redis::cmd("XPENDING");
         command

@@ -1,4 +1,4 @@
-//! A queue in a file, for several processes of one host: SQLite in WAL mode.
+//! A queue in a SQLite file (WAL mode), for several processes of one host.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::{Broker, BrokerSubscription, InboxMessage, KEPT, QueueError, broker, no_owners};
 
-/// How often a reader of an empty queue looks whether the file has changed, which takes no lock of it.
+/// How often a reader of an empty queue checks whether the file has changed. The check takes no lock.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often, before a look ends without any message.
+/// The number of checks before a read ends without a message.
 const LOOKS: u32 = 200;
-/// Of so many looks, one looks into an unchanged queue, too: a lease ends without a change of the file.
+/// Every so many checks, an unchanged queue is read too: a lease expires without a change of the file.
 const WHOLE: u32 = 50;
-/// How long another process may hold the file.
+/// How long to wait for another process that holds the file.
 const BUSY: Duration = Duration::from_secs(10);
 /// The longest message, bytes.
 const MOST: usize = 64 << 20;
@@ -40,17 +40,17 @@ CREATE TABLE IF NOT EXISTS owners (
     list TEXT NOT NULL, task TEXT NOT NULL, reader TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (list, task)
 );";
 
-/// One client of the file.
+/// A client of the file.
 pub(crate) struct CkpSqliteBroker {
     clock: Arc<dyn Clock>,
     connection: Arc<Mutex<Connection>>,
-    /// Says when the file has changed, whoever changed it.
+    /// The connection that detects changes of the file by any process.
     watch: Mutex<Connection>,
     lane: BrokerSubscription,
 }
 
 impl CkpSqliteBroker {
-    /// Opens the file, and makes it if there is none.
+    /// Opens the file. Creates it if it does not exist.
     pub(crate) fn open(
         clock: &Arc<dyn Clock>,
         path: &Path,
@@ -67,7 +67,7 @@ impl CkpSqliteBroker {
         connection.execute_batch(SCHEMA).map_err(broker)?;
         let watch = Connection::open(path).map_err(broker)?;
         watch.busy_timeout(Duration::ZERO).map_err(broker)?;
-        // What is there already is not news to a new reader.
+        // A new reader skips the messages that are already there.
         if lane.shared {
             let join = "INSERT OR IGNORE INTO readers SELECT ?1, ?2, coalesce(max(id), 0) FROM messages WHERE queue = ?1";
             connection
@@ -86,7 +86,7 @@ impl CkpSqliteBroker {
         self.clock.now().0 / 1000
     }
 
-    /// Runs something in one transaction, on a thread that may wait for the disk.
+    /// Runs `act` in one transaction, on a thread that may block on the disk.
     async fn with<T: Send + 'static>(
         &self,
         act: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -102,10 +102,10 @@ impl CkpSqliteBroker {
         acted.await.map_err(broker)?.map_err(broker)
     }
 
-    /// Another number as soon as the file has changed. Reads memory that all its connections share; waits for nobody.
+    /// A number that changes when the file changes. Reads shared memory and never blocks.
     fn version(&self) -> Option<i64> {
         let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        // silent-ok: of a file that is being recovered, the queue is looked into
+        // silent-ok: while the file is being recovered, the queue is read
         watch
             .pragma_query_value(None, "data_version", |row| row.get(0))
             .ok()
@@ -143,8 +143,8 @@ fn wait_ms(lane: &BrokerSubscription) -> i64 {
     i64::try_from(lane.ack_wait.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// No lease that was taken by the present wall clock ends later. One that does is of a clock that has gone back since: its message
-/// would lie for as long as the clock went back.
+/// The latest possible end of a lease that was taken by the present wall clock. A later end means that the clock was set back
+/// since, and the lease counts as expired. Otherwise its message would be delayed by the whole jump.
 fn latest(lane: &BrokerSubscription, now: i64) -> i64 {
     now.saturating_add(wait_ms(lane).saturating_mul(2))
 }
@@ -160,7 +160,7 @@ fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<SqliteQueueRow> {
     })
 }
 
-/// The next message that no reader holds.
+/// Takes the next message that no reader holds.
 fn claim(
     on: &rusqlite::Transaction<'_>,
     lane: &BrokerSubscription,
@@ -180,7 +180,7 @@ fn claim(
     Ok(next)
 }
 
-/// The next message that this reader has not read, or has read and not acknowledged in time.
+/// Reads the next message that this reader has not read, or has read without acknowledging it in time.
 fn read(
     on: &rusqlite::Transaction<'_>,
     lane: &BrokerSubscription,
@@ -227,7 +227,7 @@ impl Broker for CkpSqliteBroker {
     async fn next(&self) -> Result<Vec<InboxMessage<i64>>, QueueError> {
         let mut known = None;
         for look in 0..LOOKS {
-            // Asked before the queue is looked into: what is put there between the two is seen by one of them.
+            // The version is read before the queue, so a message that arrives in between is noticed by one of the two.
             let version = self.version();
             if (version.is_none() || known != version || look % WHOLE == 0)
                 && let Some(parcel) = self.take().await?
@@ -254,7 +254,7 @@ impl Broker for CkpSqliteBroker {
             .any(|(queue, removed)| *removed && *queue == to);
         self.with(move |on| {
             if removed {
-                // The same again, also after it was taken, is put there once.
+                // A repeated message is stored once, even if the first copy was already consumed.
                 on.execute("DELETE FROM sent WHERE at_ms < ?1", params![old])?;
                 let new = on.execute(
                     "INSERT OR IGNORE INTO sent VALUES (?1, ?2, ?3)",
@@ -334,7 +334,7 @@ impl Broker for CkpSqliteBroker {
     async fn bury(&self, parcel: &InboxMessage<i64>, reason: &str) -> Result<(), QueueError> {
         let (id, dead, reason) = (parcel.receipt, self.lane.dead.clone(), reason.to_owned());
         self.with(move |on| {
-            // Its number keeps it apart from a dead letter that was put there under the same id.
+            // The row's number distinguishes it from another dead letter with the same id.
             on.execute(
                 "UPDATE messages SET queue = ?1, reason = ?2, visible_ms = 9223372036854775807, own_id = own_id || '.' || id
                 WHERE id = ?3",
@@ -373,7 +373,7 @@ mod tests {
         CkpSqliteBroker::open(&clock, path, lane).unwrap()
     }
 
-    /// Whether another connection puts it there or the reader's own.
+    /// The queue finds a message, whether another connection or the reader's own one put it there.
     #[tokio::test]
     async fn a_message_is_found_whoever_put_it_there() {
         let folder = tempfile::tempdir().unwrap();
@@ -396,8 +396,8 @@ mod tests {
         }
     }
 
-    /// A reader took a message and died; the wall clock goes back an hour. The message comes again when its lease is over, not
-    /// an hour later; one whose lease holds does not.
+    /// A reader takes a message and crashes; the wall clock is set back an hour. The message is delivered again when its lease
+    /// expires, and not an hour later. A message with a valid lease is not.
     #[tokio::test]
     async fn a_wall_clock_that_goes_back_holds_no_message_back() {
         for shared in [false, true] {
@@ -412,7 +412,8 @@ mod tests {
             assert_eq!(again.tries, 2);
             assert!(file.take().await.unwrap().is_none(), "it is held again");
             file.done(&again.receipt).await.unwrap();
-            // A day forward and back: what was done does not come again, and what is put twice is there once.
+            // The clock goes a day forward and back: handled messages are not delivered again, and a repeated message is stored
+            // once.
             clock.set_off_ms(86_400_000);
             file.publish("in", "", b"one", "id-1").await.unwrap();
             clock.set_off_ms(0);

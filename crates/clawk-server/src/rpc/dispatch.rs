@@ -1,4 +1,4 @@
-//! From one message to the method that it asks for: one function per method.
+//! Routes a message to the method that it names: one function per method.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -25,7 +25,7 @@ use crate::access::Scope;
 use crate::control::orders;
 use crate::error::ckp as error;
 
-/// A request past the gate, on its way to its method.
+/// A request that has passed the gate.
 pub(super) struct AdmittedRequest<'a> {
     pub(super) id: RpcId<'a>,
     pub(super) params: &'a str,
@@ -33,7 +33,7 @@ pub(super) struct AdmittedRequest<'a> {
 }
 
 impl RpcConnection {
-    /// Takes one message: answers at once, or starts the work that will. Returns when the next one may be taken (R25).
+    /// Handles one message: answers at once, or starts the work that will answer. Returns when the next message may be read (R25).
     pub(crate) async fn take(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -56,7 +56,7 @@ impl RpcConnection {
         }
     }
 
-    /// An answer of the client's: to a report, or to nothing.
+    /// Handles a response of the client: to a report, or to nothing.
     fn answered(&self, line: &[u8]) {
         let owed = match &self.phase {
             ConnectionPhase::Running(run) => run.owed.as_ref(),
@@ -67,7 +67,7 @@ impl RpcConnection {
         }
     }
 
-    /// Answers a message that was not read because of its length.
+    /// Answers a message that was too long to read.
     pub(crate) fn too_long(&mut self, max_message_bytes: usize) {
         let message = format!("a message may have at most {max_message_bytes} bytes");
         let error = RpcError::new(ErrorCode::InvalidRequest, message)
@@ -120,7 +120,7 @@ impl RpcConnection {
         };
         match method {
             Method::Status => return self.status(&ask),
-            // Boxed: they are rare and large, and every line's future would carry them.
+            // Boxed because they are rare and large: otherwise the future of every line would contain them.
             Method::Initialize => return Box::pin(self.initialize(ask)).await,
             Method::Shutdown => return Box::pin(self.shutdown(ask)).await,
             _ => {}
@@ -183,7 +183,7 @@ impl RpcConnection {
         }
     }
 
-    /// `claw.status` (CKP §9.3.1): answered here and now, whatever else is in flight.
+    /// `claw.status` (CKP §9.3.1): answered immediately, whatever else is in flight.
     fn status(&mut self, ask: &AdmittedRequest<'_>) {
         let (kernel, ended) = match &self.phase {
             ConnectionPhase::Fresh => return,
@@ -199,7 +199,7 @@ impl RpcConnection {
         }
         let mut status = kernel.status();
         if ended {
-            // This client's session is over, whoever else the agent serves.
+            // This client's session is over, even if the agent serves others.
             status.state = LifecycleState::Stopped;
         }
         ask.place
@@ -225,8 +225,8 @@ impl RpcConnection {
         .await;
     }
 
-    /// `claw.tool.approve` and `claw.tool.deny` (R18): a lane of their own, since what they wait for may be what fills the
-    /// other.
+    /// `claw.tool.approve` and `claw.tool.deny` (R18). They have their own limit, because the calls they wait for may fill the
+    /// other one.
     async fn answer(
         &mut self,
         run: Arc<ClientRun>,
@@ -245,10 +245,10 @@ impl RpcConnection {
             let answer = Answered {
                 answer,
                 breadth: GrantScope::Exact,
-                // Only who has the scope `approve` comes so far.
+                // Only a client with the scope `approve` gets here.
                 person: KnownPerson::admin("rpc", &run.client),
                 reason: params.reason,
-                // Who knows the id has made the call, or was sent the whole text with it.
+                // A client that knows the id has made the call, or has received the whole text.
                 seen: PreviewReceipt::Sent,
             };
             let acknowledged = run.kernel.reply(&params.request_id, answer).await == ReplyOutcome::Taken;
@@ -258,7 +258,7 @@ impl RpcConnection {
         .await;
     }
 
-    /// An order of the owner of the state directory (`clawk approve`, `clawk stop`, …); it needs no `claw.initialize`.
+    /// An order of the state directory's owner (`clawk approve`, `clawk stop`, …). It needs no `claw.initialize`.
     async fn order(&mut self, name: &str, ask: AdmittedRequest<'_>) {
         let Some(kernel) = self.host.current().get() else {
             let error = RpcError::new(ErrorCode::InvalidRequest, "no agent is initialized")
@@ -283,7 +283,7 @@ impl RpcConnection {
         .await;
     }
 
-    /// The rest: decode, take a place, ask the kernel, answer.
+    /// All other methods: decode, take a place, ask the kernel, answer.
     async fn work<P, T, F>(
         &mut self,
         run: Arc<ClientRun>,
@@ -311,8 +311,8 @@ impl RpcConnection {
         .await;
     }
 
-    /// Notifications are never answered (R24). Those that are no one's, wrong or too early are dropped; so is a request
-    /// without an `id`: it can't be answered, and an effect that nobody hears of is none that we have.
+    /// Handles a notification, which is never answered (R24). An unknown, invalid or early one is dropped. A request without an
+    /// `id` is dropped too: its effect could not be reported to anyone.
     async fn notification(&mut self, name: &str, params: &str) {
         let ConnectionPhase::Running(run) = &self.phase else {
             return;
@@ -348,18 +348,18 @@ impl RpcConnection {
         ReplyGuard::new(ask.id, ask.place, Arc::clone(&self.outbox))
     }
 
-    /// Starts work. Its first step is taken here, in the order of the lines, so that a call is known to the kernel before an
-    /// answer to its question is read (R18).
+    /// Starts work. Its first step runs here, in the order of the lines, so the kernel knows a call before an answer to the call's
+    /// question is read (R18).
     pub(super) async fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let first = poll_fn(|cx| {
-            // Unconstrained: a spent budget must not put off that first step.
+            // `unconstrained`: an exhausted tokio budget must not delay that first step.
             Poll::Ready(std::pin::pin!(tokio::task::unconstrained(work.as_mut())).poll(cx))
         })
         .await;
         match first {
             Poll::Ready(Ok(())) => {}
-            // Its reply has said so; the hook has told of the panic.
+            // The reply has already reported it, and the panic hook has logged it.
             Poll::Ready(Err(_)) => tracing::error!("a request ended by a panic"),
             Poll::Pending => {
                 self.tasks.spawn(work.map(|outcome| {

@@ -1,4 +1,4 @@
-//! Which methods may be called now, and by whom (R4, R6, R43).
+//! Checks which methods may be called now, and by which client (R4, R6, R43).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{ClientRun, ConnectionPhase};
 use crate::access::{ClientRights, Scope};
 use crate::error::ckp as error;
 
-/// Lets a request pass, or says why it may not.
+/// Admits a request, or returns the error.
 pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) -> Result<Method, RpcError> {
     let method = Method::from_name(name);
     match phase {
@@ -25,7 +25,7 @@ pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) 
         ConnectionPhase::Running(run) if run.kernel.goes_on() && method != Some(Method::Status) => {
             Err(error::state_unavailable())
         }
-        // Somebody who may has ended the agent under this connection.
+        // An authorized client has ended the agent under this connection.
         ConnectionPhase::Running(run) if run.kernel.status().state == LifecycleState::Stopped => {
             stopped(method, name)
         }
@@ -48,16 +48,16 @@ pub(super) fn admit(phase: &ConnectionPhase, rights: &ClientRights, name: &str) 
     }
 }
 
-/// Lets a method pass that is none of the specification's, at every level (R40), or says why it may not.
+/// Admits a method that the specification does not define, at every level (R40), or returns the error.
 pub(super) fn extension<'a>(
     phase: &'a ConnectionPhase,
     rights: &ClientRights,
     scope: Scope,
 ) -> Result<&'a Arc<ClientRun>, RpcError> {
-    // The same order as for the others: the phase first, then the rights.
+    // The same order as for other methods: the phase first, then the rights.
     admit(phase, rights, Method::Status.name())?;
     match phase {
-        // It begins anew in a moment: nobody has shut it down.
+        // The agent restarts in a moment; nobody has shut it down.
         ConnectionPhase::Running(run) if run.kernel.goes_on() => Err(error::state_unavailable()),
         ConnectionPhase::Running(run) if run.kernel.status().state != LifecycleState::Stopped => {
             if rights.may(scope) {
@@ -77,17 +77,17 @@ fn over() -> RpcError {
     )
 }
 
-/// After `claw.shutdown`.
+/// The check after `claw.shutdown`.
 fn stopped(method: Option<Method>, name: &str) -> Result<Method, RpcError> {
     match method {
         Some(method @ (Method::Initialize | Method::Status)) => Ok(method),
-        // A name that is no method at all is told so even now: harnesses ask for it right after a shutdown.
+        // Even now an unknown method gets its own error: test harnesses ask for one right after a shutdown.
         None => Err(unknown(name)),
         Some(_) => Err(over()),
     }
 }
 
-/// The scope that a method needs; none: any client may.
+/// The scope that a method needs; `None`: every client may call it.
 const fn scope(method: Method) -> Option<Scope> {
     match method {
         Method::Initialize | Method::Initialized | Method::Status | Method::Shutdown | Method::Heartbeat => {

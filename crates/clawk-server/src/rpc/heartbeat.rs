@@ -1,4 +1,5 @@
-//! `claw.heartbeat` (CKP §9.3.1): while READY or in ERROR (it lives, and reaches no model), and only when the peer reads.
+//! `claw.heartbeat` (CKP §9.3.1): sent in READY and in ERROR (the agent runs but reaches no model), and only while the client
+//! reads.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 use super::ServedRun;
 use crate::transport::outbox::Outbox;
 
-/// Beats for the run that `pulse` names, until the connection ends.
+/// Sends heartbeats for the current run in `pulse`, until the connection ends.
 pub(crate) async fn beat(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox, clock: &dyn Clock) {
     loop {
         let run = pulse.borrow_and_update().clone();

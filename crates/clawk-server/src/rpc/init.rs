@@ -1,4 +1,4 @@
-//! The pure part of `claw.initialize`: shape, version, capabilities (R1, R2, R3a).
+//! The checks of `claw.initialize` without I/O: shape, version, capabilities (R1, R2, R3a).
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ckp as error;
 
-/// The version we speak.
+/// Our protocol version.
 const OURS: Version = Version::new(0, 3, 0);
-/// What `data.supported` says.
+/// The content of `data.supported`.
 const SUPPORTED: [&str; 2] = ["0.2.0", "0.3.0"];
-/// Groups that `capabilities` may name, as the wire writes them.
+/// The groups that `capabilities` may name, with their names on the wire.
 const GROUPS: [(&str, MethodGroup); 3] = [
     ("tools", MethodGroup::Tools),
     ("swarm", MethodGroup::Swarm),
@@ -26,19 +26,19 @@ const GROUPS: [(&str, MethodGroup); 3] = [
 /// The extension `claw.message.send` (R40).
 const MESSAGES: &str = "messages";
 
-/// A `claw.initialize` that is well-formed and speaks our version.
+/// A valid `claw.initialize` with a supported version.
 #[derive(Debug)]
 pub(super) struct InitializeRequest {
     pub(super) params: InitializeParams,
-    /// The version to answer with.
+    /// The version for the answer.
     pub(super) version: String,
     /// `capabilities.tools.approvals = "notify"` (R18a).
     pub(super) notify_questions: bool,
-    /// `capabilities.swarm` is named: it takes reports of what it delegates.
+    /// `capabilities.swarm` is present: the client accepts reports of its delegated tasks.
     pub(super) takes_reports: bool,
 }
 
-/// Judges shape, then version; the manifest's content is the factory's (R3a).
+/// Checks the shape, then the version. The factory checks the manifest (R3a).
 pub(super) fn judge(params: &str) -> Result<InitializeRequest, RpcError> {
     let params: InitializeParams = error::decode("claw.initialize", params)?;
     let requested = Version::parse(&params.protocol_version).map_err(|e| {
@@ -95,10 +95,10 @@ pub(super) fn judge(params: &str) -> Result<InitializeRequest, RpcError> {
     })
 }
 
-/// R2: what the agent serves, and of that what was asked for when anything was.
+/// The capabilities for the answer (R2): those that the agent has; if the client asked for some, only those.
 pub(super) fn capabilities(asked: &InitializeRequest, kernel: &Kernel) -> Map<String, Value> {
     let mut served = negotiate(asked, |group| kernel.serves(group));
-    // R40: Level 1 serves it unannounced (R2).
+    // R40: Level 1 has this extension without announcing it (R2).
     let wanted = &asked.params.capabilities;
     if kernel.level() >= 2 && (wanted.is_empty() || wanted.contains_key(MESSAGES)) {
         served.insert(MESSAGES.to_owned(), json!({}));

@@ -1,4 +1,4 @@
-//! How much may be in flight (R25): work is bounded in number and bytes, and what waits for a person does not count as work.
+//! Limits on requests in flight (R25), by number and bytes. A request that waits for a person does not count.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawk_proto::RequestId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests that work at a time; then reading pauses.
+/// The largest number of requests in progress; above it, reading pauses.
 pub(crate) const MAX_IN_FLIGHT: u32 = 256;
-/// KiB of their frames; then reading pauses.
+/// The largest size of their frames, KiB; above it, reading pauses.
 const MAX_IN_FLIGHT_KIB: u32 = 64 * 1024;
-/// Calls that wait for a person's answer without counting as work; later ones count.
+/// The largest number of calls that wait for a person without counting; later ones count.
 pub(crate) const MAX_PARKED: u32 = 4096;
-/// KiB of their frames.
+/// The largest size of their frames, KiB.
 const MAX_PARKED_KIB: u32 = 256 * 1024;
-/// Approvals and denials that wait for their call to ask (R18); then reading pauses.
+/// The largest number of approvals and denials that wait for their call to ask (R18); above it, reading pauses.
 pub(crate) const MAX_ANSWERS: u32 = 1024;
 
-/// Messages whose turns run or wait, for a person perhaps; then reading pauses.
+/// The largest number of messages whose turns run or wait; above it, reading pauses.
 const MAX_MESSAGES: u32 = 1024;
 
 #[derive(Debug)]
@@ -65,14 +65,14 @@ fn semaphore(permits: u32) -> Arc<Semaphore> {
     ))
 }
 
-/// A request in flight, from being read to being answered.
+/// A request in flight, from its reading to its answer.
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
     kib: u32,
     permits: Mutex<Option<InFlightPermits>>,
 }
 
-/// A tool call in flight: findable by its id, so that its question can free its place. Dropped, it has landed.
+/// A tool call in flight. It can be found by its id, so that its question frees its place. Dropping it ends the flight.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     lanes: Arc<ConnectionLimits>,
@@ -80,7 +80,7 @@ pub(crate) struct InFlightCall {
     slot: Arc<InFlightRequest>,
 }
 
-/// The lanes of one connection.
+/// The limits of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     work: InFlightLimit,
@@ -101,7 +101,7 @@ impl ConnectionLimits {
         })
     }
 
-    /// Waits for a place among the working requests.
+    /// Waits for a place among the requests in progress.
     pub(crate) async fn enter(&self, frame_bytes: usize) -> Arc<InFlightRequest> {
         let kib = u32::try_from(frame_bytes / 1024 + 1).unwrap_or(u32::MAX);
         Arc::new(InFlightRequest {
@@ -124,11 +124,11 @@ impl ConnectionLimits {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a call into flight. Several may wait for the outcome of one id (R19).
+    /// Registers a call in flight. Several requests may wait for the outcome of one id (R19).
     pub(crate) fn begin(self: &Arc<Self>, call: &RequestId, slot: Arc<InFlightRequest>) -> InFlightCall {
         let mut calls = self.calls();
         let same = calls.entry(call.clone()).or_default();
-        // Behind a parked call of this id, the new one waits for the same person.
+        // A parked call has the same id: the new request waits for the same person.
         if same.iter().any(|other| other.is_parked(&self.parked)) {
             slot.park(&self.parked);
         }
@@ -141,7 +141,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// The call waits for a person: its place is free for others.
+    /// Frees the place of a call that waits for a person.
     pub(crate) fn park(&self, call: &RequestId) {
         for slot in self.calls().get(call).into_iter().flatten() {
             slot.park(&self.parked);

@@ -1,5 +1,5 @@
-//! `claw.initialize` and `claw.shutdown`: barriers (R25), and the only ones that change the phase. The launcher's connection
-//! owns the agent; any other only joins it and leaves it (R38).
+//! `claw.initialize` and `claw.shutdown`. They are barriers (R25) and the only methods that change the phase. The launcher's
+//! connection owns the agent; other connections only join and leave it (R38).
 
 use std::mem;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use super::{ClientRun, ConnectionPhase, RpcConnection, ServedRun};
 use crate::access::Scope;
 use crate::error::ckp as error;
 
-/// The longest drain that `claw.shutdown` may ask for.
+/// The longest drain that `claw.shutdown` may request, milliseconds.
 const MAX_DRAIN_MS: u64 = 24 * 60 * 60 * 1000;
-/// How long answers of drained calls may take to reach the outbox before the barrier lifts.
+/// How long answers of drained calls may take to reach the outbox before the barrier ends.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long a client whose input has ended may wait for its answers, milliseconds; they are kept under their request ids.
+/// After its input has ended, how long a client may wait for its answers, milliseconds. The answers stay stored under their request
+/// ids.
 const LINGER_MS: u64 = 5_000;
-/// How long a request waits for the run in which its client goes on.
+/// How long a request waits for the run in which its client continues.
 const NEXT_RUN: Duration = Duration::from_secs(2);
-/// What is kept of a client's name.
+/// The longest client name that is kept, characters.
 const CLIENT_CHARS: usize = 128;
 
 impl RpcConnection {
-    /// `claw.initialize` (CKP §9.3.1, R1–R4). Refused, it changes nothing.
+    /// `claw.initialize` (CKP §9.3.1, R1–R4). A refused one changes nothing.
     pub(super) async fn initialize(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let asked = match judge(ask.params) {
@@ -57,7 +58,7 @@ impl RpcConnection {
         ask.place
             .put(&mut self.out, |out| write_result(out, &ask.id, &result));
         self.flush();
-        // After the answer: no heartbeat and no question may overtake it.
+        // This comes after the answer: no heartbeat or question may overtake the answer.
         self.pulse.send_replace(Some(ServedRun {
             kernel: run.kernel.clone(),
             notify_questions: asked.notify_questions,
@@ -67,7 +68,7 @@ impl RpcConnection {
     }
 
     async fn begin(&mut self, asked: &InitializeRequest) -> Result<ClientRun, RpcError> {
-        // What others bring only names what they expect (R3).
+        // The manifest of other clients only names the agent that they expect (R3).
         let wire = self.rights.owns().then_some(&asked.params.manifest);
         let kernel = self.host.start(wire).await.map_err(|e| error::from_init(&e))?;
         let named: String = asked.params.client_info.name.chars().take(CLIENT_CHARS).collect();
@@ -95,8 +96,8 @@ impl RpcConnection {
         })
     }
 
-    /// The agent was started anew under this connection, by no client's word: its client goes on in the new run, with a session of its
-    /// own there. Where the new run is not there yet, nothing changes.
+    /// Moves the client to a new run after the agent restarted without an order of this client. The client gets a new session
+    /// there. If the new run is not ready, nothing changes.
     pub(super) async fn go_on(&mut self) {
         let ConnectionPhase::Running(run) = &self.phase else {
             return;
@@ -140,7 +141,7 @@ impl RpcConnection {
         self.phase = ConnectionPhase::Running(Arc::new(run));
     }
 
-    /// `claw.shutdown` (CKP §9.3.1): drains, then answers; the connection stays for `claw.status` and a new `claw.initialize`.
+    /// `claw.shutdown` (CKP §9.3.1): drains, then answers. The connection stays open for `claw.status` and a new `claw.initialize`.
     pub(super) async fn shutdown(&mut self, ask: AdmittedRequest<'_>) {
         self.flush();
         let params: ShutdownParams = match error::decode("claw.shutdown", ask.params) {
@@ -178,8 +179,8 @@ impl RpcConnection {
         }
     }
 
-    /// Ends the agent's run, if this connection joined one: no heartbeat from here on, what is in flight is drained, its
-    /// answers are in the outbox.
+    /// Ends the agent's run, if this connection joined one: heartbeats stop, work in flight is drained, its answers are in the
+    /// outbox.
     async fn retire(&mut self, reason: &str, timeout_ms: u64) -> Option<bool> {
         let ConnectionPhase::Running(run) = &self.phase else {
             return None;
@@ -192,8 +193,8 @@ impl RpcConnection {
         Some(drained)
     }
 
-    /// Ends this connection's own session: waits for its work for at most `timeout_ms`. The agent goes on, and so does what
-    /// takes longer: its answer is kept under its request id.
+    /// Ends this connection's own session and waits for its work for at most `timeout_ms`. The agent continues, and so does longer
+    /// work; its answer is stored under its request id.
     async fn leave(&mut self, timeout_ms: u64) -> Option<bool> {
         let ConnectionPhase::Running(run) = &self.phase else {
             return None;
@@ -211,7 +212,7 @@ impl RpcConnection {
         Some(drained.is_ok())
     }
 
-    /// Waits for the tasks, whose calls the kernel has ended; not for ever, should one of them be stuck.
+    /// Waits for the tasks whose calls the kernel has ended. The wait is limited, in case one of them is stuck.
     async fn settle(&mut self) {
         let tasks = mem::take(&mut self.tasks);
         tasks.close();
@@ -220,22 +221,22 @@ impl RpcConnection {
         }
     }
 
-    /// The end of the connection. The launcher's is an orderly shutdown of the agent (R4); `reads`: the client may still read
-    /// its answers. Whether all was drained.
+    /// Ends the connection. For the launcher's connection, shuts the agent down in order (R4). `reads`: the client may still read
+    /// its answers. Returns whether everything was drained.
     pub(crate) async fn finish(&mut self, reason: &str, reads: bool) -> bool {
         let drain_ms = self.host.options().drain_timeout_ms;
         let drained = if !self.rights.owns() {
             let linger_ms = if reads { LINGER_MS.min(drain_ms) } else { 0 };
             match self.leave(linger_ms).await {
                 Some(drained) => drained,
-                // Orders of a client that never initialized.
+                // A client that sent orders but never initialized.
                 None => self.linger(linger_ms).await,
             }
         } else {
             match &self.phase {
                 ConnectionPhase::Fresh => true,
                 ConnectionPhase::Running(_) => self.retire(reason, drain_ms).await.unwrap_or(true),
-                // A barrier that was broken off by a termination signal has left its work here.
+                // A termination signal interrupted a barrier and left its work unfinished.
                 ConnectionPhase::Stopped(kernel) if kernel.status().state != LifecycleState::Stopped => {
                     let drained = self.host.end(reason, drain_ms).await;
                     self.settle().await;

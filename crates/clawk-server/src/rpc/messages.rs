@@ -1,4 +1,4 @@
-//! `claw.message.send` (R40): a client talks to the agent; its turn's pieces and steps go to it as they come.
+//! `claw.message.send` (R40): a client talks to the agent and receives the turn's text and steps as they happen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::error::ckp as error;
 use crate::transport::outbox::Outbox;
 
 impl RpcConnection {
-    /// `claw.message.send`. The turn goes on when this client goes away, and its answer is kept under the request id.
+    /// `claw.message.send`. If the client disconnects, the turn continues, and its answer is stored under the request id.
     pub(super) async fn message_send(&mut self, ask: AdmittedRequest<'_>) {
         let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
@@ -58,7 +58,7 @@ impl RpcConnection {
     }
 }
 
-/// What is said: words and pictures. Other parts become notes.
+/// The message as text and pictures. Other parts become notes.
 fn said(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError> {
     let invalid = |message: &str| {
         RpcError::new(ErrorCode::InvalidParams, message)
@@ -71,10 +71,10 @@ fn said(params: &SendParams) -> Result<(String, Vec<AttachedPicture>), RpcError>
     }
 }
 
-/// Parts as words and pictures. Other parts become notes.
+/// The parts as text and pictures. Other parts become notes.
 ///
 /// # Errors
-/// A picture is not what it says, for people.
+/// A picture's content does not match its type; the text is for people.
 pub(super) fn parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPicture>), String> {
     let (mut texts, mut images) = (Vec::new(), Vec::new());
     for part in parts {
@@ -86,7 +86,7 @@ pub(super) fn parts(parts: &[MessagePart]) -> Result<(String, Vec<AttachedPictur
     Ok((texts.join("\n\n"), images))
 }
 
-/// A part that is a picture of a type that models take.
+/// A part that holds a picture of a type that models accept.
 fn picture(part: &MessagePart) -> Result<Option<AttachedPicture>, String> {
     match part {
         MessagePart::Image {
@@ -127,7 +127,7 @@ fn result(told: TurnResult) -> SendResult {
     }
 }
 
-/// Notifications of one turn. A client that does not read misses some, and is told how many.
+/// Sends the notifications of one turn. A client that does not read misses some, and gets their number.
 struct TurnNotifier {
     outbox: Arc<Outbox>,
     missed: AtomicU64,
@@ -172,7 +172,7 @@ impl TurnNotifier {
     }
 }
 
-/// A step as a client reads it; the end is the answer itself.
+/// A step as JSON for the client. `None` for the end, which the answer reports.
 fn step(notice: &SessionNotice) -> Option<Value> {
     Some(match notice {
         SessionNotice::Delta(_) | SessionNotice::TurnEnded { .. } => return None,

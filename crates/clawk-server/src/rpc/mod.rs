@@ -1,5 +1,5 @@
-//! A connection: one client's session, rights and output. Its requests are judged, gated, routed, answered. A door hands it
-//! messages; what carries them is the door's.
+//! One client's connection: its session, rights and output. Each request is parsed, checked by the gate, routed and answered. A
+//! door passes it the messages, over any transport.
 
 mod dispatch;
 mod gate;
@@ -27,14 +27,14 @@ use crate::access::ClientRights;
 use crate::host::AgentHost;
 use crate::transport::outbox::Outbox;
 
-/// Where the connection stands (R4).
+/// The phase of the connection (R4).
 #[derive(Debug)]
 pub(crate) enum ConnectionPhase {
-    /// `claw.initialize` has not been answered.
+    /// `claw.initialize` has not succeeded yet.
     Fresh,
-    /// Serving.
+    /// The connection serves requests.
     Running(Arc<ClientRun>),
-    /// After `claw.shutdown`, or when a second `claw.initialize` failed half-way.
+    /// After `claw.shutdown`, or after a second `claw.initialize` that failed half-way.
     Stopped(Kernel),
 }
 
@@ -43,17 +43,17 @@ pub(crate) enum ConnectionPhase {
 pub(crate) struct ClientRun {
     pub(crate) kernel: Kernel,
     pub(crate) session: SessionHandle,
-    /// Who answers questions here, for the trace.
+    /// The name of the person who answers questions here, for the trace.
     pub(crate) client: String,
-    /// Reports that this client is owed; none: it takes none.
+    /// Reports that this client must get; `None`: it accepts no reports.
     pub(crate) owed: Option<Arc<reports::OwedReports>>,
 }
 
-/// What the side loops of a connection follow: the run that is served, or none.
+/// The current run, for the background loops of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct ServedRun {
     pub(crate) kernel: Kernel,
-    /// R18a.
+    /// The client wants notifications of open questions (R18a).
     pub(crate) notify_questions: bool,
     /// Reports of delegated tasks.
     pub(crate) owed: Option<Arc<reports::OwedReports>>,
@@ -69,12 +69,12 @@ pub(crate) struct RpcConnection {
     tasks: TaskTracker,
     pulse: watch::Sender<Option<ServedRun>>,
     phase: ConnectionPhase,
-    /// Answers of the reading loop itself, not yet in the outbox.
+    /// Answers of the reading loop that are not in the outbox yet.
     out: Vec<u8>,
 }
 
 impl RpcConnection {
-    /// A new client's, and what its side loops follow.
+    /// The connection of a new client, and the run that its background loops follow.
     pub(crate) fn new(host: AgentHost, rights: ClientRights) -> (Self, watch::Receiver<Option<ServedRun>>) {
         let (pulse, follow) = watch::channel(None);
         let connection = Self {
@@ -90,23 +90,23 @@ impl RpcConnection {
         (connection, follow)
     }
 
-    /// Where its answers and notifications go.
+    /// The queue for its answers and notifications.
     pub(crate) fn outbox(&self) -> Arc<Outbox> {
         Arc::clone(&self.outbox)
     }
 
-    /// For the timestamps of heartbeats.
+    /// The clock for heartbeats.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.host.options().clock)
     }
 
-    /// What is in flight.
+    /// The limits of requests in flight.
     pub(crate) fn lanes(&self) -> Arc<lane::ConnectionLimits> {
         Arc::clone(&self.lanes)
     }
 
-    /// Takes one message whose answer, and what is told on the way to it, goes to `outbox` instead: a request that came by
-    /// itself is answered where it came from.
+    /// Handles one message and sends its answer and notifications to `outbox` instead of the connection's own. A request that
+    /// arrived by itself is answered where it came from.
     pub(crate) async fn take_to(&mut self, message: &[u8], outbox: Arc<Outbox>) {
         let own = mem::replace(&mut self.outbox, outbox);
         self.take(message).await;
@@ -114,17 +114,17 @@ impl RpcConnection {
         self.outbox = own;
     }
 
-    /// Its session has ended, by `claw.shutdown` or with the agent.
+    /// Whether its session has ended, by `claw.shutdown` or with the agent.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, ConnectionPhase::Stopped(_))
     }
 
-    /// Hands the answers over; before anything is waited for, so that a peer that waits for us gets them.
+    /// Moves the answers to the outbox. Call it before any wait, so that a client that waits for us gets them.
     pub(crate) fn flush(&mut self) {
         self.outbox.take(&mut self.out);
     }
 
-    /// Bytes of answers that were not handed over yet.
+    /// Bytes of answers that are not in the outbox yet.
     pub(crate) const fn gathered(&self) -> usize {
         self.out.len()
     }
@@ -134,12 +134,12 @@ impl RpcConnection {
         self.outbox.room().await;
     }
 
-    /// It may say nothing for as long as it likes.
+    /// Whether the client may stay silent without a limit.
     pub(crate) const fn may_idle(&self) -> bool {
         self.rights.owns() || matches!(self.phase, ConnectionPhase::Running(_))
     }
 
-    /// Something is in flight.
+    /// Whether a request is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         !self.tasks.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Questions to people: they free their call's place (R25), and clients that asked for it hear of them (R18a).
+//! Questions to people. A question frees its call's place (R25), and clients that asked for it are notified (R18a).
 
 use std::collections::HashSet;
 
@@ -12,10 +12,10 @@ use super::ServedRun;
 use super::lane::ConnectionLimits;
 use crate::transport::outbox::Outbox;
 
-/// The notification's name. It is none of the specification's fifteen, so only who asked for it gets it.
+/// The notification's name. The specification does not define it, so only clients that asked for it get it.
 const PENDING: &str = "claw.tool.pending";
 
-/// Follows the questions of the run that `pulse` names, until the connection ends.
+/// Follows the questions of the current run in `pulse`, until the connection ends.
 pub(crate) async fn follow(
     mut pulse: watch::Receiver<Option<ServedRun>>,
     lanes: &ConnectionLimits,
@@ -31,7 +31,7 @@ pub(crate) async fn follow(
         };
         let mut questions = run.kernel.questions();
         let mut announced = HashSet::new();
-        // Subscribed first, then looked: what is asked in between is seen twice, and told once.
+        // Subscribe first, then list: a question asked in between is seen twice but sent once.
         tell_all(&run, lanes, outbox, &mut announced).await;
         loop {
             tokio::select! {
@@ -89,7 +89,7 @@ async fn tell(
     if !run.notify_questions {
         return;
     }
-    // A plan is told once, as a whole; each of its steps again when its own call waits for it.
+    // A plan is announced once, as a whole. Each step is announced again when its own call waits for it.
     let plan = question.step.as_ref().map(|step| &step.plan);
     let facts = match plan.filter(|plan| announced.insert((*plan).clone())) {
         Some(plan) => {
@@ -111,16 +111,16 @@ async fn tell(
     }
 }
 
-/// How much of a question's text is told.
+/// How much of a question's text is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuestionDetail {
-    /// The short one, and how much it hides.
+    /// The short text, and how much it hides.
     Short,
-    /// The whole one, too.
+    /// The whole text too.
     Whole,
 }
 
-/// What waits, a plan as one question: the facts of its first step, and under `plan` its id and all steps.
+/// The open questions. A plan is one question: the facts of its first step, and under `plan` its id and all steps.
 pub(crate) fn listed(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> Vec<Value> {
     Plan::group(questions)
         .iter()
@@ -142,7 +142,7 @@ pub(crate) fn listed(questions: Vec<ApprovalQuestion>, text: QuestionDetail) -> 
         .collect()
 }
 
-/// A question as the wire and the control socket tell it. Who has `text` has seen it whole; `digest` is its SHA-256.
+/// A question as JSON, for the wire and the control socket. A reader of `text` has seen the whole text; `digest` is its SHA-256.
 pub(crate) fn facts(question: &ApprovalQuestion, text: QuestionDetail) -> Value {
     let sheet = &question.sheet;
     let mut facts = json!({

@@ -1,4 +1,4 @@
-//! Exactly one answer per request, as a message of its own or in its batch's array.
+//! Sends exactly one answer per request, as a separate message or in the array of its batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ struct BatchAnswers {
 }
 
 impl Batch {
-    /// A batch that `outstanding` answers will complete; at least one.
+    /// A batch that is complete after `outstanding` answers; at least one.
     pub(crate) fn new(outbox: Arc<Outbox>, outstanding: usize) -> Arc<Self> {
         Arc::new(Self {
             outbox,
@@ -50,14 +50,14 @@ impl Batch {
 /// Where an answer goes.
 #[derive(Debug, Clone)]
 pub(crate) enum AnswerDestination {
-    /// As a message of its own.
+    /// As a separate message.
     Alone,
     /// Into the array of its batch.
     Batch(Arc<Batch>),
 }
 
 impl AnswerDestination {
-    /// Answers from the reading loop, whose answers gather in `out`.
+    /// Writes an answer of the reading loop, which collects its answers in `out`.
     pub(crate) fn put(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Alone => {
@@ -69,7 +69,7 @@ impl AnswerDestination {
     }
 }
 
-/// The duty to answer one request, carried by a task. Dropped without an answer, it says that we failed.
+/// The duty to answer one request, held by a task. If it is dropped without an answer, it sends an internal error.
 #[derive(Debug)]
 pub(crate) struct ReplyGuard {
     id: RpcId<'static>,
@@ -88,7 +88,7 @@ impl ReplyGuard {
         }
     }
 
-    /// Answers.
+    /// Sends the answer.
     pub(crate) fn finish<T: Serialize>(mut self, outcome: Result<T, RpcError>) {
         self.send(|out, id| match &outcome {
             Ok(result) => write_result(out, id, result),

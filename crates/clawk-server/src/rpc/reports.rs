@@ -1,5 +1,5 @@
-//! `claw.swarm.report` to whoever delegated: a request of ours, repeated with the same content until it is answered. A client
-//! that comes back and delegates the same again is told again.
+//! Sends `claw.swarm.report` to the client that delegated: a request of ours, repeated with the same content until it is answered.
+//! A client that reconnects and delegates the same task again gets the report again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,15 +18,15 @@ use tokio::time::Instant;
 use super::ServedRun;
 use crate::transport::outbox::Outbox;
 
-/// Before a report is repeated the first time, and at most.
+/// The wait before the first repetition, and the longest wait.
 const FIRST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Reports that one client may be owed at once; what is beyond is told when it delegates the same again.
+/// The largest number of unsent reports per client. The client gets further reports when it delegates the same task again.
 const MOST: usize = 10_000;
-/// What the ids of our requests begin with.
+/// The prefix of our request ids.
 const PREFIX: &str = "report-";
 
-/// What one client is owed.
+/// The reports that one client must get.
 #[derive(Debug, Default)]
 pub(crate) struct OwedReports {
     reports: Mutex<BTreeMap<RequestId, OwedReport>>,
@@ -41,11 +41,11 @@ struct OwedReport {
 
 #[derive(Debug)]
 enum State {
-    /// No caller waits for its end yet.
+    /// Nothing waits for the task's end yet.
     New,
-    /// Its end is waited for.
+    /// A task waits for the end.
     Waiting,
-    /// To be said.
+    /// The report is ready to be sent.
     Said {
         line: String,
         due: Instant,
@@ -58,7 +58,7 @@ impl OwedReports {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client has delegated this.
+    /// Records that the client has delegated this task.
     pub(crate) fn owe(&self, task: RequestId, token: Option<String>) {
         let mut reports = self.lock();
         if reports.len() >= MOST && !reports.contains_key(&task) {
@@ -68,7 +68,7 @@ impl OwedReports {
             token,
             state: State::New,
         });
-        // Asked again: it is said again at once.
+        // The client delegated the task again: the report is sent again at once.
         if let State::Said { due, wait, .. } = &mut report.state {
             (*due, *wait) = (Instant::now(), FIRST);
         }
@@ -76,7 +76,7 @@ impl OwedReports {
         self.bell.notify_one();
     }
 
-    /// Whether this line is the client's answer to a report; it is not repeated then.
+    /// Whether this line is the client's answer to a report. If so, the report is not repeated.
     pub(crate) fn answered(&self, line: &[u8]) -> bool {
         #[derive(Deserialize)]
         struct ReportAnswer {
@@ -127,7 +127,7 @@ impl OwedReports {
         }
     }
 
-    /// What is to be said now, and when there is more.
+    /// The reports to send now, and the time of the next one.
     fn due(&self) -> (Vec<String>, Option<Instant>) {
         let now = Instant::now();
         let (mut lines, mut next) = (Vec::new(), None);
@@ -146,18 +146,18 @@ impl OwedReports {
     }
 }
 
-/// The report of a run, as a request.
+/// The report of a run, as a JSON-RPC request.
 pub(crate) fn text(kernel: &Kernel, task: &RequestId, result: &RunResult, token: Option<&str>) -> String {
     request(kernel, task, params(task, result, token))
 }
 
-/// Signed by this host's key, if it has one.
+/// The request, signed by this host's key if it has one.
 fn request(kernel: &Kernel, task: &RequestId, params: Value) -> String {
     let (id, params) = (format!("{PREFIX}{task}"), kernel.proven(params));
     json!({"jsonrpc": "2.0", "id": id, "method": Method::SwarmReport.name(), "params": params}).to_string()
 }
 
-/// The report of a task that was never worked on here and can't be, as a request.
+/// The report for a task that never ran here and can't run, as a JSON-RPC request.
 pub(crate) fn lost(
     kernel: &Kernel,
     task: &RequestId,
@@ -174,7 +174,7 @@ pub(crate) fn lost(
     request(kernel, task, params)
 }
 
-/// What a report says: the answer, and for a run of several members their answers, too.
+/// The params of a report: the answer; for a run of several members their answers too.
 pub(crate) fn params(task: &RequestId, result: &RunResult, token: Option<&str>) -> Value {
     let mut answer = json!({"text": result.text});
     if let Some(data) = &result.data {
@@ -213,7 +213,7 @@ fn set(object: &mut Value, member: &str, value: Value) {
     }
 }
 
-/// Tells the client of the run that `pulse` names what it is owed, until the connection ends.
+/// Sends the client its reports for the current run in `pulse`, until the connection ends.
 pub(crate) async fn follow(mut pulse: watch::Receiver<Option<ServedRun>>, outbox: &Outbox) {
     loop {
         let run = pulse.borrow_and_update().clone();

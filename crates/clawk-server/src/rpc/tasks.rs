@@ -1,4 +1,4 @@
-//! `claw.task.*` (R23): tasks over CKP, the same as at `/a2a`; served where that endpoint is on.
+//! `claw.task.*` (R23): tasks over CKP, the same tasks as at `/a2a`. Available if that endpoint is enabled.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::host::AgentHost;
 use crate::telling::TurnTextStep;
 use crate::transport::outbox::Outbox;
 
-/// How its methods begin.
+/// The prefix of its methods.
 pub(super) const PREFIX: &str = "claw.task.";
-/// What a subscriber is told: a state, or a piece of the answer.
+/// The notification for subscribers: a state, or a piece of the answer.
 const UPDATE: &str = "claw.task.update";
 
 #[derive(Debug, Deserialize)]
@@ -34,7 +34,7 @@ struct CreateTaskParams {
     conversation: Option<String>,
 }
 
-/// A message: its text, or an object that holds it.
+/// A message: its text, or an object that contains it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum TaskMessage {
@@ -55,7 +55,7 @@ struct TaskIdParams {
 }
 
 impl TaskMessage {
-    /// Its words and its pictures.
+    /// The message's text and pictures.
     fn said(&self) -> Result<(String, Vec<AttachedPicture>), RpcError> {
         let text = match self {
             Self::Object {
@@ -96,7 +96,7 @@ fn shown(view: &AgentTaskView) -> Value {
 }
 
 impl RpcConnection {
-    /// One of `claw.task.*`.
+    /// Handles a method of `claw.task.*`.
     pub(super) async fn task(&mut self, name: &str, ask: AdmittedRequest<'_>) {
         let run = match gate::extension(&self.phase, &self.rights, Scope::Message) {
             Ok(run) => Arc::clone(run),
@@ -157,7 +157,7 @@ async fn act(
         _ => {
             let TaskIdParams { task_id } = error::decode(&format!("{PREFIX}{verb}"), params)?;
             let task = tasks.find(owner, &task_id);
-            // A task of an earlier run has ended, or is nobody's.
+            // A task of an earlier run has ended, or does not exist.
             let view = tasks
                 .view(kernel, owner, &task_id)
                 .await
@@ -167,7 +167,7 @@ async fn act(
                     task.cancel(kernel);
                     let mut phases = task.follow();
                     let ends = phases.wait_for(|phase| phase.state.is_final());
-                    // silent-ok: it is told as it stands
+                    // silent-ok: the client gets the current state
                     let _late = tokio::time::timeout(std::time::Duration::from_secs(10), ends).await;
                     Ok(shown(&task.view()))
                 }
@@ -204,7 +204,7 @@ fn wanted(host: &AgentHost, create: CreateTaskParams) -> Result<AgentTaskRequest
     })
 }
 
-/// Tells a subscriber of a task until its end, or the subscriber's.
+/// Notifies a subscriber of a task, until the task or the subscriber ends.
 async fn follow(task: Arc<AgentTask>, outbox: std::sync::Weak<Outbox>) {
     let mut phases = task.follow();
     let mut at = task.view().text.len();
@@ -217,7 +217,7 @@ async fn follow(task: Arc<AgentTask>, outbox: std::sync::Weak<Outbox>) {
                     (json!({"task_id": task.id, "state": task.view().phase.state.name(), "text": more}), false)
                 }
                 TurnTextStep::End(_) => {
-                    // silent-ok: the task is held here, so its phases do not go
+                    // silent-ok: the task is held here, so its phases can't be dropped
                     let _ended = phases.wait_for(|phase| phase.state.is_final()).await;
                     let view = task.view();
                     let (state, reason) = (view.phase.state.name(), view.phase.reason);

@@ -1,5 +1,5 @@
-//! One client's conversation, whatever carries it: its messages are taken, its answers written, heartbeats and questions
-//! told, in one task.
+//! One client's connection on any transport. A single task reads its messages, writes its answers, and sends heartbeats and
+//! questions.
 
 use std::io;
 use std::pin::pin;
@@ -12,39 +12,39 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rpc::{RpcConnection, ServedRun, heartbeat, questions, reports};
 
-/// How long a peer has to read the last answers.
+/// How long a client may take to read the last answers.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long a connection that does not own the agent may say nothing before it has initialized.
+/// How long a connection that does not own the agent may stay silent before it initializes.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionEndCause {
-    /// The input ended, or nothing came for too long.
+    /// The input ended, or the client was silent for too long.
     Input,
-    /// The token was cancelled.
+    /// The cancellation token fired.
     Cancelled,
-    /// The peer can't be read from or written to any more.
+    /// Reading from the client or writing to it failed.
     PeerGone,
 }
 
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionEnd {
-    /// Why.
+    /// The cause.
     pub by: ConnectionEndCause,
-    /// What was in flight ended before the drain's timeout.
+    /// All work in flight ended before the drain's timeout.
     pub drained: bool,
 }
 
-/// Where a client's messages come from.
+/// The source of a client's messages.
 pub(crate) trait MessageSource: Send {
-    /// Hands them to the connection until there are no more.
+    /// Passes messages to the connection until none are left.
     fn read(&mut self, connection: &mut RpcConnection) -> impl Future<Output = ConnectionEndCause> + Send;
 }
 
-/// Serves one client until its messages end, `writing` does, or `cancel` fires. Then what is in flight is drained, and
-/// `writing` has a moment for the last answers.
+/// Serves one client until its messages end, `writing` ends, or `cancel` fires. Then work in flight is drained, and `writing` gets
+/// a moment for the last answers.
 pub(crate) async fn converse<S: MessageSource>(
     (mut connection, follow): (RpcConnection, watch::Receiver<Option<ServedRun>>),
     mut source: S,
@@ -57,7 +57,7 @@ pub(crate) async fn converse<S: MessageSource>(
     let mut following = pin!(questions::follow(follow.clone(), &lanes, &outbox).fuse());
     let mut reporting = pin!(reports::follow(follow, &outbox).fuse());
     let mut reading = Box::pin(source.read(&mut connection));
-    // One task: what is read, answered and written meets without a hand-over between threads.
+    // A single task reads, answers and writes, so nothing is passed between threads.
     let by = loop {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! Bytes to lines, in bounded memory (R24).
+//! Splits bytes into lines, in bounded memory (R24).
 
 #[cfg(test)]
 mod tests;
@@ -7,29 +7,29 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How much is read at once, and what the buffer shrinks back to.
+/// The size of one read, bytes. The buffer shrinks back to this size.
 const CHUNK: usize = 64 * 1024;
 
 /// One line, without its newline.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputLine<'a> {
-    /// At most `max_message_bytes`.
+    /// A line of at most `max_message_bytes`.
     Whole(&'a [u8]),
-    /// Longer; what follows up to the next newline is skipped.
+    /// A longer line. The bytes up to the next newline are skipped.
     TooLong,
 }
 
-/// Cuts what a reader gives into lines.
+/// Splits the output of a reader into lines.
 #[derive(Debug)]
 pub(crate) struct LineSplitter<R> {
     reader: R,
     max: usize,
     buffer: Vec<u8>,
-    /// Where the first unconsumed byte is.
+    /// The position of the first unconsumed byte.
     start: usize,
-    /// Up to where no newline was found.
+    /// The position up to which no newline was found.
     scanned: usize,
-    /// Inside a line that was too long.
+    /// The reader is inside a line that was too long.
     skipping: bool,
     ended: bool,
 }
@@ -47,7 +47,7 @@ impl<R: AsyncRead + Unpin> LineSplitter<R> {
         }
     }
 
-    /// The next line that is already here. The last line of the input may lack its newline.
+    /// The next line in the buffer. The last line of the input may lack its newline.
     pub(crate) fn next_buffered(&mut self) -> Option<InputLine<'_>> {
         loop {
             let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
@@ -90,12 +90,12 @@ impl<R: AsyncRead + Unpin> LineSplitter<R> {
         }
     }
 
-    /// The input has ended and every line of it was taken.
+    /// Whether the input has ended and all its lines were taken.
     pub(crate) fn is_spent(&self) -> bool {
         self.ended && self.start == self.buffer.len()
     }
 
-    /// Reads more, if there is more. Cancelling loses nothing.
+    /// Reads more input, if there is any. Cancelling loses nothing.
     ///
     /// # Errors
     /// The reader failed.

@@ -1,5 +1,5 @@
-//! Newline-delimited JSON-RPC over any pair of streams: standard input and output, and the control socket (CKP §9.2, R24,
-//! R25). Here alone bytes become lines; a connection knows nothing of them.
+//! Newline-delimited JSON-RPC over any pair of streams: standard input and output, and the control socket (CKP §9.2, R24, R25).
+//! Only this module turns bytes into lines; a connection gets whole messages.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use crate::access::ClientRights;
 use crate::host::AgentHost;
 use crate::rpc::RpcConnection;
 
-/// What the reading loop gathers before it hands over.
+/// Bytes of answers that the reading loop collects before it moves them to the outbox.
 const GATHER: usize = 64 * 1024;
 
-/// Serves one client until its input ends, it goes away, or `cancel` fires. The launcher's connection then drains and shuts
-/// the agent down; any other ends by itself, and what it began goes on (R38).
+/// Serves one client until its input ends, it disconnects, or `cancel` fires. Then the launcher's connection drains and shuts the
+/// agent down; other connections just end, and their work continues (R38).
 ///
-/// Nothing but protocol is written to `writer`. A peer that doesn't read stops our reading, not the work in flight.
+/// Only protocol messages are written to `writer`. If the client does not read, reading pauses; work in flight continues.
 pub async fn serve<R, W>(
     reader: R,
     writer: W,

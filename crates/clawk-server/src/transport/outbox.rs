@@ -1,4 +1,4 @@
-//! The queue of messages to write to one peer. Under load, messages are joined.
+//! The queue of messages for one client. Under load, several messages are written at once.
 
 #[cfg(test)]
 mod tests;
@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-/// From here on, reading pauses and heartbeats are dropped: the peer does not read.
+/// With this many unread bytes, reading pauses and heartbeats are dropped.
 const SATURATED: usize = 1024 * 1024;
 
-/// What one write takes at most, unless a single message is longer.
+/// The largest single write, bytes, unless one message is longer.
 const ONE_WRITE: usize = 512 * 1024;
 
-/// Where answers and notifications are put. Dropped, nothing more will come: the last holder of an answer ends its queue.
+/// The sending side for answers and notifications. When the last clone is dropped, the queue ends.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox(Arc<OutgoingMessages>);
 
 impl Outbox {
-    /// The side from which they are taken out.
+    /// The receiving side.
     pub(crate) fn outlet(&self) -> Arc<OutgoingMessages> {
         Arc::clone(&self.0)
     }
@@ -42,14 +42,14 @@ impl Drop for Outbox {
     }
 }
 
-/// Messages on their way out. Whoever answers never waits; whoever reads waits for [`OutgoingMessages::room`], which bounds it: what
-/// is held is at most `SATURATED` and the answers to what was in flight then.
+/// Outgoing messages. Senders of answers never wait. The reading loop waits for [`OutgoingMessages::room`], which bounds the memory
+/// to `SATURATED` plus the answers to the requests in flight at that time.
 #[derive(Debug, Default)]
 pub(crate) struct OutgoingMessages {
     state: Mutex<State>,
     filled: Notify,
     drained: Notify,
-    /// No reader listens at the moment. Heartbeats are not kept for later.
+    /// No reader listens at the moment. Heartbeats are not stored for later.
     unheard: AtomicBool,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct OutgoingMessages {
 struct State {
     waiting: Vec<u8>,
     being_written: usize,
-    /// No more will come.
+    /// No more messages follow.
     finished: bool,
-    /// The peer is gone; what comes is dropped.
+    /// The client disconnected; new messages are dropped.
     broken: bool,
 }
 
@@ -68,7 +68,7 @@ impl OutgoingMessages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes whole messages, each with its newline, and leaves the buffer empty.
+    /// Moves whole messages, each with its newline, into the queue. Leaves the buffer empty.
     pub(crate) fn take(&self, messages: &mut Vec<u8>) {
         if messages.is_empty() {
             return;
@@ -85,13 +85,13 @@ impl OutgoingMessages {
         self.filled.notify_one();
     }
 
-    /// The peer is behind.
+    /// Whether the client is too far behind.
     pub(crate) fn is_saturated(&self) -> bool {
         let state = self.state();
         !state.broken && state.waiting.len() + state.being_written >= SATURATED
     }
 
-    /// Waits until the peer has read enough, or is gone.
+    /// Waits until the client has read enough or disconnected.
     pub(crate) async fn room(&self) {
         loop {
             let drained = self.drained.notified();
@@ -104,14 +104,14 @@ impl OutgoingMessages {
         }
     }
 
-    /// Nothing more will come: [`OutgoingMessages::write_to`] ends when all is written.
+    /// Ends the queue: [`OutgoingMessages::write_to`] returns when everything is written.
     pub(crate) fn finish(&self) {
         self.state().finished = true;
         self.filled.notify_one();
         self.drained.notify_waiters();
     }
 
-    /// Whether somebody listens.
+    /// Whether a reader listens.
     pub(crate) fn is_heard(&self) -> bool {
         !self.unheard.load(Ordering::Relaxed)
     }
@@ -121,7 +121,7 @@ impl OutgoingMessages {
         self.unheard.store(!heard, Ordering::Relaxed);
     }
 
-    /// Completes when nothing more will come, whether or not all was taken out.
+    /// Completes when no more messages follow, even if some were not taken yet.
     pub(crate) async fn finished(&self) {
         loop {
             let drained = self.drained.notified();
@@ -134,8 +134,8 @@ impl OutgoingMessages {
         }
     }
 
-    /// Takes out what waits: whole messages, each with its newline; `None` when nothing more will come. What was taken before
-    /// counts as written. One taker at a time. Cancelling loses nothing.
+    /// Takes the waiting messages, each with its newline; `None` when no more follow. Messages of the previous call count as
+    /// written. Only one caller at a time. Cancelling loses nothing.
     pub(crate) async fn next(&self) -> Option<Vec<u8>> {
         loop {
             let (batch, finished) = {
@@ -158,7 +158,7 @@ impl OutgoingMessages {
     /// Writes until [`OutgoingMessages::finish`].
     ///
     /// # Errors
-    /// The peer is gone; from then on all messages are dropped.
+    /// The client disconnected; from then on all messages are dropped.
     pub(crate) async fn write_to<W: AsyncWrite + Unpin>(&self, writer: W) -> io::Result<()> {
         let outcome = self.write_loop(writer).await;
         let mut state = self.state();
@@ -184,7 +184,7 @@ impl OutgoingMessages {
                     return writer.flush().await;
                 }
                 self.filled.notified().await;
-                // What else is ready to answer goes into the same write.
+                // Answers that are ready now join the same write.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -205,7 +205,7 @@ impl OutgoingMessages {
     }
 }
 
-/// How many of these bytes go into one write: whole messages, [`ONE_WRITE`] or a single longer one.
+/// How many of these bytes go into one write: whole messages up to [`ONE_WRITE`], or one longer message.
 fn whole_messages(bytes: &[u8]) -> usize {
     let Some((head, tail)) = bytes.split_at_checked(ONE_WRITE) else {
         return bytes.len();

@@ -1,4 +1,4 @@
-//! A client that does not read is cut off after a while.
+//! Disconnects a client that does not read for too long.
 
 use std::future::Future as _;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream whose writes end when the other side takes nothing for too long.
+/// A stream whose writes fail when the other side reads nothing for too long.
 #[derive(Debug)]
 pub(crate) struct StallTimeout<S> {
     inner: S,
@@ -18,7 +18,7 @@ pub(crate) struct StallTimeout<S> {
 }
 
 impl<S> StallTimeout<S> {
-    /// `inner`, whose writes may wait for `stall`.
+    /// Wraps `inner`. A write may block for at most `stall`.
     pub(crate) const fn new(inner: S, stall: Duration) -> Self {
         Self {
             inner,

@@ -1,5 +1,5 @@
-//! Standard input and output as streams. Pipes are opened anew through `/proc`, so that they can be waited for without a
-//! thread and without making the descriptors non-blocking for whoever shares them; anything else goes through threads.
+//! Standard input and output as streams. Pipes are reopened through `/proc`. So they can be polled without a thread, and the
+//! descriptors stay blocking for other processes that share them. Everything else uses threads.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,17 @@ use tokio::net::unix::pipe;
 /// Standard input.
 #[derive(Debug)]
 pub enum StdinStream {
-    /// A pipe, waited for by readiness.
+    /// A pipe, polled for readiness.
     Pipe(pipe::Receiver),
-    /// A file, terminal or socket, read by a thread. A read under way can't be cancelled: end the runtime in the background.
+    /// A file, terminal or socket, read by a thread. A read in progress can't be cancelled: shut the runtime down in the
+    /// background.
     Thread(Stdin),
 }
 
 /// Standard output.
 #[derive(Debug)]
 pub enum Output {
-    /// A pipe, waited for by readiness.
+    /// A pipe, polled for readiness.
     Pipe(pipe::Sender),
     /// A file, terminal or socket, written by a thread.
     Thread(Stdout),

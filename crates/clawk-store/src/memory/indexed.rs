@@ -1,4 +1,4 @@
-//! Words of encrypted entries: an index in memory alone, made of what the database holds when it is first asked.
+//! The word index of encrypted entries. It exists only in memory; the first search builds it from the database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::rows::{CAME_OR_WENT, told, told_columns};
 
-/// Bytes of text that are kept in indexes. What is beyond is read and indexed again for each question.
+/// The largest size of indexed text, bytes. Parts above it are read and indexed again for each search.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 struct SqliteIndexedPart {
     index: Index,
-    /// Whose each entry is.
+    /// The owner of each entry.
     held: BTreeMap<i64, i64>,
-    /// [`CAME_OR_WENT`] when it was last looked at.
+    /// The value of [`CAME_OR_WENT`] at the last comparison.
     seen: i64,
     bytes: usize,
 }
@@ -29,7 +29,7 @@ pub(super) struct SqliteWordIndex {
 }
 
 impl SqliteWordIndex {
-    /// The best first, with scores within 0..1, of those whose owners count.
+    /// Finds the best entries among the allowed owners, best first, with scores within 0..1.
     pub(super) fn find(
         &self,
         connection: &Connection,
@@ -81,7 +81,7 @@ impl SqliteIndexedPart {
         Ok(())
     }
 
-    /// Takes out what is gone, and adds what is back.
+    /// Updates the index: removes deleted entries and adds restored ones.
     fn compare(&mut self, connection: &Connection, part: i64) -> rusqlite::Result<()> {
         let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1")?;
         let there: BTreeSet<i64> = select

@@ -1,11 +1,11 @@
-//! The kinds of stores that SQLite serves.
+//! The types of stores that SQLite supports.
 
 use clawk_kernel::ports::MemoryError;
 use clawk_manifest::model::{Store, StoreBackend};
 use clawk_recall::keys::StateSealer;
 use clawk_recall::seal::{NO_KEY, STAYS};
 
-/// Refuses what this back end can't do, at start rather than in the middle of the work.
+/// Rejects settings that this back end does not support, at the start instead of during the work.
 pub(super) fn check(store: &Store, seals: &StateSealer) -> Result<(), MemoryError> {
     let refuse = |what: String| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
     match store.backend {

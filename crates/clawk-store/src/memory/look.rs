@@ -1,4 +1,4 @@
-//! Looking at what is remembered, and forgetting it, from outside of the agent: by store, by scope, by words, by id.
+//! Reads and deletes memory entries for tools outside the agent: by store, scope, words or id.
 
 use clawk_kernel::RecordedReason;
 use clawk_kernel::ports::{Batch, JournalEntry, JournalError, StoreQuery};
@@ -22,41 +22,41 @@ use crate::error::StateError;
 use crate::queue::{Job, SqliteWriterWork};
 use crate::reader::StateDirReader;
 
-/// The type of the event that says what was forgotten.
+/// The type of the event that records deleted entries.
 pub const FORGOTTEN: &str = "ckp.memory.forgotten";
 
-/// The type of the event that says what came back.
+/// The type of the event that records restored entries.
 pub const RESTORED: &str = "ckp.memory.restored";
 
-/// Entries that may be forgotten at once.
+/// The largest number of entries that one call may delete.
 pub const MAX_FORGOTTEN: usize = 1000;
 
-/// One scope of a store, and how much it holds.
+/// One scope of a store, and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPart {
     /// The store's name in the manifest.
     pub store: String,
-    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for the shared scope.
     pub scope: String,
-    /// How many entries.
+    /// The number of entries.
     pub entries: u64,
     id: i64,
-    /// Of an encrypted store.
+    /// The store is encrypted.
     sealed: bool,
 }
 
-/// An entry, and where it lies.
+/// An entry with its store and scope.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RememberedEntry {
     /// [`MemoryPart::store`].
     pub store: String,
     /// [`MemoryPart::scope`].
     pub scope: String,
-    /// The entry; `score` within 0..1 when it was searched for.
+    /// The entry. After a search, `score` is within 0..1.
     pub entry: MemoryEntry,
-    /// Where it came from.
+    /// The entry's provenance.
     pub mark: EntryProvenance,
-    /// Its place in time; what comes later has a greater one.
+    /// The entry's row; later entries have greater numbers.
     pub row: u64,
     part: i64,
 }
@@ -72,7 +72,7 @@ impl MemoryPart {
 }
 
 impl StateDirReader {
-    /// Everything that is remembered, by store and scope; of one store, if it is named.
+    /// All parts with entries, by store and scope. With `store`, only that store's parts.
     ///
     /// # Errors
     /// The database can't be read.
@@ -94,7 +94,7 @@ impl StateDirReader {
         })
     }
 
-    /// Entries of a part, the newest first: at most `limit`, those before row `before`.
+    /// Entries of a part, newest first: at most `limit`, before row `before`.
     ///
     /// # Errors
     /// The database can't be read.
@@ -119,7 +119,7 @@ impl StateDirReader {
         })
     }
 
-    /// Entries of a part by their words, the best first: as the agent itself would find them.
+    /// Searches a part by words, best first, exactly as the agent does.
     ///
     /// # Errors
     /// The database can't be read.
@@ -144,7 +144,7 @@ impl StateDirReader {
         })
     }
 
-    /// The entries with this id or key, in these parts; those that compaction set aside by their id, too.
+    /// The entries with this id or key in these parts. Entries that compaction set aside are found by id only.
     ///
     /// # Errors
     /// The database can't be read.
@@ -188,7 +188,7 @@ impl MemoryPart {
 }
 
 impl StateDirReader {
-    /// What compaction set aside of a part, the newest first, at most `limit`.
+    /// The entries of a part that compaction set aside, newest first, at most `limit`.
     ///
     /// # Errors
     /// The database can't be read.
@@ -209,11 +209,11 @@ impl StateDirReader {
 }
 
 impl StateDir {
-    /// Removes entries from memory, overwriting them, and says so in the journal: one commit, all of it or nothing. What the
-    /// trace keeps of how they came is another matter ([`StateDir::erase`]).
+    /// Deletes and overwrites entries, and records it in the journal, in one commit. Content in the trace stays; see
+    /// [`StateDir::erase`].
     ///
     /// # Errors
-    /// More than [`MAX_FORGOTTEN`], or the journal can't be written: nothing is forgotten.
+    /// More than [`MAX_FORGOTTEN`] entries, or the journal can't be written; nothing is deleted.
     pub async fn forget(
         &self,
         gone: &[RememberedEntry],
@@ -246,15 +246,15 @@ impl StateDir {
         };
         let work = SqliteWriterWork::AppendAnd(batch, Box::new(job));
         self.inner.queue.push(work)?.durable().await?;
-        // The log beside the database holds old pages, too.
+        // The write-ahead log holds old pages too.
         self.finish_erasing().await
     }
 }
 
-/// The session that says what was forgotten of stores that lie elsewhere: store, scope and id of each.
+/// The events that record deletions in stores outside this database: store, scope and id of each entry.
 ///
 /// # Errors
-/// It can't be written as an event.
+/// They can't be encoded.
 pub fn forgotten(
     gone: &[(&str, &str, &str)],
     reason: &str,
@@ -268,10 +268,11 @@ pub fn forgotten(
     recorded_forgetting(&entries, reason, by, clock)
 }
 
-/// The session that says what came back of stores that lie elsewhere: store and scope of each, and the entry; `None`: everything.
+/// The events that record restored entries of stores outside this database: store and scope of each part, and the entry's id
+/// (`None`: all entries).
 ///
 /// # Errors
-/// It can't be written as an event.
+/// They can't be encoded.
 pub fn restored(
     parts: &[(&str, &str)],
     id: Option<&str>,
@@ -287,8 +288,8 @@ pub fn restored(
 }
 
 impl StateDir {
-    /// Says in the journal what was forgotten of stores that do not lie in this database ([`forgotten`]); in the same commit, the
-    /// embeddings that were paid for texts with these digests are erased.
+    /// Records deletions in stores outside this database ([`forgotten`]). The same commit deletes cached embeddings of the texts
+    /// with these digests.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -309,7 +310,7 @@ impl StateDir {
         self.finish_erasing().await
     }
 
-    /// Says in the journal what came back of stores that do not lie in this database ([`restored`]).
+    /// Records restored entries of stores outside this database ([`restored`]).
     ///
     /// # Errors
     /// The journal can't be written.
@@ -327,8 +328,8 @@ impl StateDir {
     }
 }
 
-/// Erases an entry, in sight or set aside: the embedding that was paid for it, what was set aside for it, and every summary that
-/// was made from it. What else such a summary stood for comes back.
+/// Deletes an entry, active or set aside, together with its cached embedding, the entries set aside for it, and every summary made
+/// from it. Other entries behind such a summary are restored.
 pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> rusqlite::Result<()> {
     let text = format!(
         "SELECT {ANY} FROM memory WHERE n = ?1 UNION ALL SELECT {ANY} FROM memory_aside WHERE n = ?1"
@@ -368,7 +369,7 @@ pub(super) fn erase(connection: &Connection, part: i64, row: i64, id: &str) -> r
     Ok(())
 }
 
-/// A summary goes, and what it stood for comes back; how many entries came back.
+/// Deletes a summary and restores the entries behind it. Returns the number of restored entries.
 fn undo(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u64> {
     let mut select = connection.prepare_cached("SELECT n FROM memory WHERE part = ?1 AND id = ?2")?;
     let own = select
@@ -384,7 +385,7 @@ fn undo(connection: &Connection, part: i64, summary: &str) -> rusqlite::Result<u
     rows::bring_back(connection, part, &old, embeds)
 }
 
-/// Brings back one entry, or what a summary stood for, or everything of a part.
+/// Restores one entry, the entries behind a summary, or all entries of a part.
 fn bring_back(connection: &Connection, part: i64, which: &RestoreSelection) -> rusqlite::Result<u64> {
     let mut back = 0;
     match which {
@@ -425,20 +426,20 @@ fn bring_back(connection: &Connection, part: i64, which: &RestoreSelection) -> r
     Ok(back)
 }
 
-/// What comes back of what compaction set aside.
+/// Which of the entries set aside to restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoreSelection {
-    /// Everything.
+    /// All entries.
     All,
-    /// The entry with this id, or what the summary with this id stands for.
+    /// The entry with this id, or the entries behind the summary with this id.
     Id(String),
 }
 
 impl StateDir {
-    /// Brings back what compaction set aside, in these parts, and says so in the journal: one commit.
+    /// Restores entries that compaction set aside in these parts, and records it, in one commit.
     ///
     /// # Errors
-    /// The journal can't be written: nothing comes back.
+    /// The journal can't be written; nothing is restored.
     pub async fn restore(
         &self,
         parts: &[MemoryPart],
@@ -475,7 +476,7 @@ impl StateDir {
     }
 }
 
-/// A session of its own, which says what is gone: ids and names, never what was remembered.
+/// A separate session that records the deletion: ids and names, never content.
 fn said(
     gone: &[RememberedEntry],
     reason: &str,

@@ -1,4 +1,4 @@
-//! Memory stores on SQLite (CKP §5.6, §9.3.4; R21): entries, words, vectors; all types of stores.
+//! Memory stores on SQLite (CKP §5.6, §9.3.4; R21): entries, words and vectors, for all types of stores.
 
 mod indexed;
 mod kinds;
@@ -35,13 +35,13 @@ use rows::{SqliteStorePart, find_part, is_kept, part, rows_of, told};
 use search::SqlitePartSearch;
 use vectors::Vectors;
 
-/// Memory stores of a state directory.
+/// The memory stores of a state directory.
 #[derive(Debug)]
 pub struct SqliteMemory {
     inner: Arc<StateDirInner>,
     vectors: Arc<Vectors>,
     words: Arc<SqliteWordIndex>,
-    /// What each part held when its entries were last compared with each other: how many, and up to which.
+    /// By part: the number of entries and the newest row at the last search for repeated entries.
     merged: Arc<Mutex<HashMap<i64, (u64, i64)>>>,
 }
 
@@ -59,7 +59,7 @@ impl SqliteMemory {
         check(store, self.inner.blobs.seals())
     }
 
-    /// Runs a write on the writer's thread; answers when it is durable.
+    /// Runs a write on the writer's thread. Returns when it is durable.
     async fn write<T: Send + 'static>(
         &self,
         record: Batch,
@@ -89,7 +89,7 @@ impl SqliteMemory {
         value.ok_or_else(|| MemoryError::Backend("the write left no answer".to_owned()))
     }
 
-    /// Sets aside what a later entry of the part says as well.
+    /// Sets entries aside that a later entry of the part repeats.
     async fn merge(&self, part: i64, sealed: bool, at: Timestamp) -> Result<(), MemoryError> {
         let known = self.merged.clone();
         let again = self
@@ -119,7 +119,7 @@ impl SqliteMemory {
         read.map_err(MemoryError::Query)
     }
 
-    /// `max_size_mb` holds for all scopes of the store together.
+    /// Checks `max_size_mb`, which limits all scopes of the store together.
     async fn check_size(&self, store: &Store, more: u64) -> Result<(), MemoryError> {
         if store.max_size_mb.is_none() {
             return Ok(());
@@ -156,7 +156,7 @@ impl Memory for SqliteMemory {
         Box::pin(async move {
             self.served(&store)?;
             self.read(move |connection| {
-                // Hundreds of rows are read: they are of one moment, and the file is locked once.
+                // A read transaction: hundreds of rows come from one snapshot, and the file is locked once.
                 let moment = connection.unchecked_transaction()?;
                 let Some(part) = find_part(&moment, &store.name, &scope)? else {
                     return Ok(EntrySearchResult::default());
@@ -261,7 +261,7 @@ impl Memory for SqliteMemory {
                 .read(move |connection| rows::parts_of(connection, &name))
                 .await?;
             let mut gone = 0;
-            // One commit for so many entries: nobody who writes waits for all of them.
+            // A commit covers only some entries, so that other writers need not wait for all of them.
             for part in parts {
                 loop {
                     let store = store.clone();
@@ -418,13 +418,13 @@ impl Memory for SqliteMemory {
     }
 }
 
-/// Little-endian 32-bit floats.
+/// Decodes little-endian 32-bit floats.
 fn floats(bytes: &[u8]) -> Vec<f32> {
     let values = bytes.chunks_exact(4).filter_map(|value| value.try_into().ok());
     values.map(f32::from_le_bytes).collect()
 }
 
-/// Indexes an entry's words; `(n, part, whose)`.
+/// Indexes the words of the entry `n` in `part`, which belongs to the conversation `whose`.
 pub(crate) fn index_words(
     connection: &rusqlite::Connection,
     (n, part, whose): (i64, i64, i64),

@@ -1,4 +1,4 @@
-//! Retention and compaction: what goes, and what is set aside.
+//! Retention and compaction: deletes entries and sets entries aside.
 
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, ManifestDuration, Retention, Store, StoreType};
@@ -9,10 +9,11 @@ use rusqlite::{Connection, params};
 use super::rows::{self, ANY, columns, count, delete, hit, insert, rows_of, set_aside};
 use crate::append::integer;
 
-/// Entries that one commit of [`some`] removes, at most.
+/// The largest number of entries that one commit of [`some`] deletes.
 pub(super) const AT_ONCE: u64 = 500;
 
-/// Removes for good at most [`AT_ONCE`] entries, of those that are too old or too much; how many. What is fewer is all there were.
+/// Deletes at most [`AT_ONCE`] of the entries that are too old or too many. Returns their number; fewer than [`AT_ONCE`] means that
+/// none are left.
 pub(super) fn some(
     connection: &Connection,
     part: i64,
@@ -46,18 +47,18 @@ pub(super) fn some(
     }
     let before = count(connection, part)?;
     apply(connection, part, store, at)?;
-    // The rest is bounded by what one `keep` brings.
+    // The other entries to delete are bounded by what one `keep` adds.
     Ok((gone + before.saturating_sub(count(connection, part)?)).min(AT_ONCE - 1))
 }
 
-/// After so long entries are gone.
+/// The ages after which entries of the store are deleted.
 fn ages(store: &Store) -> impl Iterator<Item = ManifestDuration> {
     let checkpoint = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl);
     let ttl = checkpoint.filter(|_| store.kind == StoreType::Checkpoint);
     [store.retention.max_age, ttl].into_iter().flatten()
 }
 
-/// What was paid for the text of entries that go, goes too.
+/// Deletes the cached embeddings of the entries' texts.
 fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqlite::Result<()> {
     let any: bool = connection
         .prepare_cached("SELECT 1 FROM embeddings LIMIT 1")?
@@ -73,7 +74,7 @@ fn forget_embedded(connection: &Connection, table: &str, rows: &[i64]) -> rusqli
     Ok(())
 }
 
-/// Removes for good what is too old or too much; what was set aside is too old at the same age.
+/// Deletes entries that are too old or too many. Entries that were set aside expire at the same age.
 pub(super) fn apply(
     connection: &Connection,
     part: i64,
@@ -118,12 +119,13 @@ fn before(age: ManifestDuration, at: Timestamp) -> Timestamp {
     at.plus_millis(integer(age.as_secs()).saturating_mul(1000).saturating_neg())
 }
 
-/// The rows that compaction would put aside now, the oldest first.
+/// The rows that compaction would set aside now, oldest first.
 pub(super) fn old(connection: &Connection, part: i64, store: &Store) -> rusqlite::Result<Vec<i64>> {
     oldest(connection, part, compact::goes(store, count(connection, part)?))
 }
 
-/// Sets the oldest aside: `truncate` and `sliding-window` leave the newest, `summarize` puts one entry in their place.
+/// Sets the oldest entries aside. `truncate` and `sliding-window` keep the newest entries; `summarize` replaces the old ones by one
+/// summary.
 pub(super) fn compact(
     connection: &Connection,
     part: i64,
@@ -143,14 +145,14 @@ pub(super) fn compact(
     while rows::is_kept(connection, part, &new.id)? {
         new.id.push('+');
     }
-    // It takes the time of the last entry that it stands for, so that order is kept.
+    // The summary gets the time of the last entry that it replaces, which keeps the order.
     let last: i64 = connection.query_row(
         "SELECT at FROM memory WHERE n = ?1",
         [rows.last().copied().unwrap_or_default()],
         |row| row.get(0),
     )?;
     set_aside(connection, part, &rows, &new.id, at)?;
-    // A summary is within every bound of an entry.
+    // A summary is always within the size limits of an entry.
     for row in rows_of(store, vec![new]).unwrap_or_default() {
         insert(connection, part, &row, Timestamp(last))?;
     }
@@ -183,7 +185,7 @@ pub(super) fn hits(connection: &Connection, rows: &[i64], sealed: bool) -> rusql
     rows.iter().map(|n| select.query_row([n], hit)).collect()
 }
 
-/// How many entries a part holds, and the number of the newest.
+/// The number of entries in a part, and the number of the newest.
 pub(super) fn extent(connection: &Connection, part: i64) -> rusqlite::Result<(u64, i64)> {
     let sql = "SELECT coalesce(max(n), 0) FROM memory WHERE part = ?1";
     let newest = connection
@@ -192,7 +194,7 @@ pub(super) fn extent(connection: &Connection, part: i64) -> rusqlite::Result<(u6
     Ok((count(connection, part)?, newest))
 }
 
-/// Rows of a part of which a later one says the same.
+/// The rows of a part that a later row repeats.
 pub(super) fn said_again(connection: &Connection, part: i64, sealed: bool) -> rusqlite::Result<Vec<i64>> {
     let columns = columns(sealed);
     let sql = format!("SELECT {columns}, n FROM memory WHERE part = ?1 ORDER BY at, n");

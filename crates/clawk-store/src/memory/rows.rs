@@ -1,4 +1,4 @@
-//! Rows of memory: entries, their words, their vectors, and what was set aside.
+//! Rows of memory: entries, words, vectors, and entries that were set aside.
 
 use clawk_kernel::time::Timestamp;
 use clawk_manifest::model::Store;
@@ -11,7 +11,7 @@ use clawk_recall::{packed, table, words};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 
-/// What [`hit`] reads. In an encrypted store, an entry that is not sealed is an error: clawk did not put it there.
+/// The columns that [`hit`] reads. In an encrypted store an unsealed entry is an error: clawk did not write it.
 pub(super) const fn columns(sealed: bool) -> &'static str {
     if sealed {
         "id, key, clawk_sealed(content, part, id), metadata, at, mark"
@@ -20,7 +20,7 @@ pub(super) const fn columns(sealed: bool) -> &'static str {
     }
 }
 
-/// What [`told`] reads, by the same rule: what an entry says, and its key.
+/// The columns that [`told`] reads, by the same rule: an entry's content and key.
 pub(super) const fn told_columns(sealed: bool) -> &'static str {
     if sealed {
         "clawk_sealed(content, part, id), key"
@@ -29,22 +29,23 @@ pub(super) const fn told_columns(sealed: bool) -> &'static str {
     }
 }
 
-/// What [`told`] reads of an entry that is removed, set aside or brought back: it may be one that clawk did not put there.
+/// The columns that [`told`] reads of an entry that is deleted, set aside or restored. Here the entry may be one that clawk did not
+/// write.
 pub(super) const ANY: &str = "clawk_open(content, part, id), key";
 
-/// The first character of an entry that was sealed, once it is opened: a bundle follows.
+/// The first character of a decrypted entry: a bundle follows.
 const BUNDLE: char = '~';
 
 fn unreadable(error: serde_json::Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, Box::new(error))
 }
 
-/// What was sealed of an entry, as `clawk_open` gives it.
+/// Parses the sealed fields of an entry, as `clawk_open` returns them.
 pub(crate) fn bundle_of(text: &str) -> rusqlite::Result<SealedEntryFields> {
     serde_json::from_str(text.strip_prefix(BUNDLE).unwrap_or(text)).map_err(unreadable)
 }
 
-/// What is to be sealed of an entry that is not.
+/// The fields to seal for an unsealed entry.
 pub(crate) fn bundle_of_plain(
     content: &str,
     key: Option<String>,
@@ -60,7 +61,7 @@ pub(crate) fn bundle_of_plain(
     })
 }
 
-/// What an earlier version stored came over the wire: nobody knows who said it.
+/// The provenance of an entry. Entries of an earlier version have none and count as of unknown origin.
 fn mark_of(mark: Option<String>) -> EntryProvenance {
     let mark = mark.and_then(|mark| serde_json::from_str(&mark).ok()); // silent-ok: untrusted then
     mark.unwrap_or_else(|| EntryProvenance {
@@ -69,7 +70,7 @@ fn mark_of(mark: Option<String>) -> EntryProvenance {
     })
 }
 
-/// What an entry says and its key, from the two columns of [`told_columns`].
+/// An entry's content and key, from the two columns of [`told_columns`].
 pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Value, Option<String>)> {
     if content.starts_with(BUNDLE) {
         let bundle = bundle_of(&content)?;
@@ -84,7 +85,7 @@ pub(super) fn told(content: String, key: Option<String>) -> rusqlite::Result<(Va
 pub(super) struct SqliteStorePart {
     pub(super) id: i64,
     pub(super) entries: i64,
-    /// Of an encrypted store: every entry of it is sealed.
+    /// The store is encrypted, and every entry is sealed.
     pub(super) sealed: bool,
 }
 
@@ -107,7 +108,7 @@ pub(super) fn find_part(
         .optional()
 }
 
-/// The number of the part, which is made where it is not there.
+/// The number of the part; creates a missing part.
 pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlite::Result<i64> {
     if let Some(part) = find_part(connection, store, scope)? {
         return Ok(part.id);
@@ -119,7 +120,7 @@ pub(super) fn part(connection: &Connection, store: &str, scope: &str) -> rusqlit
     Ok(connection.last_insert_rowid())
 }
 
-/// The parts of a store, of every scope.
+/// The parts of a store in all scopes.
 pub(super) fn parts_of(connection: &Connection, store: &str) -> rusqlite::Result<Vec<i64>> {
     let mut select = connection.prepare_cached("SELECT id FROM memory_parts WHERE store = ?1")?;
     select.query_map([store], |row| row.get(0))?.collect()
@@ -130,24 +131,24 @@ pub(super) fn count(connection: &Connection, part: i64) -> rusqlite::Result<u64>
     select.query_row([part], |row| crate::append::unsigned_at(row, 0))
 }
 
-/// Bytes of the entries of all scopes of a store.
+/// The size of a store's entries in all scopes, bytes.
 pub(super) fn bytes(connection: &Connection, store: &str) -> rusqlite::Result<u64> {
     let sql = "SELECT coalesce(sum(bytes), 0) FROM memory_parts WHERE store = ?1";
     let mut select = connection.prepare_cached(sql)?;
     select.query_row([store], |row| crate::append::unsigned_at(row, 0))
 }
 
-/// The word that marks an entry's part in the word index.
+/// The index word for an entry's part.
 pub(super) fn part_token(part: i64) -> String {
     format!("part{part}")
 }
 
-/// The word that marks whose an entry is.
+/// The index word for an entry's owner.
 pub(super) fn whose_token(whose: i64) -> String {
     format!("whose{:016x}", whose.cast_unsigned())
 }
 
-/// The word that marks entries that are not everybody's.
+/// The index word for entries that are not shared.
 pub(super) const OWNED: &str = "owned";
 
 /// An entry ready to be written.
@@ -162,11 +163,11 @@ pub(super) struct NewRow {
     bytes: usize,
     words: String,
     vector: Option<Vec<u8>>,
-    /// All of it in one text, for an encrypted store.
+    /// All fields in one text, for an encrypted store.
     bundle: Option<String>,
 }
 
-/// Entries as rows; or which one does not fit the store, and what would mend it.
+/// Converts entries to rows. The error holds the index of the entry that does not fit the store, and how to fix it.
 pub(super) fn rows_of(store: &Store, entries: Vec<EntryInsertion>) -> Result<Vec<NewRow>, (usize, String)> {
     let embeds = model_of(store).as_deref() == Some(table::NAME);
     let row = |(index, new): (usize, EntryInsertion)| {
@@ -201,7 +202,7 @@ impl NewRow {
     }
 }
 
-/// An entry of this id is there.
+/// Whether an entry with this id exists.
 pub(super) fn is_kept(connection: &Connection, part: i64, id: &str) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM memory WHERE part = ?1 AND id = ?2")?
@@ -278,7 +279,7 @@ pub(super) fn add_vector(
     Ok(())
 }
 
-/// The bytes that an entry counts.
+/// The size of an entry for the store's limits, bytes.
 const SIZE: &str = "SELECT length(content) + coalesce(length(metadata), 0) FROM memory WHERE n = ?1";
 
 fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusqlite::Result<()> {
@@ -290,7 +291,7 @@ fn changed(connection: &Connection, part: i64, entries: i64, bytes: i64) -> rusq
     Ok(())
 }
 
-/// Removes entries with their words and vectors.
+/// Deletes entries with their words and vectors.
 pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqlite::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -313,7 +314,7 @@ pub(super) fn delete(connection: &Connection, part: i64, rows: &[i64]) -> rusqli
     changed(connection, part, -removed, -bytes)
 }
 
-/// Removes the embedding that was paid for this text. Another entry with the same text pays again.
+/// Deletes the cached embedding of this text. Another entry with the same text needs a new one.
 pub(super) fn forget_embedded(
     connection: &Connection,
     content: &Value,
@@ -323,7 +324,7 @@ pub(super) fn forget_embedded(
     forget_digest(connection, digest)
 }
 
-/// The same by the text's digest.
+/// As [`forget_embedded`], by the text's digest.
 pub(super) fn forget_digest(connection: &Connection, digest: Digest) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM embeddings WHERE digest = ?1")?
@@ -331,7 +332,7 @@ pub(super) fn forget_digest(connection: &Connection, digest: Digest) -> rusqlite
     Ok(())
 }
 
-/// Moves entries out of sight: `instead` is the id of the entry that stands for them, or empty.
+/// Sets entries aside. `instead` is the id of the summary that replaces them, or empty.
 pub(super) fn set_aside(
     connection: &Connection,
     part: i64,
@@ -349,14 +350,14 @@ pub(super) fn set_aside(
     delete(connection, part, rows)
 }
 
-/// Entries of this part have vectors of the built-in table.
+/// Whether entries of this part have vectors of the built-in model.
 pub(super) fn embeds(connection: &Connection, part: i64) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM memory_vectors WHERE part = ?1 AND model = ?2")?
         .exists(params![part, table::NAME])
 }
 
-/// Brings entries back as they were, with their words; vectors of the built-in table are made anew.
+/// Restores entries unchanged, with their words. Vectors of the built-in model are computed again.
 pub(super) fn bring_back(
     connection: &Connection,
     part: i64,
@@ -403,24 +404,24 @@ pub(super) fn bring_back(
     Ok(count)
 }
 
-/// Entries are back, or gone for good: indexes in memory look what is there before they answer.
+/// Counts that entries were restored or deleted. Indexes in memory check this before they answer.
 pub(super) fn came_or_went(connection: &Connection) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO marks (name, value) VALUES (?1, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1";
     connection.prepare_cached(sql)?.execute([CAME_OR_WENT]).map(drop)
 }
 
-/// The word index keeps the words of entries that are gone until its segments are merged: merges all of them. It takes as long as
-/// reading and writing the index.
+/// Merges all segments of the word index, because it keeps the words of deleted entries until then. Takes as long as reading and
+/// writing the index.
 pub(crate) fn drop_dead_words(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT INTO memory_words (memory_words) VALUES ('optimize')";
     connection.execute(sql, []).map(drop)
 }
 
-/// The name of the mark that counts it.
+/// The name of the counter of restored and deleted entries.
 pub(super) const CAME_OR_WENT: &str = "memory_came_or_went";
 
-/// An entry as [`columns`] has it.
+/// Reads an entry with the columns of [`columns`].
 pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<EntryHit> {
     let json = |index: usize, text: String| {
         serde_json::from_str::<Value>(&text).map_err(|e| {

@@ -1,9 +1,9 @@
-//! Finding entries in time that does not grow with the store.
+//! Searches entries in a time that does not grow with the store.
 //!
-//! SQLite's own `bm25()` visits every entry that holds a query's words, so a common word makes it as slow as the store is
-//! large. Here each word brings its newest [`PER_TERM`] entries, pairs of the rarest words and all words together bring
-//! theirs, and these few hundred candidates are ranked by the weight of the words they hold. How rare a word is follows from
-//! how far back its newest entries reach. Vectors are scanned, all of them: their time grows with the store, slowly.
+//! SQLite's own `bm25()` visits every entry with one of the query's words, so a common word makes it slow in a large store. Here
+//! each word contributes its newest [`PER_TERM`] entries; so do pairs of the rarest words, and all words together. These few
+//! hundred candidates are ranked by the weight of the words that they contain. A word's weight is estimated from the age of its
+//! newest entries. Vectors are all scanned: their time grows slowly with the store.
 
 use std::collections::HashMap;
 
@@ -18,27 +18,27 @@ use super::indexed::SqliteWordIndex;
 use super::rows::{OWNED, SqliteStorePart, columns, hit, part_token, told, told_columns, whose_token};
 use super::vectors::Vectors;
 
-/// Candidates that one word, or one combination, brings.
+/// The number of candidates per word or combination of words.
 const PER_TERM: usize = 64;
 
-/// Candidates whose text is looked at.
+/// The largest number of candidates whose text is read.
 const MAX_RANKED: usize = 256;
 
-/// A part is dense when at least one of so many entries is its own.
+/// A part is dense if at least one of this many entries belongs to it.
 const DENSE: i64 = 8;
 
-/// Which of the entries that hold a word are the part's, and how they are told from others.
+/// How to find the part's entries among all entries with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PartMatchMethod {
-    /// All entries are the part's: none has to be looked at.
+    /// All entries belong to the part: no check is needed.
     Own,
-    /// Many: the words' own entries are walked, and others skipped.
+    /// Many belong to the part: the word's entries are scanned, and other parts' entries are skipped.
     Many,
-    /// Few, or those of some conversations: the index's marks are the short list to walk.
+    /// Few belong to the part, or only some conversations count: the part's own list in the index is scanned.
     Few,
 }
 
-/// A question of one part of a store.
+/// A search in one part of a store.
 #[derive(Debug)]
 pub(super) struct SqlitePartSearch<'a> {
     pub(super) store: &'a Store,
@@ -56,7 +56,7 @@ impl SqlitePartSearch<'_> {
         query: &StoreQuery,
         vector: Option<&Vector>,
     ) -> rusqlite::Result<EntrySearchResult> {
-        // What is somebody else's is skipped as it is read.
+        // Entries of other owners are skipped while reading.
         let bound = i64::try_from(self.limit).unwrap_or(i64::MAX);
         let (part, columns) = (self.part.id, columns(self.part.sealed));
         let hits = match query {
@@ -121,7 +121,7 @@ impl SqlitePartSearch<'_> {
         let mut near = self.by_vector(connection, &way, depth)?;
         let alive = self.read(connection, &near)?;
         if alive.len() < self.limit && near.len() == depth {
-            // Much of what was in memory is gone from the store.
+            // Many vectors in memory belong to deleted entries.
             self.vectors.forget(self.part.id);
             near = self.by_vector(connection, &way, depth)?;
         }
@@ -151,7 +151,7 @@ impl SqlitePartSearch<'_> {
         near.map(|near| near.into_iter().filter(|(_, score)| *score >= floor).collect())
     }
 
-    /// Whether the entries of a conversation count, by its number.
+    /// A test whether the entries of a conversation (by number) count.
     fn counts(&self) -> impl Fn(i64) -> bool {
         let numbers: Option<Vec<i64>> = match self.whose {
             ConversationFilter::All => None,
@@ -160,8 +160,8 @@ impl SqlitePartSearch<'_> {
         move |whose| whose == 0 || numbers.as_ref().is_none_or(|known| known.contains(&whose))
     }
 
-    /// The entries of these rows that are there and count, with their scores. A vector or a word that somebody gave to this part
-    /// brings no entry of another one.
+    /// Loads the entries in these rows that still exist and are allowed, with their scores. A foreign vector or word in this part
+    /// can't bring in an entry of another part.
     fn read(&self, connection: &Connection, ranked: &[(i64, f64)]) -> rusqlite::Result<Vec<EntryHit>> {
         let columns = columns(self.part.sealed);
         let sql = format!("SELECT {columns} FROM memory WHERE n = ?1 AND part = ?2");
@@ -231,7 +231,7 @@ impl SqlitePartSearch<'_> {
         rank(connection, self.part, &terms, found, limit)
     }
 
-    /// The newest entries that hold all these words. The index holds the words of no entry that is gone.
+    /// The newest entries that contain all these words. The index has no words of deleted entries.
     fn newest_with(
         &self,
         connection: &Connection,
@@ -259,8 +259,8 @@ impl SqlitePartSearch<'_> {
     }
 }
 
-/// FTS5 syntax that matches entries whose text holds all terms: in one part, if it is given; of these conversations and of
-/// everybody. No user text becomes query syntax: terms hold letters and digits only, so that quoting is enough.
+/// FTS5 syntax for entries that contain all terms, in one part if given, of these conversations and of the shared ones. User text
+/// can't become query syntax: terms consist of letters and digits, so quoting is enough.
 fn matching(part: Option<i64>, whose: &ConversationFilter, terms: &[&str]) -> String {
     let text = terms.iter().map(|term| format!("text : \"{term}\""));
     let part = part.map(|part| format!("part : \"{}\"", part_token(part)));
@@ -276,7 +276,7 @@ fn matching(part: Option<i64>, whose: &ConversationFilter, terms: &[&str]) -> St
     }
 }
 
-/// BM25's weight of a word, from an estimate of how many entries hold it.
+/// The BM25 weight of a word, with an estimate of how many entries contain it.
 fn rarity(part: SqliteStorePart, rows: &[i64], oldest: i64, newest: i64) -> f64 {
     let total = real(part.entries.max(1));
     let held = match rows.last() {
@@ -289,7 +289,7 @@ fn rarity(part: SqliteStorePart, rows: &[i64], oldest: i64, newest: i64) -> f64 
     words::rarity(total, held)
 }
 
-/// All words together, and pairs of the four rarest.
+/// All words together, and pairs of the four rarest words.
 fn combinations(terms: &[QueryTerm]) -> Vec<Vec<&QueryTerm>> {
     if terms.len() < 2 {
         return Vec::new();
@@ -312,7 +312,7 @@ fn rank(
     limit: usize,
 ) -> rusqlite::Result<Vec<(i64, f64)>> {
     let mut likely: Vec<(i64, f64)> = found.into_iter().collect();
-    // Equal weights: the newer first, so that the answer is the same every time.
+    // With equal weights the newer entry is first, so the answer is deterministic.
     likely.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     likely.truncate(MAX_RANKED.max(limit));
     let sql = format!(

@@ -1,4 +1,4 @@
-//! Vectors in memory, as they are in the database: read once, then only what is new.
+//! A copy of the database's vectors in memory. They are read once; later reads fetch only new ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clawk_recall::packed::PackedVectors;
 use rusqlite::{Connection, params};
 
-/// Bytes of vectors that are kept in memory. What is beyond is read again for each question.
+/// The largest size of vectors in memory, bytes. Vectors above it are read again for each search.
 const MAX_BYTES: usize = 384 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 struct SqlitePartVectors {
     matrix: PackedVectors,
-    /// The last `v` that is in it.
+    /// The last `v` that was read.
     upto: i64,
     bytes: usize,
 }
@@ -26,7 +26,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// The nearest rows, the nearest first. Rows of entries that are gone may be among them.
+    /// The nearest rows, nearest first. The result may contain deleted entries.
     pub(super) fn nearest(
         &self,
         connection: &Connection,
@@ -51,7 +51,7 @@ impl Vectors {
         Ok(known.matrix.nearest(query, limit, keep))
     }
 
-    /// Reads a part anew at the next question: too much of it is gone.
+    /// Makes the next search read the part again, because too many of its vectors belong to deleted entries.
     pub(super) fn forget(&self, part: i64) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.retain(|(known, _), _| *known != part);

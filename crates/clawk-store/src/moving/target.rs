@@ -1,4 +1,4 @@
-//! The target of a move that is a directory.
+//! The target of a move into a directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,20 +23,20 @@ use crate::dir::{WriteDurability, make_private};
 use crate::error::StateError;
 use crate::schema;
 
-/// Keys in one bucket of answers, as the journal fills them.
+/// The number of keys in one bucket of answers, as in the journal.
 const BUCKET: i64 = 4_096;
 
-/// A state directory in the making.
+/// A state directory that is being written.
 #[derive(Debug)]
 pub struct SqliteStateImport {
-    /// Where it will be.
+    /// The final path.
     dir: PathBuf,
-    /// Where it is made.
+    /// The temporary path.
     part: PathBuf,
     connection: Option<Connection>,
     blobs: BlobStore,
     answers: i64,
-    /// Seals what was sealed in the source.
+    /// Seals the values that were sealed in the source.
     carrier: RowSealer,
 }
 
@@ -54,10 +54,10 @@ impl ToSql for CellToSql<'_> {
 }
 
 impl SqliteStateImport {
-    /// Begins a state directory, which must not be there, or be empty. `keys`: of its encrypted stores.
+    /// Begins to write a state directory, which must not exist or must be empty. `keys`: those of the encrypted stores.
     ///
     /// # Errors
-    /// It holds something, or can't be made.
+    /// The directory is not empty, or can't be created.
     pub fn begin(dir: &Path, keys: Option<Keys>) -> Result<Self, StateError> {
         let fault = |path: &Path, why: &str| {
             StateError::io("can't move a state to", path)(io::Error::other(why.to_owned()))
@@ -75,7 +75,7 @@ impl SqliteStateImport {
         }
         fs::create_dir_all(parent).map_err(StateError::io("can't make the directory", parent))?;
         let part = parent.join(format!(".{}.moving", name.to_string_lossy()));
-        // What a move that was cut off left.
+        // Remains of an interrupted move.
         match fs::remove_dir_all(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(StateError::io("can't remove", &part)(error));
@@ -110,19 +110,19 @@ impl SqliteStateImport {
         })
     }
 
-    /// Where files beside the database go.
+    /// The folder for the files beside the database.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.part
     }
 
-    /// Takes rows of a table.
+    /// Writes rows of a table.
     ///
     /// # Errors
     /// The disk is full, or a row does not fit.
     pub fn rows(&mut self, table: &'static Table, mut rows: Vec<MovedRow>) -> Result<(), StateError> {
         let database = self.part.join("state.db");
-        // Files are sealed as they are written.
+        // Content files are sealed when they are written.
         if table.name != CONTENTS {
             let closed = self.carrier.close(table, &mut rows);
             closed.map_err(|why| StateError::io("can't write", &database)(io::Error::other(why)))?;
@@ -160,10 +160,10 @@ impl SqliteStateImport {
         Ok(())
     }
 
-    /// What is stored now, read back.
+    /// Reads back the stored totals.
     ///
     /// # Errors
-    /// It can't be read.
+    /// They can't be read.
     pub fn stored(&self) -> Result<StateTotals, StateError> {
         let database = self.part.join("state.db");
         let Some(connection) = &self.connection else {
@@ -176,10 +176,10 @@ impl SqliteStateImport {
         stored(connection, files.len()).map_err(StateError::database(&database))
     }
 
-    /// Takes its place: from here on it is a state directory.
+    /// Renames the directory to its final path; from then on it is a state directory.
     ///
     /// # Errors
-    /// It can't be written or moved to its place.
+    /// It can't be written or renamed.
     pub fn commit(mut self) -> Result<(), StateError> {
         let database = self.part.join("state.db");
         if let Some(connection) = self.connection.take() {
@@ -209,7 +209,7 @@ impl SqliteStateImport {
     }
 }
 
-/// The rows of every table, and the chains' heads. Contents that have files are counted by these.
+/// Counts the rows of every table and reads the chains' heads. `files` is the number of content files.
 fn stored(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals> {
     let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
     let mut tally = StateTally::default();
@@ -238,7 +238,7 @@ fn stored(connection: &Connection, files: usize) -> rusqlite::Result<StateTotals
     Ok(StateTotals { rows, ..tally.sum() })
 }
 
-/// Files and folders are on the disk when this returns.
+/// Syncs all files and folders below `folder` to the disk.
 fn sync_below(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -300,7 +300,7 @@ fn write(
     Ok(())
 }
 
-/// An entry's words.
+/// Indexes an entry's words.
 fn index(connection: &Connection, cells: &[MovedCell]) -> rusqlite::Result<()> {
     let [
         MovedCell::Int(n),

@@ -1,4 +1,4 @@
-//! Reads spent amounts and effects of unknown outcome.
+//! Reads spending, and effects with unknown outcome.
 
 use clawk_kernel::ports::{OpenEffect, SpentAmount};
 use clawk_kernel::purse::BudgetAmount;
@@ -11,7 +11,7 @@ use crate::append::{digest_at, unsigned_at, uuid_at};
 use crate::error::StateError;
 
 impl StateDirReader {
-    /// What was spent in this hour (since the epoch) and later, by hour and purse.
+    /// The spending from this hour on (hours since the epoch), by hour and budget.
     ///
     /// # Errors
     /// The database can't be read.
@@ -38,7 +38,7 @@ impl StateDirReader {
         self.sql(read())
     }
 
-    /// Effects whose outcome is still unknown, oldest first.
+    /// Effects whose outcome is unknown, oldest first.
     ///
     /// # Errors
     /// The database can't be read.

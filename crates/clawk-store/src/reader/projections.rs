@@ -1,4 +1,4 @@
-//! Compares the stored tables with the events, and finds what a start would refuse.
+//! Compares the stored tables with the events, and finds why a start would refuse the state.
 
 use clawk_kernel::ports::{AnswerKey, JournalScan};
 use clawk_kernel::projection::{ProjectionFold, StoredProjections};
@@ -11,7 +11,7 @@ use crate::append::{unsigned_at, uuid_at};
 use crate::check;
 use crate::error::StateError;
 
-/// Events read at a time.
+/// The number of events read at once.
 const PAGE: usize = 1000;
 
 impl StateDirReader {
@@ -43,7 +43,7 @@ impl StateDirReader {
         })
     }
 
-    /// Why a start would refuse this directory, as far as the directory alone tells; `None`: it would not.
+    /// Why a start would refuse this directory, judged by the directory alone; `None`: it would not.
     ///
     /// # Errors
     /// The database can't be read.
@@ -68,7 +68,7 @@ impl StateDirReader {
         })
     }
 
-    /// Runs several reads on one state of the database; an agent may write meanwhile.
+    /// Runs several reads on one snapshot of the database; an agent may write meanwhile.
     fn at_one_moment<T>(&self, read: impl FnOnce() -> Result<T, StateError>) -> Result<T, StateError> {
         let moment = self.sql(self.connection.unchecked_transaction())?;
         let found = read();

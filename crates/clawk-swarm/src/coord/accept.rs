@@ -1,4 +1,4 @@
-//! What is asked of a swarm: a run, a delegated task, a question, a report.
+//! Requests to a swarm: runs, delegated tasks, questions, reports.
 
 use clawk_manifest::model::{AggregationStrategy, Topology};
 use clawk_proto::method::TaskStatus;
@@ -11,17 +11,17 @@ use super::{
 use crate::answer::{MAX_ANSWER_BYTES, SwarmFault, TaskAnswer, canonical};
 use crate::words;
 
-/// Bytes of a task's description with its input.
+/// The largest description of a task with its input, bytes.
 pub(super) const MAX_TASK_BYTES: usize = 1 << 20;
 
-/// Why a task is not taken.
+/// Why a task is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwarmTaskRefusal {
-    /// The wire's number: -32040 or -32602.
+    /// The error code on the wire: -32040 or -32602.
     pub code: i64,
-    /// A stable word: `busy`, `circuit_open`, `max_depth`, `ask_cycle`, `not_below`, `unknown_task` …
+    /// A stable identifier: `busy`, `circuit_open`, `max_depth`, `ask_cycle`, `not_below`, `unknown_task` …
     pub reason: &'static str,
-    /// For people and models.
+    /// The message, for people and models.
     pub message: String,
 }
 
@@ -44,29 +44,29 @@ impl SwarmTaskRefusal {
     }
 }
 
-/// A task that a member wants done.
+/// A task that a member delegates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DelegatedTask {
-    /// Its id: the same call gives the same one.
+    /// Its id; the same call gives the same id.
     pub task: TaskId,
-    /// What is to be done.
+    /// The work.
     pub brief: TaskBrief,
-    /// A member, an identity or a role; none: whoever is free below the asker.
+    /// A member, an identity or a role; `None`: any free member below the asking one.
     pub to: Option<String>,
-    /// Wishes; they only narrow.
+    /// Limits; they only narrow.
     pub wish: TaskConstraints,
-    /// The asker waits for the result.
+    /// The asking member waits for the result.
     pub wait: bool,
 }
 
-/// On which terms a run is given.
+/// The terms of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTerms<'a> {
-    /// A member, an identity or a role; none: the whole swarm.
+    /// A member, an identity or a role; `None`: the whole swarm.
     pub to: Option<&'a str>,
-    /// Wishes; they only narrow.
+    /// Limits; they only narrow.
     pub wish: TaskConstraints,
-    /// Another host of the swarm gives it: that host counts it.
+    /// Another host of the swarm gave the run and counts it.
     pub from_afar: bool,
 }
 
@@ -75,11 +75,11 @@ fn size(brief: &TaskBrief) -> usize {
 }
 
 impl SwarmCoordinator {
-    /// Takes a run: a task for the whole swarm, or for the members that `to` names. The same id again is the same run, and
-    /// changes nothing.
+    /// Accepts a run: a task for the whole swarm, or for the members that `to` names. The same id again is the same run and changes
+    /// nothing.
     ///
     /// # Errors
-    /// Too much waits, nobody is named so, or another task has this id.
+    /// Too many tasks wait, no member has this name, or another task has this id.
     pub fn accept(
         &mut self,
         run: &TaskId,
@@ -95,7 +95,7 @@ impl SwarmCoordinator {
         self.accept_within(run, brief, terms, origin, now_ms)
     }
 
-    /// The same for a run whose tasks have at most what `wish` says.
+    /// As [`Self::accept`], with limits for the run's tasks (`wish`).
     ///
     /// # Errors
     /// As [`Self::accept`].
@@ -162,11 +162,12 @@ impl SwarmCoordinator {
         Ok(std::mem::take(&mut self.out))
     }
 
-    /// Takes a task that a member delegates while it works on `asker`. The same id again is the same task: its result is
-    /// told once it is there.
+    /// Accepts a task that a member delegates while it works on `asker`. The same id again is the same task, and its result is sent
+    /// when it is there.
     ///
     /// # Errors
-    /// The asker does not work, may not delegate, or to nobody of that name; nobody is free (`direct`), or too much waits.
+    /// The asking task is not running or must not delegate; no member below has this name; no member is free (`direct`); or too
+    /// many tasks wait.
     pub fn delegate(
         &mut self,
         asker: &TaskId,
@@ -223,10 +224,10 @@ impl SwarmCoordinator {
         self.give(new, now_ms)
     }
 
-    /// Takes a question of one peer to another, while the asker works on `asker`.
+    /// Accepts a question from one peer to another, while the first one works on `asker`.
     ///
     /// # Errors
-    /// As [`Self::delegate`]; the one asked waits for the asker itself (`ask_cycle`).
+    /// As [`Self::delegate`]; or the asked peer itself waits for the asking one (`ask_cycle`).
     pub fn ask(
         &mut self,
         asker: &TaskId,
@@ -284,7 +285,7 @@ impl SwarmCoordinator {
         self.give(new, now_ms)
     }
 
-    /// A report of the task's own member, while it works on it (`report`), or of whoever is bound to it.
+    /// Handles a report of the task's own member while it works on the task (`report`), or of the host bound to the task.
     pub fn report(
         &mut self,
         task: &TaskId,
@@ -295,7 +296,7 @@ impl SwarmCoordinator {
         self.report_from_afar(task, by, (status, result), None)
     }
 
-    /// The same of a member that works elsewhere, and of what it says that it used.
+    /// As [`Self::report`], for a member that works elsewhere, with the usage that it reports.
     pub fn report_from_afar(
         &mut self,
         task: &TaskId,
@@ -321,7 +322,7 @@ impl SwarmCoordinator {
         (reception, std::mem::take(&mut self.out))
     }
 
-    /// A report that is not taken, whatever it says; it is recorded.
+    /// Records a report that is refused, whatever its content.
     pub fn refuse_report(&mut self, task: &TaskId, by: &str, reception: ReportReception) -> Vec<Effect> {
         if let Some(reason) = reception.reason() {
             self.emit(SwarmFact::Refused {
@@ -355,7 +356,7 @@ impl SwarmCoordinator {
         ReportReception::Taken
     }
 
-    /// Who works on the task, and in which run.
+    /// The worker and the run of the asking task.
     fn asker(&self, asker: &TaskId) -> Result<(SwarmWorkerId, TaskId), SwarmTaskRefusal> {
         let task = self
             .tasks
@@ -365,7 +366,7 @@ impl SwarmCoordinator {
         found.ok_or_else(|| SwarmTaskRefusal::invalid("unknown_task", "the task of who asks has ended"))
     }
 
-    /// The same request again, after a crash of who asked.
+    /// Handles a repeated request, after a crash of the asking member.
     fn again(&mut self, asker: &TaskId, wanted: &DelegatedTask) -> Result<Vec<Effect>, SwarmTaskRefusal> {
         let known = self
             .tasks
@@ -417,13 +418,13 @@ impl SwarmCoordinator {
         Ok(())
     }
 
-    /// A task for one of these may wait, or one of them is free.
+    /// Checks that one of these members is free, or that a task for them may wait.
     fn free_or_wait(&self, among: &[SwarmWorkerId], wait: bool, now_ms: u64) -> Result<(), SwarmTaskRefusal> {
         if !self.plan.limits.refuses_to_wait() {
             return self.room();
         }
         let free = among.iter().any(|who| self.is_free(*who, None, now_ms));
-        // Who waits does not count.
+        // A task that waits does not count.
         let others = self.running().saturating_sub(usize::from(wait));
         if free && others < self.plan.limits.max_parallel {
             return Ok(());
@@ -447,7 +448,7 @@ impl SwarmCoordinator {
         Ok(std::mem::take(&mut self.out))
     }
 
-    /// Whether what `peer` works on waits, directly or through others, for `who`.
+    /// Whether the task that `peer` works on waits, directly or through others, for `who`.
     fn waits_for(&self, run: &TaskId, peer: SwarmWorkerId, who: SwarmWorkerId) -> bool {
         let on = |seat: SwarmWorkerId| {
             self.tasks
@@ -472,7 +473,7 @@ impl SwarmCoordinator {
         false
     }
 
-    /// What the topology begins with.
+    /// Begins the first tasks of the topology.
     pub(super) fn begin(&mut self, run: &TaskId, now_ms: u64) {
         let Some((to, whole)) = self.runs.get(run).map(|run| (run.to.clone(), run.to.is_empty())) else {
             return;
@@ -493,7 +494,7 @@ impl SwarmCoordinator {
         self.catch_up(run, now_ms);
     }
 
-    /// The tasks of a pipeline's stage.
+    /// Begins the tasks of a pipeline's stage.
     pub(super) fn stage(&mut self, run: &TaskId, now_ms: u64) {
         let Some(stage) = self.runs.get(run).map(|run| run.stage) else {
             return;
@@ -510,7 +511,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// One task for each of these groups, any member of which may do it.
+    /// Begins one task for each of these groups; any member of a group may take it.
     fn fan(&mut self, run: &TaskId, groups: Vec<Vec<SwarmWorkerId>>, stage: u32, now_ms: u64) {
         let Some(of) = self.runs.get(run).cloned() else {
             return;

@@ -1,4 +1,4 @@
-//! How a try ends: with an answer, with another try, or with the end of its task.
+//! The end of a try: with an answer, with another try, or with the end of its task.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,24 +9,24 @@ use super::{
 use crate::combine::TaskOutcome;
 use crate::plan::Plan;
 
-/// Why a try is made again.
+/// Why a try is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryReason {
-    /// There was no connection.
+    /// The member could not be reached.
     Unreached,
-    /// The member died.
+    /// The member crashed.
     Crashed,
-    /// Its time was over.
+    /// The time limit was exceeded.
     Timeout,
-    /// No model could be had (-32020).
+    /// No model was available (-32020).
     NoProvider,
-    /// What came back was not readable.
+    /// The answer was unreadable.
     Garbage,
 }
 
 impl RetryReason {
-    /// The stable word.
+    /// The reason's stable identifier.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -39,33 +39,33 @@ impl RetryReason {
     }
 }
 
-/// How a try ended.
+/// The end of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub enum TryEnd {
-    /// The member's turn ended; its last text.
+    /// The member's turn ended with this text.
     Said {
         /// The text.
         text: String,
     },
-    /// It may be tried again.
+    /// The try failed and may be repeated.
     Lost {
-        /// Why.
+        /// The reason.
         why: RetryReason,
-        /// For people.
+        /// The message, for people.
         message: String,
     },
-    /// The task failed with it: the outcome of an effect is not known, a rule refused, a limit was reached.
+    /// The task failed: an effect has an unknown outcome, a rule refused, or a limit was reached.
     Over {
-        /// Why.
+        /// The fault.
         fault: SwarmFault,
-        /// A limit of the whole swarm is used up: the run ends.
+        /// A limit of the whole swarm is used up, so the run ends.
         run: bool,
     },
 }
 
 impl TryEnd {
-    /// The member was reached.
+    /// Whether the member was reached.
     pub(super) fn reached(&self) -> bool {
         !matches!(
             self,
@@ -77,17 +77,17 @@ impl TryEnd {
     }
 }
 
-/// What a try used.
+/// The resources that a try used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TryUsage {
     /// Tokens.
     pub tokens: u64,
-    /// Millionths of a dollar.
+    /// The cost in millionths of a US dollar.
     pub cost_microusd: u64,
 }
 
 impl SwarmCoordinator {
-    /// A try ended. One that is not running any more changes nothing: it is late.
+    /// Records the end of a try. A try that no longer runs is late and changes nothing.
     pub fn try_ended(
         &mut self,
         task: &TaskId,
@@ -139,7 +139,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// What a try that is lost had delegated ends with it.
+    /// Ends the tasks that a failed try had delegated.
     fn abandon_children(&mut self, id: &TaskId, now_ms: u64) {
         let open: Vec<TaskId> = self
             .tasks
@@ -177,7 +177,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// Nobody tries the task again.
+    /// Ends a task that no member will try again.
     fn give_up(&mut self, id: &TaskId, why: RetryReason, message: &str, now_ms: u64) {
         let Some(task) = self.tasks.get(id) else { return };
         let reached = task.reached;
@@ -199,7 +199,7 @@ impl SwarmCoordinator {
         self.finish(id, TaskOutcome::failed(fault), now_ms);
     }
 
-    /// Ends a task: its asker is told, what it still had under way ends, its run goes on.
+    /// Ends a task: the asking task gets the result, the task's open subtasks end, and its run continues.
     pub(super) fn finish(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(task) = self.tasks.get(id).filter(|task| !task.is_done()) else {
             return;
@@ -239,7 +239,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// The asker reads the result: at once while it waits for others as well, else when there is room for it to run.
+    /// Gives the asking task the result: at once if it also waits for others, or else when it may run again.
     fn reply(&mut self, asker: &TaskId, task: &TaskId) {
         let waits = self.tasks.get(asker).is_some_and(|asker| !asker.waits.is_empty());
         let result = self.tasks.get(task).map(|task| Box::new(self.result_of(task)));
@@ -264,7 +264,7 @@ impl SwarmCoordinator {
                     && other.phase == SwarmTaskPhase::Running
                     && other.new.kind == Kind::Work
             })
-            // Who waits for it reads it as its result.
+            // The task that waits for it gets it as its result instead.
             .filter(|other| task.new.parent.as_ref() != Some(other.id()) || !task.new.wait)
             .map(|other| other.id().clone())
             .collect();
@@ -273,7 +273,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// What a task's member itself says at its end.
+    /// The outcome that a task's member itself reports.
     pub(super) fn own_word(task: &SwarmTask) -> TaskOutcome {
         match &task.word {
             Some((TaskStatus::Failed, answer)) => TaskOutcome {
@@ -292,7 +292,7 @@ impl SwarmCoordinator {
     }
 }
 
-/// Who tries a task again that was lost just now, and when; none: nobody.
+/// The member that repeats a failed try, and the earliest time; `None`: nobody.
 fn again(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u64)> {
     let limits = &plan.limits;
     let seat = task.seat?;
@@ -313,7 +313,7 @@ fn again(plan: &Plan, task: &SwarmTask, now_ms: u64) -> Option<(SwarmWorkerId, u
     Some((next, now_ms.saturating_add(wait)))
 }
 
-/// Who could do the task in the place of a seat: also others than those who were named.
+/// The members that could do the task instead of a seat, including members that were not named.
 fn group(plan: &Plan, task: &SwarmTask, seat: SwarmWorkerId) -> Vec<SwarmWorkerId> {
     match task.new.kind {
         Kind::Judge { .. } | Kind::Asked => vec![seat],

@@ -1,4 +1,4 @@
-//! What happened: the only way in which the state changes, and what the journal keeps.
+//! Facts: the only way to change the state, and what the journal stores.
 
 use super::{
     BTreeMap, BTreeSet, Deserialize, ENDED, Kind, SeatState, Serialize, SwarmCoordinator, SwarmRun,
@@ -9,16 +9,16 @@ use crate::answer::MemberAnswer;
 use crate::combine::TaskOutcome;
 use crate::coord::task::{SharedValue, StageEnd};
 
-/// A seat's circuit breaker.
+/// The state of a seat's circuit breaker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum CircuitState {
-    /// Tasks reach it.
+    /// The seat gets tasks.
     #[default]
     Closed,
-    /// Nothing reaches it until then, Unix milliseconds; afterwards one task does, as a trial.
+    /// The seat gets no tasks until this time. After that it gets one task as a trial.
     Open {
-        /// When the trial may begin.
+        /// When the trial may begin, Unix milliseconds.
         until_ms: u64,
     },
     /// The trial runs.
@@ -32,37 +32,37 @@ pub struct NewTask {
     pub task: TaskId,
     /// Its run.
     pub run: TaskId,
-    /// What it is.
+    /// The kind of task.
     pub kind: Kind,
-    /// The task of who asked; none: the run itself.
+    /// The asking task; `None`: the run itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
-    /// The try of who asked; 0 for what the run itself began.
+    /// The try of the asking task; 0 if the run itself began the task.
     pub attempt: u32,
-    /// Who asked waits for it.
+    /// The asking task waits for the result.
     pub wait: bool,
-    /// Who may work on it.
+    /// The workers that may take it.
     pub among: Vec<SwarmWorkerId>,
-    /// Its place among the answers.
+    /// Its position among the answers.
     pub order: u32,
     /// Its stage in a pipeline.
     pub stage: u32,
-    /// How many tasks stand above it.
+    /// The number of tasks above it.
     pub depth: u32,
-    /// What is to be done.
+    /// The work.
     pub brief: TaskBrief,
-    /// What came from others with it.
+    /// Answers of other members that belong to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<MemberAnswer>,
-    /// It begins after this one, with its answer (`chain`).
+    /// The task that must end before this one begins, and whose answer it gets (`chain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<TaskId>,
-    /// Wishes of who asked.
+    /// The limits set by the asking task.
     #[serde(default)]
     pub wish: TaskConstraints,
 }
 
-/// What happened. Times are Unix milliseconds.
+/// A fact. Times are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum SwarmFact {
@@ -70,134 +70,134 @@ pub enum SwarmFact {
     Run {
         /// Its id.
         run: TaskId,
-        /// What is to be done.
+        /// The work.
         brief: TaskBrief,
-        /// Only these members.
+        /// Only these members; empty: the whole swarm.
         to: Vec<SwarmWorkerId>,
         /// Who asked.
         origin: String,
-        /// What who asked wants of it.
+        /// The limits set by the asker.
         #[serde(default, skip_serializing_if = "TaskConstraints::is_empty")]
         wish: TaskConstraints,
-        /// Another host of the swarm gave it, and counts it.
+        /// Another host of the swarm gave the run and counts it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         from_afar: bool,
-        /// Under which plan.
+        /// The fingerprint of the plan.
         plan: String,
-        /// When.
+        /// The time.
         at_ms: u64,
     },
     /// A task was given.
     Delegated {
         /// The task.
         new: NewTask,
-        /// When.
+        /// The time.
         at_ms: u64,
     },
     /// A try began.
     Began {
         /// The task.
         task: TaskId,
-        /// Who works on it.
+        /// The worker.
         who: SwarmWorkerId,
-        /// Counted from 1.
+        /// The number of the try, from 1.
         attempt: u32,
     },
     /// A try ended.
     TryEnded {
         /// The task.
         task: TaskId,
-        /// Which try.
+        /// The number of the try.
         attempt: u32,
-        /// How.
+        /// How it ended.
         end: TryEnd,
-        /// What it used.
+        /// The resources that it used.
         used: TryUsage,
-        /// Who tries next, and not before when; none: nobody.
+        /// The next worker and the earliest time; `None`: no further try.
         again: Option<(SwarmWorkerId, u64)>,
     },
-    /// A member reported its own task; it ends with its turn.
+    /// A member reported its own task. The task ends with the member's turn.
     Word {
         /// The task.
         task: TaskId,
-        /// As it says.
+        /// The reported status.
         status: TaskStatus,
-        /// Its result.
+        /// The reported answer.
         answer: TaskAnswer,
-        /// What it says that it used; none: it works here, where that is counted.
+        /// The reported usage; `None`: the member works here, where its usage is counted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         used: Option<TryUsage>,
     },
-    /// A member put a value where all of its run read it (`shared-memory`).
+    /// A member stored a shared value for its run (`shared-memory`).
     Shared {
-        /// Whose turn.
+        /// The task of the member.
         task: TaskId,
-        /// Under which key.
+        /// The key.
         key: String,
-        /// What.
+        /// The value.
         shared: SharedValue,
     },
-    /// Results went to who had delegated them and not waited.
+    /// Results of tasks that were not waited for were sent to the task that delegated them.
     Told {
-        /// Whose session.
+        /// The task that delegated them.
         task: TaskId,
-        /// Which tasks' results.
+        /// The tasks with these results.
         of: Vec<TaskId>,
     },
     /// A task ended.
     Reported {
         /// The task.
         task: TaskId,
-        /// How.
+        /// The outcome.
         outcome: TaskOutcome,
-        /// From its acceptance, milliseconds.
+        /// The time since it was accepted, milliseconds.
         duration_ms: u64,
     },
-    /// A task went to the dead-letter box.
+    /// A task went to the dead-letter queue.
     DeadLettered {
         /// The task.
         task: TaskId,
         /// The last failure.
         reason: String,
     },
-    /// A seat's circuit changed.
+    /// The circuit breaker of a seat changed.
     Circuit {
-        /// The seat.
+        /// The seat's member.
         member: String,
-        /// Now.
+        /// The new state.
         circuit: CircuitState,
     },
-    /// A report was not taken.
+    /// A report was refused.
     Refused {
         /// The task that it names.
         task: TaskId,
-        /// Why: `duplicate`, `late`, `not_yours`, `garbage`, `unproven`.
+        /// The reason: `duplicate`, `late`, `not_yours`, `garbage`, `unproven`.
         reason: String,
-        /// Who sent it.
+        /// The sender.
         by: String,
     },
-    /// Answers became one: of a task's children, of a stage, of the run.
+    /// Answers were combined: those of a task's subtasks, of a stage, or of the run.
     Aggregated {
         /// The run.
         run: TaskId,
-        /// The task whose children answered; none: the run, or its stage.
+        /// The task whose subtasks answered; `None`: the run, or its stage.
         task: Option<TaskId>,
         /// The stage of a pipeline.
         stage: Option<u32>,
-        /// Who gave it, where it is handed on.
+        /// The name under which the outcome is passed on.
         member: String,
-        /// The one outcome.
+        /// The combined outcome.
         outcome: TaskOutcome,
     },
     /// A run ended.
     Ended {
-        /// Its end.
+        /// The result.
         result: Box<super::RunResult>,
     },
 }
 
 impl SwarmCoordinator {
-    /// Changes the state by what happened. What does not fit (a task that is not known) changes nothing.
+    /// Applies a fact to the state. A fact that does not match (such as an unknown task) changes nothing.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
     pub fn apply(&mut self, fact: &SwarmFact) {
         match fact {

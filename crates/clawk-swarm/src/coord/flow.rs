@@ -1,4 +1,4 @@
-//! How a run goes on after a task: stages, nodes, judges, the end.
+//! How a run continues after a task: stages, subtasks, judges, the end.
 
 use clawk_manifest::model::{AggregationStrategy as Strategy, Topology};
 
@@ -13,7 +13,7 @@ use crate::plan::identity_name;
 use crate::words;
 
 impl StageEnd {
-    /// Its answer, as the next stage reads it.
+    /// The stage's answer, as the next stage reads it.
     #[must_use]
     pub fn said(&self) -> MemberAnswer {
         MemberAnswer {
@@ -25,7 +25,7 @@ impl StageEnd {
 }
 
 impl SwarmCoordinator {
-    /// A task whose member has said its last word: it ends when what it delegated has.
+    /// Continues a task whose member has finished: it ends when its subtasks have ended.
     pub(super) fn node(&mut self, id: &TaskId, now_ms: u64) {
         let Some(task) = self
             .tasks
@@ -58,7 +58,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// A node's children have become one answer.
+    /// Ends a task whose subtasks' answers were combined.
     fn node_ends(&mut self, id: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let Some(task) = self.tasks.get(id) else { return };
         let outcome = TaskOutcome {
@@ -75,7 +75,7 @@ impl SwarmCoordinator {
         self.finish(id, outcome, now_ms);
     }
 
-    /// What the tasks below this one said, in the order of its calls.
+    /// The answers of the tasks below this one, in the order of its calls.
     pub(super) fn said_below(&self, task: &SwarmTask) -> Vec<MemberAnswer> {
         let below = self.answers_below(&task.new.run, Some(task.id()), 0);
         self.said_of(&below)
@@ -86,7 +86,7 @@ impl SwarmCoordinator {
         tasks.iter().map(said).collect()
     }
 
-    /// Looks whether a run, or its stage, has all its answers.
+    /// Checks whether a run, or its stage, has all its answers.
     pub(super) fn catch_up(&mut self, run: &TaskId, now_ms: u64) {
         let Some(of) = self.runs.get(run) else { return };
         let (stage, solo) = (of.stage, !of.to.is_empty());
@@ -109,7 +109,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// One task is the run's: its outcome is the run's.
+    /// Ends a run that consists of one task, with the task's outcome.
     fn root_ends(&mut self, run: &TaskId, now_ms: u64) {
         let outcome = self
             .answers_below(run, None, 0)
@@ -199,7 +199,7 @@ impl SwarmCoordinator {
         self.catch_up(run, now_ms);
     }
 
-    /// The answers of a run, or of its stage, have become one.
+    /// Continues a run, or its stage, whose answers were combined.
     fn run_has(&mut self, run: &TaskId, outcome: TaskOutcome, now_ms: u64) {
         let stage = self.runs.get(run).map_or(0, |run| run.stage);
         let stages = u32::try_from(self.plan.stages().len()).unwrap_or(u32::MAX);
@@ -218,11 +218,11 @@ impl SwarmCoordinator {
         self.end_run(run, outcome, now_ms);
     }
 
-    /// Whom the answers of a place are shown to.
+    /// The member that judges the answers.
     fn judge_of(&self, parent: Option<&TaskId>, purpose: HeadPurpose) -> SwarmWorkerId {
         match parent.and_then(|parent| self.tasks.get(parent)) {
             Some(node) => node.seat.unwrap_or(self.plan.head),
-            // Who is a contestant does not judge.
+            // A participant does not judge.
             None if purpose == HeadPurpose::Choose && self.plan.topology == Topology::PeerToPeer => {
                 SwarmWorkerId::Claw
             }
@@ -230,7 +230,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// The answers that a judge of this place is shown.
+    /// The answers that the judge sees.
     fn contest(&self, run: &TaskId, parent: Option<&TaskId>) -> Vec<MemberAnswer> {
         let of = self.runs.get(run);
         let stage = of.map_or(0, |run| run.stage);
@@ -289,7 +289,7 @@ impl SwarmCoordinator {
         self.emit(SwarmFact::Delegated { new, at_ms: now_ms });
     }
 
-    /// A head has answered, or could not.
+    /// Handles the head's answer or failure.
     pub(super) fn judged(
         &mut self,
         id: &TaskId,
@@ -328,7 +328,7 @@ impl SwarmCoordinator {
         let Some(result) = self.run_result(run, outcome, now_ms) else {
             return;
         };
-        // Nobody works on for a run that has its result.
+        // A run that has its result needs no further work.
         for id in self.tasks_of(run).into_iter().rev() {
             if self.tasks.get(&id).is_some_and(|task| !task.is_done()) {
                 self.over

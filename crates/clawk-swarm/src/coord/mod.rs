@@ -1,9 +1,9 @@
 //! The coordinator: a state machine without I/O. Events come in with their time; effects go out.
 //!
-//! Every change of the state is a [`SwarmFact`], and only [`SwarmCoordinator::apply`] makes it. The facts are what the journal keeps, so the
-//! state after a restart is the fold of them: [`SwarmCoordinator::apply`] for each, then [`SwarmCoordinator::resume`].
+//! Every change of the state is a [`SwarmFact`], and only [`SwarmCoordinator::apply`] changes the state. The journal stores the
+//! facts. So the state after a restart is their fold: [`SwarmCoordinator::apply`] for each fact, then [`SwarmCoordinator::resume`].
 //!
-//! INVARIANT: what is not a fact (`out`, `held`, `over`) holds nothing that a fold of the facts would miss.
+//! INVARIANT: the other fields (`out`, `held`, `over`) hold nothing that a fold of the facts would miss.
 
 mod accept;
 mod end;
@@ -36,97 +36,97 @@ pub use share::NotShared;
 pub use task::{Kind, SharedValue, SwarmRun, SwarmTask, SwarmTaskPhase, TaskBrief, TaskConstraints};
 pub use view::{EdgeKind, Member, Node, RunResult, RunState, SwarmEdge, TaskResult};
 
-/// A task's id, and a run's.
+/// The id of a task or a run.
 pub type TaskId = RequestId;
 
-/// Runs and tasks that ended and are remembered, so that what comes late is known as such.
+/// The number of ended runs and tasks that are remembered, so that late messages are recognised.
 const ENDED: usize = 4096;
 
-/// What is to be done next, in order.
+/// An action for the caller, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// To be kept, before anything that follows it is done.
+    /// Record a fact before any later effect is performed.
     Record(Box<SwarmFact>),
-    /// A try begins, or goes on after a restart.
+    /// A try begins, or continues after a restart.
     Start(Box<TryStart>),
-    /// The task's try is to be ended: what it still says does not count.
+    /// End the task's try; its later messages do not count.
     Cancel(TaskId),
-    /// The asker of this task may read its result now.
+    /// Give the task that asked its result.
     Reply {
-        /// Who waits for it.
+        /// The task that waits.
         asker: TaskId,
-        /// Whose result.
+        /// The result.
         result: Box<TaskResult>,
     },
-    /// Results of tasks that were not waited for, as a message to the one who delegated them; it takes another turn.
+    /// Send results of tasks that were not waited for, as a message to the task that delegated them. It takes another turn.
     Tell {
-        /// Whose session.
+        /// The task whose session gets the message.
         task: TaskId,
-        /// Which results, by their tasks.
+        /// The tasks with these results.
         of: Vec<TaskId>,
         /// The message.
         text: String,
     },
-    /// A report, to be put before the next inference of these tasks' members (`event-bus`).
+    /// Add a report before the next inference of these tasks' members (`event-bus`).
     Publish {
-        /// Who reads it.
+        /// The tasks that get it.
         to: Vec<TaskId>,
         /// The report, marked as data.
         text: String,
     },
-    /// The run is over.
+    /// The run has ended.
     RunEnded(Box<RunResult>),
 }
 
-/// A try.
+/// The start of a try.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TryStart {
     /// The task.
     pub task: TaskId,
     /// Its run.
     pub run: TaskId,
-    /// What it is.
+    /// The kind of task.
     pub kind: Kind,
-    /// Who works on it.
+    /// The worker.
     pub who: SwarmWorkerId,
-    /// Its name.
+    /// The worker's name.
     pub member: String,
-    /// Counted from 1.
+    /// The number of the try, from 1.
     pub attempt: u32,
-    /// What it reads.
+    /// The text for the worker.
     pub text: String,
-    /// Reports of the run that it has not been told as part of its task (`event-bus`), marked as data.
+    /// Reports of the run that are not part of the task's text (`event-bus`), marked as data.
     pub heard: Vec<String>,
-    /// Who asked for it, by their task.
+    /// The task that asked for it.
     pub asker: Option<TaskId>,
     /// The members to whom it may delegate.
     pub below: Vec<String>,
-    /// The members whom it may ask.
+    /// The members that it may ask.
     pub askable: Vec<String>,
-    /// The wishes of who asked; they only narrow.
+    /// The limits set by the asking task; they only narrow.
     pub wish: TaskConstraints,
-    /// Whose session it is a turn of, by task and try: its own, or that of the task on which the asked one has worked.
+    /// The session in which the try is a turn, by task and try: its own, or that of the task that the asked member is working on.
     pub session: (TaskId, u32),
-    /// It began before a restart: it goes on where its session stood.
+    /// The try began before a restart and continues in its session.
     pub resumed: bool,
 }
 
-/// What a report met.
+/// The result of receiving a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportReception {
-    /// It counts.
+    /// The report counts.
     Taken,
     /// The task has been reported before.
     Duplicate,
     /// The task has ended.
     Late,
-    /// The task is another member's.
+    /// The task belongs to another member.
     NotYours,
-    /// Too large, or not readable.
+    /// The report is too large or unreadable.
     Garbage,
-    /// Its member is bound to a key that has not signed it.
+    /// The member is bound to a key that did not sign the report.
     Unproven,
-    /// No such task: an orphan (R22).
+    /// The task is unknown: an orphan (R22).
     Unknown,
 }
 
@@ -145,36 +145,36 @@ impl ReportReception {
     }
 }
 
-/// What is known of a seat.
+/// The state of a seat.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct SeatState {
-    /// Failed tries in a row.
+    /// The number of consecutive failed tries.
     failures: u32,
     circuit: CircuitState,
     done: u64,
     failed: u64,
 }
 
-/// A swarm at work.
+/// The state of a running swarm.
 #[derive(Debug, Clone, Serialize)]
 pub struct SwarmCoordinator {
     plan: Plan,
     runs: BTreeMap<TaskId, SwarmRun>,
     tasks: BTreeMap<TaskId, SwarmTask>,
     seats: BTreeMap<String, SeatState>,
-    /// Tasks so far: the order of arrival.
+    /// The number of tasks so far, which gives their order of arrival.
     arrived: u64,
     ended: VecDeque<TaskId>,
     #[serde(skip)]
     out: Vec<Effect>,
-    /// Results whose askers wait for a place among `max_parallel`.
+    /// Results whose asking tasks wait for a place within `max_parallel`.
     #[serde(skip)]
     held: Vec<(TaskId, TaskId)>,
     #[serde(skip)]
     over: BTreeMap<TaskId, SwarmFault>,
 }
 
-/// An id that is made of another one: the same after a restart.
+/// An id derived from another one; it is the same after a restart.
 #[must_use]
 pub fn derived(from: &TaskId, what: &str) -> TaskId {
     let mut hash = Sha256::new();
@@ -189,7 +189,7 @@ pub fn derived(from: &TaskId, what: &str) -> TaskId {
 }
 
 impl SwarmCoordinator {
-    /// A swarm in which nothing has happened.
+    /// A swarm without any events.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         Self {
@@ -217,13 +217,13 @@ impl SwarmCoordinator {
         self.tasks.get(task)
     }
 
-    /// The task's own report has been taken.
+    /// Whether the task's own report has been accepted.
     #[must_use]
     pub fn has_word(&self, task: &TaskId) -> bool {
         self.tasks.get(task).is_some_and(|task| task.word.is_some())
     }
 
-    /// What the task's own report says that its try used, where the member works elsewhere.
+    /// The usage of the try according to the task's own report, if the member works elsewhere.
     #[must_use]
     pub fn word_used(&self, task: &TaskId) -> Option<TryUsage> {
         self.tasks.get(task)?.word_used
@@ -235,14 +235,14 @@ impl SwarmCoordinator {
         self.runs.get(run)
     }
 
-    /// The run or task has ended, as far as is remembered.
+    /// Whether the run or task has ended, as far as that is remembered.
     #[must_use]
     pub fn has_ended(&self, task: &TaskId) -> bool {
         self.ended.contains(task)
     }
 
-    /// Goes on after the facts of the journal have been applied. Tries that had begun go on; what the manifest no longer says
-    /// ends its runs.
+    /// Continues after the journal's facts were applied. Tries that had begun continue. A run that the manifest no longer supports
+    /// ends.
     pub fn resume(&mut self, now_ms: u64) -> Vec<Effect> {
         let plan = self.plan.fingerprint();
         let changed: Vec<TaskId> = self
@@ -291,7 +291,7 @@ impl SwarmCoordinator {
         std::mem::take(&mut self.out)
     }
 
-    /// The task's try is worked on elsewhere: it takes no seat of this host.
+    /// Records that the task's try runs elsewhere, so it takes no seat of this host.
     pub fn crosses(&mut self, task: &TaskId, now_ms: u64) -> Vec<Effect> {
         if let Some(task) = self.tasks.get_mut(task) {
             task.afar = true;
@@ -300,7 +300,7 @@ impl SwarmCoordinator {
         std::mem::take(&mut self.out)
     }
 
-    /// Time has passed: limits end what they bound, what waited goes on.
+    /// Handles the passing of time: limits end runs and tries, and waiting tasks continue.
     pub fn tick(&mut self, now_ms: u64) -> Vec<Effect> {
         self.expire(now_ms);
         self.pump(now_ms);
@@ -317,21 +317,21 @@ impl SwarmCoordinator {
         self.tasks.values()
     }
 
-    /// A run's tasks.
+    /// The tasks of a run.
     pub fn tasks_in<'a>(&'a self, run: &'a TaskId) -> impl Iterator<Item = &'a SwarmTask> {
         self.tasks.values().filter(move |task| task.new.run == *run)
     }
 
-    /// The ids of a run's tasks in the order of arrival.
+    /// The ids of a run's tasks, in order of arrival.
     fn tasks_of(&self, run: &TaskId) -> Vec<TaskId> {
         let mut of: Vec<&SwarmTask> = self.tasks.values().filter(|task| task.new.run == *run).collect();
         of.sort_by_key(|task| task.arrived);
         of.into_iter().map(|task| task.id().clone()).collect()
     }
 
-    /// The tasks that this one delegated, in the order of its calls; of a run, what its topology began, in their order.
+    /// The tasks that this task delegated, in the order of its calls. For a run: the tasks that its topology began, in order.
     fn answers_below(&self, run: &TaskId, parent: Option<&TaskId>, stage: u32) -> Vec<&SwarmTask> {
-        // What an earlier try of the asker delegated belongs to that try.
+        // Tasks that an earlier try of the asking task delegated belong to that try.
         let attempt = parent
             .and_then(|parent| self.tasks.get(parent))
             .map_or(0, |task| task.attempts);

@@ -1,4 +1,4 @@
-//! Time: what ends when its limit is reached.
+//! Time limits: ends the runs and tries whose limit is reached.
 
 use clawk_manifest::model::{AggregationStrategy as Strategy, Topology};
 
@@ -12,7 +12,7 @@ use crate::coord::task::StageEnd;
 use crate::plan::SwarmWorkerId;
 
 impl SwarmCoordinator {
-    /// When [`SwarmCoordinator::tick`] has something to do, Unix milliseconds; none: only an event brings it on.
+    /// When [`SwarmCoordinator::tick`] has something to do, Unix milliseconds; `None`: only an event can change something.
     #[must_use]
     pub fn wakes_at(&self) -> Option<u64> {
         let runs = self
@@ -84,7 +84,7 @@ impl SwarmCoordinator {
             .map(|task| task.id().clone())
             .collect();
         for task in slow {
-            // What a slower one had delegated may have ended with it.
+            // A task that a slower one had delegated may have ended together with it.
             let still = self
                 .tasks
                 .get(&task)
@@ -101,13 +101,14 @@ impl SwarmCoordinator {
         }
     }
 
-    /// Ends a run early: what runs is cancelled, what waits never starts, what is there counts where no model has to be asked.
+    /// Ends a run early: running tasks are cancelled, waiting ones never start, and existing answers count if no model has to be
+    /// asked.
     pub(super) fn wind_down(&mut self, run: &TaskId, fault: SwarmFault, now_ms: u64) {
         if !self.runs.contains_key(run) {
             return;
         }
         self.over.insert(run.clone(), fault.clone());
-        // What was delegated stands behind who delegated it.
+        // Subtasks come after the task that delegated them, so the order is reversed.
         for id in self.tasks_of(run).into_iter().rev() {
             let Some(task) = self.tasks.get(&id).filter(|task| !task.is_done()) else {
                 continue;
@@ -136,7 +137,7 @@ impl SwarmCoordinator {
         self.end_run(run, outcome, now_ms);
     }
 
-    /// What a run that was cut short has.
+    /// The outcome of a run that was cut short.
     fn cut_outcome(&self, run: &TaskId, fault: &SwarmFault) -> TaskOutcome {
         let Some(of) = self.runs.get(run) else {
             return TaskOutcome::failed(fault.clone());

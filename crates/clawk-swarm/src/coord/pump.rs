@@ -1,4 +1,4 @@
-//! Who starts: first come, first served, within what runs at once.
+//! Starts tasks in order of arrival, within the limit of parallel tries.
 
 use super::{
     CircuitState, Effect, Kind, SwarmCoordinator, SwarmFact, SwarmFault, SwarmTask, SwarmTaskPhase,
@@ -8,14 +8,13 @@ use crate::combine::TaskOutcome;
 use crate::words;
 
 impl SwarmCoordinator {
-    /// Tries that run now. Who waits for its own `delegate` or `ask-peer` is not counted.
+    /// The number of running tries. A try that waits for its own `delegate` or `ask-peer` does not count.
     #[must_use]
     pub fn running(&self) -> usize {
         self.tasks.values().filter(|task| self.counts(task)).count()
     }
 
-    /// Whether there is room for one more try. What another host gave is counted there, and here only by what this host itself
-    /// works on.
+    /// Whether one more try may run. A run of another host is counted there; here only the tries that this host performs count.
     fn has_room(&self, from_afar: bool) -> bool {
         let tasks = self.tasks.values().filter(|task| self.counts(task));
         let running = tasks.filter(|task| {
@@ -37,7 +36,7 @@ impl SwarmCoordinator {
         task.phase == SwarmTaskPhase::Running && task.waits.is_empty() && !held
     }
 
-    /// A member may be given a task now; `for_task`: this one, which may stand there already.
+    /// Whether a member may get a task now. `for_task`: this task may already be assigned to the member.
     pub(super) fn is_free(&self, who: SwarmWorkerId, for_task: Option<&TaskId>, now_ms: u64) -> bool {
         let SwarmWorkerId::Seat(_) = who else { return true };
         let state = self.seats.get(self.plan.member(who));
@@ -58,7 +57,7 @@ impl SwarmCoordinator {
             .is_some_and(|task| self.is_from_afar(task));
         !self.tasks.values().any(|task| {
             task.seat == Some(who)
-                // Who works elsewhere leaves the seat here to what comes from elsewhere.
+                // A member that works elsewhere leaves its seat here free for runs from other hosts.
                 && !(task.afar && from_afar)
                 && matches!(task.phase, SwarmTaskPhase::Running | SwarmTaskPhase::Parked)
                 && Some(task.id()) != judged
@@ -70,7 +69,7 @@ impl SwarmCoordinator {
         state.is_some_and(|state| state.circuit != CircuitState::Closed)
     }
 
-    /// Lets everything go on that may.
+    /// Starts everything that may run.
     pub(super) fn pump(&mut self, now_ms: u64) {
         loop {
             let room = self.has_room(false);
@@ -90,7 +89,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// Hands the next result to an asker that waited for room.
+    /// Gives the next held result to an asking task that waited for a place.
     fn release(&mut self) -> bool {
         if self.held.is_empty() {
             return false;
@@ -103,7 +102,7 @@ impl SwarmCoordinator {
         true
     }
 
-    /// Results of tasks that were not waited for go to who delegated them, all together, after its turn.
+    /// Sends the results of tasks that were not waited for to the task that delegated them, all together after its turn.
     fn tell(&mut self, now_ms: u64) -> bool {
         let parked = self.tasks.values().find_map(|task| {
             let open = task.phase == SwarmTaskPhase::Parked && task.word.is_none() && task.said.is_some();
@@ -137,7 +136,7 @@ impl SwarmCoordinator {
         true
     }
 
-    /// Delegated without waiting, and not told yet: each with whether it has ended.
+    /// Tasks that were delegated without waiting and whose results were not sent yet; each with whether it has ended.
     pub(super) fn untold(&self, task: &SwarmTask) -> Vec<(TaskId, bool)> {
         let below = self.answers_below(&task.new.run, Some(task.id()), 0);
         below
@@ -147,7 +146,7 @@ impl SwarmCoordinator {
             .collect()
     }
 
-    /// Ends links whose link before has failed.
+    /// Ends chain tasks whose predecessor has failed.
     fn break_chains(&mut self, now_ms: u64) -> bool {
         let broken = self.tasks.values().find_map(|task| {
             let before = self.tasks.get(task.new.after.as_ref()?)?;
@@ -216,7 +215,7 @@ impl SwarmCoordinator {
         self.start_effect(id, false);
     }
 
-    /// Tells the driver of a try.
+    /// Emits the effect that starts a try.
     pub(super) fn start_effect(&mut self, id: &TaskId, resumed: bool) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(who) = task.seat else { return };
@@ -252,7 +251,8 @@ impl SwarmCoordinator {
         self.out.push(Effect::Start(Box::new(start)));
     }
 
-    /// A question is a turn of the session in which the asked one has worked on the run, where it works on one thing at a time.
+    /// The session of a task. A question is a turn in the session where the asked member works on the run, if the member works on
+    /// one task at a time.
     #[must_use]
     pub fn session_of(&self, task: &SwarmTask) -> (TaskId, u32) {
         let own = (task.id().clone(), task.attempts);
@@ -269,7 +269,7 @@ impl SwarmCoordinator {
         last.map_or(own, |other| (other.id().clone(), other.attempts))
     }
 
-    /// What a task reads.
+    /// The text for the task's worker.
     fn text_of(&self, task: &SwarmTask) -> String {
         let new = &task.new;
         match new.kind {
@@ -287,7 +287,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// Reports of others of the run so far, where they are told to all.
+    /// Other members' reports of the run so far, if all members get them.
     fn heard(&self, task: &SwarmTask) -> Vec<String> {
         if !self.publishes() {
             return Vec::new();
@@ -305,7 +305,7 @@ impl SwarmCoordinator {
             .collect()
     }
 
-    /// A report as others read it; none: it says nothing.
+    /// A report as others read it; `None`: it is empty.
     pub(super) fn public(&self, task: &SwarmTask) -> Option<String> {
         let answer: &TaskAnswer = &task.outcome.as_ref()?.answer;
         let member = self.plan.member(task.seat?);

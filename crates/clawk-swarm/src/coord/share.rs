@@ -1,30 +1,29 @@
-//! What the members of a run share (`message_passing: shared-memory`): values by key, each with a version.
+//! Values that the members of a run share (`message_passing: shared-memory`), by key, each with a version.
 
 use super::{BTreeMap, Effect, SwarmCoordinator, SwarmFact, SwarmTaskPhase, TaskId, Value};
 use crate::answer::canonical;
 use crate::coord::task::SharedValue;
 
-/// Keys that one run shares.
+/// The largest number of keys per run.
 const MAX_KEYS: usize = 1024;
-/// Bytes of one value.
+/// The largest value, bytes.
 const MAX_BYTES: usize = 64 * 1024;
-/// Bytes of one key.
+/// The longest key, bytes.
 const MAX_KEY: usize = 256;
 
-/// Why a value is not shared.
+/// Why a value was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotShared {
-    /// The task of who shares does not run, or its swarm shares nothing.
+    /// The member's task is not running, or its swarm has no shared values.
     Nowhere,
-    /// Somebody else has changed the key since (-32031, `conflict`): the newest version, 0 where there is none.
+    /// Another member has changed the key since (-32031, `conflict`). Holds the newest version, 0 if there is none.
     Conflict(u64),
-    /// Too large, or too many.
+    /// The value is too large, or there are too many keys.
     TooMuch(String),
 }
 
 impl SwarmCoordinator {
-    /// Puts a value where all members of the run read it, if `version` is the newest one of the key, or is not given. Returns the
-    /// value's own version.
+    /// Stores a value for all members of the run, if `version` is the key's newest version or `None`. Returns the new version.
     ///
     /// # Errors
     /// See [`NotShared`].
@@ -67,7 +66,7 @@ impl SwarmCoordinator {
         Ok((version, std::mem::take(&mut self.out)))
     }
 
-    /// What the run of this task shares; none: the task does not run, or its swarm shares nothing.
+    /// The shared values of the task's run; `None`: the task is not running, or its swarm has no shared values.
     #[must_use]
     pub fn shared(&self, task: &TaskId) -> Option<&BTreeMap<String, SharedValue>> {
         let shares = self.plan.limits.passing == clawk_manifest::model::MessagePassing::SharedMemory;

@@ -7,59 +7,59 @@ use super::{
 use crate::answer::MemberAnswer;
 use crate::combine::{HeadPurpose, TaskOutcome};
 
-/// What is to be done.
+/// The work of a task or run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskBrief {
-    /// In words.
+    /// A description in words.
     pub description: String,
     /// Structured input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 
-/// What who asks for a task wants of it; all of it only narrows.
+/// The limits that an asker sets for a task; they only narrow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskConstraints {
-    /// At most these tools.
+    /// Only these tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Of the whole task, from its acceptance, milliseconds.
+    /// The time limit of the whole task, from its acceptance, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Tokens.
+    /// The largest number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Millionths of a dollar.
+    /// The largest cost, millionths of a US dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_microusd: Option<u64>,
 }
 
 impl TaskConstraints {
-    /// Nothing is wished.
+    /// Whether no limit is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a task is.
+/// The kind of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Work on the run's task, or on one that was delegated.
+    /// Work on the run's task or on a delegated task.
     Work,
-    /// A peer's question.
+    /// A question from a peer.
     Asked,
     /// A question about answers, without tools.
     Judge {
-        /// What is wanted.
+        /// What the head is asked to do.
         purpose: HeadPurpose,
-        /// The first verdict was not readable.
+        /// It is the second attempt, because the first verdict was unreadable.
         again: bool,
     },
 }
 
-/// Where a task stands.
+/// The phase of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SwarmTaskPhase {
@@ -67,7 +67,7 @@ pub enum SwarmTaskPhase {
     Waiting,
     /// A try runs.
     Running,
-    /// Its member has said its last word; tasks that it delegated, or a judge, have not.
+    /// Its member has finished, but its subtasks or a judge have not.
     Parked,
     /// It has ended.
     Done,
@@ -76,42 +76,42 @@ pub enum SwarmTaskPhase {
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwarmTask {
-    /// As it was given.
+    /// The task as it was given.
     pub new: NewTask,
     pub(super) arrived: u64,
     pub(super) at_ms: u64,
-    /// Where it stands.
+    /// Its phase.
     pub phase: SwarmTaskPhase,
-    /// Who works on it, or will again.
+    /// The present or next worker.
     pub seat: Option<SwarmWorkerId>,
-    /// Tries so far.
+    /// The number of tries so far.
     pub attempts: u32,
-    /// Failed tries in a row on this seat.
+    /// The number of consecutive failed tries on this seat.
     pub(super) failed_here: u32,
     pub(super) not_before_ms: u64,
-    /// Not kept beyond a restart as it is: the time between does not count.
+    /// The start of the present phase. It is reset at a restart, so the time in between does not count.
     #[serde(skip)]
     pub(super) since_ms: u64,
-    /// Its try is worked on elsewhere. Not kept: after a restart it crosses again.
+    /// Its try runs elsewhere. Not stored: after a restart it is sent again.
     #[serde(skip)]
     pub(super) afar: bool,
-    /// A member has been reached.
+    /// A member was reached.
     pub(super) reached: bool,
     /// Tasks that it waits for.
     pub(super) waits: BTreeSet<TaskId>,
-    /// Results that it was told in a message.
+    /// Results that were sent to it in a message.
     pub(super) told: BTreeSet<TaskId>,
     /// Its own report.
     pub(super) word: Option<(TaskStatus, TaskAnswer)>,
-    /// What the member says in it that it used.
+    /// The usage in its own report.
     pub(super) word_used: Option<TryUsage>,
     /// The last text of its turn.
     pub(super) said: Option<String>,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Option<TaskOutcome>,
-    /// Tokens of its tries.
+    /// The tokens of its tries.
     pub tokens: u64,
-    /// Their cost, millionths of a dollar.
+    /// The cost of its tries, millionths of a US dollar.
     pub cost_microusd: u64,
     pub(super) duration_ms: u64,
 }
@@ -123,13 +123,13 @@ impl SwarmTask {
         &self.new.task
     }
 
-    /// It has ended.
+    /// Whether it has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.phase == SwarmTaskPhase::Done
     }
 
-    /// How it ended; failed while it has not.
+    /// Its status; `Failed` before its end.
     #[must_use]
     pub fn status(&self) -> TaskStatus {
         self.outcome
@@ -137,7 +137,7 @@ impl SwarmTask {
             .map_or(TaskStatus::Failed, |outcome| outcome.status)
     }
 
-    /// The deadline that its asker set.
+    /// The deadline that the asking task set.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.new
             .wish
@@ -158,32 +158,32 @@ impl SwarmTask {
     }
 }
 
-/// One task given to the whole swarm, or to one member from outside.
+/// A task for the whole swarm, or for one member, from outside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwarmRun {
-    /// Its id, by which who asked knows it.
+    /// The run's id, which the asker knows.
     pub id: TaskId,
-    /// What is to be done.
+    /// The work.
     pub brief: TaskBrief,
     /// Only these members; empty: the whole swarm.
     pub to: Vec<SwarmWorkerId>,
-    /// Who asked: the driver's own word.
+    /// Who asked, in the caller's own notation.
     pub origin: String,
-    /// Wishes of who asked: they hold for each of its tasks.
+    /// The limits set by the asker, for each of the run's tasks.
     #[serde(default)]
     pub wish: TaskConstraints,
-    /// Another host of the swarm gave it, and counts it.
+    /// Another host of the swarm gave the run and counts it.
     #[serde(default)]
     pub from_afar: bool,
     /// When it was accepted, Unix milliseconds.
     pub at_ms: u64,
-    /// [`crate::Plan::fingerprint`].
+    /// The plan's [`crate::Plan::fingerprint`].
     pub plan: String,
-    /// The stage that works.
+    /// The present stage.
     pub stage: u32,
-    /// What the stages before gave.
+    /// The results of earlier stages.
     pub stages: Vec<StageEnd>,
-    /// What its members share (`shared-memory`), by key.
+    /// The values that its members share (`shared-memory`), by key.
     #[serde(default)]
     pub shared: BTreeMap<String, SharedValue>,
 }
@@ -193,17 +193,17 @@ pub struct SwarmRun {
 pub struct SharedValue {
     /// The value.
     pub value: Value,
-    /// Counted from 1 for each key.
+    /// The version, from 1 for each key.
     pub version: u64,
-    /// Who put it there.
+    /// The member that stored it.
     pub member: String,
 }
 
-/// What a stage gave.
+/// The result of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageEnd {
-    /// Its member, or the name of its identity where several worked.
+    /// Its member, or the name of its identity if several members worked.
     pub member: String,
-    /// Its one answer.
+    /// Its outcome.
     pub outcome: TaskOutcome,
 }

@@ -1,4 +1,4 @@
-//! What is told of a swarm: results, states, the graph.
+//! The public view of a swarm: results, states and the graph.
 
 use super::{
     Deserialize, Serialize, SwarmCoordinator, SwarmTask, SwarmTaskPhase, SwarmWorkerId, TaskId, TaskStatus,
@@ -16,26 +16,26 @@ use clawk_manifest::model::Topology;
 pub struct TaskResult {
     /// Its id.
     pub task_id: TaskId,
-    /// Who worked on it; empty: nobody.
+    /// The member that worked on it; empty: none.
     pub member: String,
-    /// Its role.
+    /// The member's role.
     pub role: String,
-    /// How it ended.
+    /// The status at its end.
     pub status: TaskStatus,
-    /// What was said.
+    /// The text of the answer.
     pub text: String,
-    /// As JSON, where it is an object.
+    /// The answer as JSON, if it is an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// Tries.
+    /// The number of tries.
     pub attempts: u32,
     /// Tokens.
     pub tokens: u64,
-    /// Millionths of a dollar.
+    /// The cost, millionths of a US dollar.
     pub cost_microusd: u64,
-    /// From its acceptance, milliseconds.
+    /// The time since its acceptance, milliseconds.
     pub duration_ms: u64,
-    /// Why it is not whole.
+    /// Why it is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SwarmFault>,
 }
@@ -45,84 +45,84 @@ pub struct TaskResult {
 pub struct RunResult {
     /// Its id.
     pub task_id: TaskId,
-    /// The swarm.
+    /// The swarm's name.
     pub swarm: String,
-    /// Who talks to whom.
+    /// The topology.
     pub topology: String,
-    /// How answers become one.
+    /// The aggregation strategy.
     pub strategy: String,
-    /// How it ended.
+    /// The status at its end.
     pub status: TaskStatus,
-    /// The one answer.
+    /// The text of the combined answer.
     pub text: String,
-    /// As JSON, where it is an object.
+    /// The combined answer as JSON, if it is an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// The head's own last text, where it is not the result.
+    /// The head's last text, if it is not the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_text: Option<String>,
-    /// The answers, in their order.
+    /// The answers, in order.
     pub answers: Vec<TaskResult>,
-    /// `majority-vote`.
+    /// The votes, for `majority-vote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub votes: Option<Vec<BallotCount>>,
-    /// `best-of-n`.
+    /// The choice, for `best-of-n`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeChoice>,
-    /// `merge`.
+    /// The conflicts, for `merge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflicts: Option<Vec<MergeConflict>>,
     /// Tokens of the whole run.
     pub tokens: u64,
-    /// Millionths of a dollar.
+    /// The cost, millionths of a US dollar.
     pub cost_microusd: u64,
-    /// From its acceptance, milliseconds.
+    /// The time since its acceptance, milliseconds.
     pub duration_ms: u64,
-    /// Why it is not whole.
+    /// Why it is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SwarmFault>,
 }
 
-/// A member as it is now.
+/// The present state of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its name.
     pub member: String,
     /// Its role.
     pub role: String,
-    /// The `identity_ref`.
+    /// Its `identity_ref`.
     pub identity: String,
     /// `ready`, `busy` or `unavailable`.
     pub status: String,
     /// Why it is unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// `closed`, `open` or `trial`.
+    /// Its circuit breaker: `closed`, `open` or `trial`.
     pub circuit: String,
-    /// Tries that run.
+    /// The number of running tries.
     pub running: usize,
-    /// Tries that ended with an answer.
+    /// The number of tries that ended with an answer.
     pub done: u64,
-    /// Tries that did not.
+    /// The number of tries that failed.
     pub failed: u64,
 }
 
-/// A run as it is now.
+/// The present state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
     /// Its id.
     pub task_id: TaskId,
-    /// `running`.
+    /// Always `running`.
     pub status: String,
-    /// Tasks that wait.
+    /// The number of waiting tasks.
     pub waiting: usize,
-    /// Tasks that run.
+    /// The number of running tasks.
     pub running: usize,
-    /// Tasks that ended completed.
+    /// The number of completed tasks.
     pub completed: usize,
-    /// Tasks that did not.
+    /// The number of failed tasks.
     pub failed: usize,
-    /// Tasks in the dead-letter box.
+    /// The number of tasks in the dead-letter queue.
     pub dead: usize,
 }
 
@@ -133,41 +133,41 @@ pub struct Node {
     pub member: String,
     /// Its role.
     pub role: String,
-    /// Who is above it.
+    /// The member above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
 }
 
-/// How one member stands to another.
+/// The relation between two members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
-    /// It may give it tasks.
+    /// The first may delegate tasks to the second.
     Delegates,
-    /// Its answer goes there.
+    /// The second gets its input from the first.
     Feeds,
-    /// It may ask it.
+    /// The first may ask the second.
     Asks,
-    /// It is shown its answer.
+    /// The second judges answers for the first.
     Judges,
 }
 
 /// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SwarmEdge {
-    /// From this member.
+    /// The first member.
     pub from: String,
-    /// To this one.
+    /// The second member.
     pub to: String,
-    /// How.
+    /// The relation.
     pub kind: EdgeKind,
-    /// The task, where the graph is of a run.
+    /// The task, if the graph is of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
 }
 
 impl SwarmCoordinator {
-    /// A task's result.
+    /// The result of a task.
     #[must_use]
     pub fn result_of(&self, task: &SwarmTask) -> TaskResult {
         let outcome = task.outcome.clone();
@@ -230,7 +230,7 @@ impl SwarmCoordinator {
         }
     }
 
-    /// One answer per stage; of a stage in which several work and that has not become one, each.
+    /// One answer per stage. If several members work in a stage and their answers are not combined yet, one answer per member.
     fn stages_of(&self, run: &SwarmRun) -> Vec<TaskResult> {
         let mut answers = Vec::new();
         for stage in 0..=run.stage {
@@ -249,7 +249,7 @@ impl SwarmCoordinator {
                     text: end.outcome.answer.text.clone(),
                     data: end.outcome.answer.data.clone(),
                     attempts: tasks.iter().map(|task| task.attempts).sum(),
-                    // What members say that they used may be any number.
+                    // Members may report any usage, so the sum must not overflow.
                     tokens: tasks
                         .iter()
                         .fold(0_u64, |sum, task| sum.saturating_add(task.tokens)),
@@ -265,7 +265,7 @@ impl SwarmCoordinator {
         answers
     }
 
-    /// Every seat as it is now, in seat order.
+    /// The present state of every seat, in seat order.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         self.plan.all().filter_map(|who| self.member_now(who)).collect()
@@ -332,7 +332,7 @@ impl SwarmCoordinator {
         self.runs.values().map(state).collect()
     }
 
-    /// The swarm as its manifest draws it.
+    /// The graph of the swarm, as the manifest declares it.
     #[must_use]
     pub fn graph(&self) -> (Vec<Node>, Vec<SwarmEdge>) {
         let plan = &self.plan;
@@ -378,7 +378,7 @@ impl SwarmCoordinator {
         (nodes.collect(), edges)
     }
 
-    /// Who gave what to whom in a run that has not ended, by its tasks.
+    /// The graph of a running run: which member gave which task to whom.
     #[must_use]
     pub fn graph_of(&self, run: &TaskId) -> Vec<SwarmEdge> {
         let tasks = self.tasks_of(run);

@@ -1,7 +1,7 @@
-//! Canonical JSON (R27). We write RFC 8785 (JCS); a verifier also reads the two other texts in use.
+//! Canonical JSON (R27). We write RFC 8785 (JCS); a verifier also accepts the two other profiles in use.
 //!
-//! All three readings sort keys and drop blanks. For payloads as we write them (no floats, no integer beyond 2^53) they
-//! differ only for non-ASCII text and DEL, so one look at the bytes usually settles all three: see [`scan`].
+//! All three profiles sort keys and remove blanks. For our own payloads (no floats, no integer above 2^53) they differ only for
+//! non-ASCII text and DEL, so one scan of the bytes usually covers all three: see [`scan`].
 
 mod number;
 mod scan;
@@ -20,15 +20,15 @@ pub use transcode::transcode;
 /// The deepest nesting of a payload.
 pub const MAX_DEPTH: usize = 128;
 
-/// Which text of a payload (and of the timestamp) was hashed.
+/// The canonical text of a payload (and of the timestamp) that was hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// RFC 8785: raw UTF-8, keys by UTF-16 unit, ECMAScript numbers. What we write.
+    /// RFC 8785: raw UTF-8, keys by UTF-16 unit, ECMAScript numbers. clawk writes this profile.
     Jcs,
-    /// ASCII-escaped as Python's `json.dumps` prints it, keys by code point, integers exact.
+    /// ASCII-escaped as in Python's `json.dumps`, keys by code point, exact integers.
     AppendixB,
-    /// The reference program: raw UTF-8, keys by code point and unescaped, timestamp rendered with `+00:00`.
+    /// The reference program's text: raw UTF-8, keys by code point and unescaped, the timestamp with `+00:00`.
     CraCore,
 }
 
@@ -36,7 +36,7 @@ impl Profile {
     /// Every profile. The first one is the profile that clawk writes.
     pub const ALL: [Self; 3] = [Self::Jcs, Self::AppendixB, Self::CraCore];
 
-    /// Its name in reports: `jcs`, `appendix-b`, `cra-core`.
+    /// The profile's name in reports: `jcs`, `appendix-b`, `cra-core`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,21 +56,21 @@ impl std::fmt::Display for Profile {
 /// Why a text has no canonical form.
 #[derive(Debug, thiserror::Error)]
 pub enum CanonicalError {
-    /// It is no JSON, or holds a lone surrogate, or can't be serialised.
+    /// The text is not JSON, contains a lone surrogate, or can't be serialised.
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A key stands twice in one object.
+    /// An object has the same key twice.
     #[error("the key `{0}` occurs twice in one object")]
     DuplicateKey(String),
-    /// Nested too deep.
+    /// The value nests too deeply.
     #[error("nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// A float, or an integer beyond 2^53, in a payload (R27): readers would not agree on its text.
+    /// A payload contains a float or an integer above 2^53 (R27): readers would write different texts for it.
     #[error("the number {0} has no agreed text; write milliseconds, micro-units or a string")]
     Number(String),
 }
 
-/// RFC 8785 text of any value; floats allowed. For digests of arguments and results.
+/// The RFC 8785 text of any value; floats are allowed. For digests of arguments and results.
 ///
 /// # Errors
 /// The value can't be serialised as JSON, or nests deeper than [`MAX_DEPTH`].
@@ -83,7 +83,7 @@ pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
     }
 }
 
-/// RFC 8785 text of an event's payload, as the journal keeps it.
+/// The RFC 8785 text of an event's payload, as the journal stores it.
 ///
 /// ```
 /// let payload = clawk_trace::canonical::payload_of(&serde_json::json!({ "b": 1, "a": "x" }))?;
@@ -94,7 +94,7 @@ pub fn text_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 /// ```
 ///
 /// # Errors
-/// As [`text_of`], and [`CanonicalError::Number`] for what R27 keeps out of payloads.
+/// As [`text_of`], and [`CanonicalError::Number`] for numbers that R27 does not allow in payloads.
 pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, CanonicalError> {
     let text = serde_json::to_string(value)?;
     let canonical = if scan(&text).is_some() {
@@ -105,7 +105,7 @@ pub fn payload_of<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, Can
     Ok(RawValue::from_string(canonical)?)
 }
 
-/// RFC 8785 text of a payload given as JSON text.
+/// The RFC 8785 text of a payload given as JSON text.
 ///
 /// # Errors
 /// As [`payload_of`].
@@ -114,7 +114,7 @@ pub fn payload_text(text: &str) -> Result<String, CanonicalError> {
     transcode(Profile::Jcs, text)
 }
 
-/// Tells whether `text` is a payload exactly as [`payload_of`] writes it.
+/// Whether `text` is a payload exactly as [`payload_of`] writes it.
 #[must_use]
 pub fn is_payload(text: &str) -> bool {
     text.starts_with('{')

@@ -1,10 +1,10 @@
-//! The text of a number under each reading.
+//! The text of a number in each profile.
 
 use std::fmt::Write as _;
 
 use super::{CanonicalError, Profile};
 
-/// Whether readers disagree on this literal's text: a float, or an integer beyond 2^53 (R27).
+/// Whether profiles write this literal differently: a float, or an integer above 2^53 (R27).
 pub(super) fn is_disputed(literal: &str) -> bool {
     if literal.bytes().any(|b| matches!(b, b'.' | b'e' | b'E')) || literal == "-0" {
         return true;
@@ -26,7 +26,7 @@ pub(super) fn write(profile: Profile, literal: &str, out: &mut String) -> Result
                 out.push_str(&serde_json_canonicalizer::to_string(&as_double(literal)?)?);
             }
         }
-        // Python keeps integers exact at any size, and reads `-0` as 0.
+        // Python writes integers of any size exactly, and reads `-0` as 0.
         Profile::AppendixB if is_integer => out.push_str(if literal == "-0" { "0" } else { literal }),
         Profile::AppendixB => python_float(as_double(literal)?, out),
         Profile::CraCore => {
@@ -48,7 +48,7 @@ fn as_double(literal: &str) -> Result<f64, CanonicalError> {
     }
 }
 
-/// The shortest digits that read back as `value`, and the power of ten of the first one.
+/// The shortest digits that parse to `value`, and the power of ten of the first digit.
 fn shortest(value: f64) -> (bool, String, i32) {
     let text = format!("{:e}", value.abs());
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -56,7 +56,7 @@ fn shortest(value: f64) -> (bool, String, i32) {
     (value.is_sign_negative(), digits, exponent.parse().unwrap_or(0))
 }
 
-/// As Python's `repr`: positional from 1e-4 to below 1e16, two exponent digits at least.
+/// Writes a float like Python's `repr`: positional from 1e-4 to below 1e16, at least two exponent digits.
 fn python_float(value: f64, out: &mut String) {
     let (negative, digits, exponent) = shortest(value);
     if negative {
@@ -71,7 +71,7 @@ fn python_float(value: f64, out: &mut String) {
     }
 }
 
-/// As the reference program prints doubles: positional from 1e-5 to below 1e16.
+/// Writes a float like the reference program: positional from 1e-5 to below 1e16.
 fn rust_float(value: f64, out: &mut String) {
     let (negative, digits, exponent) = shortest(value);
     if negative {
@@ -95,7 +95,7 @@ fn mantissa(digits: &str, out: &mut String) {
     }
 }
 
-/// `digits` with the point after the digit of 10^0, always with a fraction.
+/// Writes `digits` with the point after the digit of 10^0, always with a fraction.
 fn positional(digits: &str, exponent: i32, out: &mut String) {
     if exponent < 0 {
         out.push_str("0.");

@@ -1,21 +1,21 @@
-//! One pass over a text that says whether it already is canonical. It never copies, and may say "don't know".
+//! Checks in one pass whether a text is already canonical. It never copies, and may answer "unknown".
 
 use super::MAX_DEPTH;
 
-/// What a canonical text without disputed numbers looks like under the other readings.
+/// How a canonical text without disputed numbers relates to the other profiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CanonicalPlainness {
-    /// Printable ASCII, no escapes in keys: the same text in all three profiles.
+    /// Printable ASCII without escapes in keys: the text is the same in all three profiles.
     Everywhere,
-    /// RFC 8785's text; the others may differ.
+    /// The text is RFC 8785's; the other profiles may differ.
     JcsOnly,
 }
 
-/// The greatest integer that every reader keeps exact.
+/// The largest integer that every reader represents exactly.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// Whether `text` is one JSON value in RFC 8785 form, free of floats and integers beyond 2^53.
-/// `None` means "no, or not settled here" (keys whose order depends on escapes or astral characters).
+/// Whether `text` is one JSON value in RFC 8785 form, without floats and integers above 2^53. `None` means "no, or unknown" (keys
+/// whose order depends on escapes or astral characters).
 #[must_use]
 pub fn scan(text: &str) -> Option<CanonicalPlainness> {
     let mut scanner = Scanner {
@@ -100,7 +100,8 @@ impl<'a> Scanner<'a> {
         let mut last: Option<&[u8]> = None;
         loop {
             let (key, simple) = self.string()?;
-            // Byte order is the order of UTF-16 units only without astral characters, and of the key's text only without escapes.
+            // Byte order equals UTF-16 order only without astral characters, and equals the order of key texts only without
+            // escapes.
             if !simple || last.is_some_and(|last| last >= key) {
                 return None;
             }
@@ -114,7 +115,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    /// The string's inner bytes, and whether they hold neither an escape nor an astral character.
+    /// The string's inner bytes, and whether they contain neither an escape nor an astral character.
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.take(b'"')?;
         let start = self.at;
@@ -164,7 +165,7 @@ impl<'a> Scanner<'a> {
                 else {
                     return None;
                 };
-                // \b \t \n \f \r have their short forms.
+                // \b \t \n \f \r have short forms.
                 let has_short_form = high == b'0' && matches!(low, b'8' | b'9' | b'a' | b'c' | b'd');
                 (!has_short_form).then_some(())
             }
@@ -191,12 +192,12 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// How many bytes at the front are surely printable ASCII without quote and backslash; eight at a time.
+/// The number of leading bytes that are certainly printable ASCII without quote and backslash. Checks eight bytes at a time.
 #[inline]
 pub(crate) fn printable_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGH: u64 = ONES << 7;
-    // The lowest flag of each of these is exact; a borrow or carry only disturbs bytes behind it.
+    // The lowest flag of each of these is exact; a borrow or carry affects only later bytes.
     let zero = |x: u64| x.wrapping_sub(ONES) & !x;
     let (words, _) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Any JSON text to its canonical text under a profile. The slow path: exact for big integers, refuses duplicate keys.
+//! Converts any JSON text to its canonical text in a profile. The slow path: exact for big integers, refuses duplicate keys.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -22,7 +22,7 @@ pub fn transcode(profile: Profile, text: &str) -> Result<String, CanonicalError>
 
 const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
 
-/// Fails with [`CanonicalError::Number`] when the text holds a float or an integer beyond 2^53.
+/// Fails with [`CanonicalError::Number`] if the text contains a float or an integer above 2^53.
 pub(super) fn refuse_disputed_numbers(text: &str) -> Result<(), CanonicalError> {
     fn look(text: &str, depth: usize) -> Result<(), CanonicalError> {
         if depth > MAX_DEPTH {
@@ -97,7 +97,7 @@ fn object(profile: Profile, text: &str, depth: usize, out: &mut String) -> Resul
         }
         match profile {
             Profile::Jcs | Profile::AppendixB => quoted(profile, key, out),
-            // The reference program writes keys between quotes as they are.
+            // The reference program writes keys unescaped between quotes.
             Profile::CraCore => out.extend(["\"", key, "\""]),
         }
         out.push(':');
@@ -157,11 +157,11 @@ fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, CanonicalError> {
     Ok(members)
 }
 
-/// A string, borrowed when it holds no escape.
+/// A string; borrowed if it has no escape.
 #[derive(Deserialize)]
 struct JsonKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// An object's members in the order written, duplicates included.
+/// An object's members in the written order, including duplicates.
 struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {

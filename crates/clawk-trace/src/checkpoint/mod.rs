@@ -1,7 +1,7 @@
-//! Signed checkpoints: "so many events of this session ended in this hash", under an Ed25519 key.
+//! Signed checkpoints: "this session's first N events end in this hash", signed with an Ed25519 key.
 //!
-//! A chain alone does not show that its end is missing, or that all of it was written anew. A checkpoint kept elsewhere does: the
-//! head of a chain commits to every event before it. A [`TreeHead`] does the same for all sessions of a state directory at once.
+//! A chain alone can't show that its end is missing, or that all of it was rewritten. A checkpoint stored elsewhere can, because
+//! the head of a chain depends on every earlier event. A [`TreeHead`] covers all sessions of a state directory at once.
 
 #[cfg(test)]
 mod tests;
@@ -22,13 +22,13 @@ pub use tree::{Tree, TreeHead, TreeStatement};
 /// A checkpoint's statement about the chain of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointStatement {
-    /// The chain.
+    /// The session.
     pub session_id: SessionId,
-    /// How many events it had.
+    /// The number of events.
     pub events: u64,
-    /// The hash of the last of them.
+    /// The hash of the last event.
     pub head: Digest,
-    /// When that was, RFC 3339.
+    /// The time of the statement, RFC 3339.
     pub timestamp: String,
 }
 
@@ -59,12 +59,12 @@ impl CheckpointStatement {
 /// A statement and its signature; one line of a checkpoints file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionCheckpoint {
-    /// What is stated.
+    /// The statement.
     #[serde(flatten)]
     pub statement: CheckpointStatement,
-    /// Which key signed: [`PublicKey::id`].
+    /// The id of the signing key: [`PublicKey::id`].
     pub key_id: String,
-    /// 128 hex digits.
+    /// The signature, 128 hex digits.
     pub signature: String,
 }
 
@@ -77,31 +77,31 @@ pub enum CheckpointError {
     /// A line of the file can't be read.
     #[error("checkpoint {line}: {source}")]
     Line {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Why.
+        /// The error.
         source: serde_json::Error,
     },
-    /// The signature does not fit the statement and the key.
+    /// The signature does not match the statement and the key.
     #[error("checkpoint {line}: signed by another key, or changed (it names the key `{key_id}`)")]
     Signature {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What it names, cut to 32 characters.
+        /// The key id in the line, cut to 32 characters.
         key_id: String,
     },
-    /// There is no checkpoint, or none for the sessions that are verified.
+    /// There is no checkpoint, or none for the verified sessions.
     #[error("no checkpoint covers the events of this record")]
     Empty,
-    /// The same key signed two things that can't both be true.
+    /// The same key signed two contradicting statements.
     #[error("checkpoint {line} contradicts an earlier one of the same key: two histories were signed")]
     Contradiction {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
     },
 }
 
-/// The private half. Never printed.
+/// The private key. It is never printed.
 pub struct TraceSigner(SigningKey);
 
 impl fmt::Debug for TraceSigner {
@@ -111,19 +111,19 @@ impl fmt::Debug for TraceSigner {
 }
 
 impl TraceSigner {
-    /// The key that 32 random bytes make.
+    /// Makes the key from 32 random bytes.
     #[must_use]
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         Self(SigningKey::from_bytes(seed))
     }
 
-    /// The public half.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
     }
 
-    /// Signs.
+    /// Signs a session's statement.
     #[must_use]
     pub fn sign(&self, statement: CheckpointStatement) -> SessionCheckpoint {
         let signature = hex::encode(self.0.sign(&statement.bytes()).to_bytes());
@@ -134,7 +134,7 @@ impl TraceSigner {
         }
     }
 
-    /// Signs other bytes: 128 hex digits.
+    /// Signs other bytes; returns 128 hex digits.
     pub(crate) fn sign_bytes(&self, bytes: &[u8]) -> String {
         hex::encode(self.0.sign(bytes).to_bytes())
     }
@@ -151,15 +151,15 @@ impl TraceSigner {
     }
 }
 
-/// The public half of a key that signs checkpoints.
+/// The public key of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey(VerifyingKey);
 
 impl PublicKey {
-    /// Reads 64 hex digits; blanks around them are allowed.
+    /// Parses 64 hex digits, with optional blanks around them.
     ///
     /// # Errors
-    /// Something else.
+    /// The text is not a valid key.
     pub fn parse(text: &str) -> Result<Self, CheckpointError> {
         let mut bytes = [0; 32];
         hex::decode_to_slice(text.trim(), &mut bytes).map_err(|_| CheckpointError::Key)?; // silent-ok: says no more
@@ -169,7 +169,7 @@ impl PublicKey {
         }
     }
 
-    /// 64 hex digits.
+    /// The key as 64 hex digits.
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex::encode(self.0.to_bytes())
@@ -181,13 +181,13 @@ impl PublicKey {
         digest_of(&self.0.to_bytes()).to_hex().chars().take(16).collect()
     }
 
-    /// Tells whether this key signed the checkpoint.
+    /// Whether this key signed the checkpoint.
     #[must_use]
     pub fn signed(&self, checkpoint: &SessionCheckpoint) -> bool {
         self.holds(&checkpoint.statement.bytes(), &checkpoint.signature)
     }
 
-    /// Tells whether this key signed the tree head.
+    /// Whether this key signed the tree head.
     #[must_use]
     pub fn signed_tree(&self, head: &TreeHead) -> bool {
         self.holds(&head.statement.bytes(), &head.signature)
@@ -206,17 +206,17 @@ impl PublicKey {
 /// One line of a checkpoints file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckpointLine {
-    /// Of one session.
+    /// A checkpoint of one session.
     Session(SessionCheckpoint),
-    /// Of all of them.
+    /// A tree head over all sessions.
     Tree(TreeHead),
 }
 
 impl CheckpointLine {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// It is neither.
+    /// The line is neither form.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Kind {
@@ -229,7 +229,7 @@ impl CheckpointLine {
         }
     }
 
-    /// Whether this key signed it.
+    /// Whether this key signed the line.
     #[must_use]
     pub fn signed_by(&self, key: &PublicKey) -> bool {
         match self {
@@ -238,7 +238,7 @@ impl CheckpointLine {
         }
     }
 
-    /// The key that it names.
+    /// The id of the key that the line names.
     #[must_use]
     pub fn key_id(&self) -> &str {
         match self {
@@ -248,23 +248,23 @@ impl CheckpointLine {
     }
 }
 
-/// What signatures vouch for.
+/// The part of a trace that signatures cover.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct CheckpointCoverage {
-    /// Statements looked at: of sessions and of the tree.
+    /// The number of checked statements, of sessions and of the tree.
     pub statements: u64,
-    /// Events of all sessions up to the largest tree head; 0 without one.
+    /// The number of events of all sessions up to the largest tree head; 0 without one.
     pub events: u64,
     /// When the last statement was signed.
     pub until: Option<String>,
 }
 
-/// Holds a trace against checkpoints: show it every event, then ask.
+/// Compares a trace with checkpoints: pass it every event, then read the result.
 #[derive(Debug)]
 pub struct CheckpointVerifier {
-    /// Per session, the hash that an event of this sequence must have.
+    /// By session: the hash that the event with a sequence number must have.
     wanted: HashMap<SessionId, BTreeMap<u64, Digest>>,
-    /// The root that so many events must have.
+    /// By number of events: the root that they must have.
     roots: BTreeMap<u64, Digest>,
     tree: Tree,
     vouched: CheckpointCoverage,
@@ -273,11 +273,11 @@ pub struct CheckpointVerifier {
 }
 
 impl CheckpointVerifier {
-    /// Reads checkpoints (JSON Lines; empty lines are skipped), all of which must be signed by `key`. `takes` says which
-    /// sessions are looked at; tree heads count when `whole`: the trace is all of a journal.
+    /// Reads checkpoints (JSON Lines; empty lines are skipped), all of which `key` must have signed. `takes` selects the sessions
+    /// to check. Tree heads count only if `whole`: the trace is a complete journal.
     ///
     /// # Errors
-    /// A line can't be read or is not signed by `key`; there is none; two heads contradict each other.
+    /// A line can't be read or is not signed by `key`; there is no checkpoint; or two heads contradict each other.
     pub fn new(
         text: &str,
         key: &PublicKey,
@@ -338,13 +338,13 @@ impl CheckpointVerifier {
         self.vouched.until = self.vouched.until.take().max(Some(timestamp));
     }
 
-    /// What the signatures vouch for.
+    /// The part of the trace that signatures cover.
     #[must_use]
     pub fn vouched(&self) -> &CheckpointCoverage {
         &self.vouched
     }
 
-    /// Looks at the next event.
+    /// Adds the next event.
     pub fn see(&mut self, session: SessionId, sequence: u64, hash: Digest) {
         let index = self.events;
         self.events += 1;
@@ -376,7 +376,7 @@ impl CheckpointVerifier {
         ));
     }
 
-    /// Adds what was found to the report of the same trace.
+    /// Adds the result to the report of the same trace.
     pub fn judge(self, report: &mut VerificationReport) {
         let missing = self
             .wanted

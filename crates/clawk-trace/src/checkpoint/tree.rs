@@ -1,20 +1,20 @@
-//! The tree over a whole journal: RFC 6962's Merkle tree, its leaves the events' hashes in the journal's order. One root commits to
-//! every event of every session, so one signed line finds out a removed session or a state directory that was rolled back.
+//! The tree over a whole journal: RFC 6962's Merkle tree, with the events' hashes as leaves in journal order. One root depends on
+//! every event of every session. So a single signed line reveals a removed session or a state directory that was rolled back.
 
 use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// A tree that grows at its end. Holds one hash per set bit of its size, whatever its size.
+/// An append-only tree. It holds one hash per set bit of its size.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     size: u64,
-    /// Roots of the full subtrees, the largest first.
+    /// The roots of the full subtrees, largest first.
     peaks: Vec<Digest>,
 }
 
 impl Tree {
-    /// A tree of `size` leaves from what [`Self::peaks`] answered; `None`: these can't be the peaks of so many leaves.
+    /// A tree of `size` leaves from the result of [`Self::peaks`]. `None`: the peaks don't match this size.
     #[must_use]
     pub fn resume(size: u64, peaks: Vec<Digest>) -> Option<Self> {
         let wanted = usize::try_from(size.count_ones()).ok()?; // silent-ok: at most 64
@@ -47,7 +47,7 @@ impl Tree {
         self.size += 1;
     }
 
-    /// The root; of an empty tree, SHA-256 of nothing.
+    /// The root. For an empty tree: the SHA-256 of no bytes.
     #[must_use]
     pub fn root(&self) -> Digest {
         let mut peaks = self.peaks.iter().rev();
@@ -66,14 +66,14 @@ fn digest(parts: &[&[u8]]) -> Digest {
     Digest(sha.finalize().into())
 }
 
-/// "So many events in the journal of this state directory have this root."
+/// The statement "the first N events in this state directory's journal have this root".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeStatement {
-    /// How many events, of all sessions together.
+    /// The number of events of all sessions.
     pub size: u64,
-    /// [`Tree::root`] over their hashes, in the journal's order.
+    /// The [`Tree::root`] of their hashes, in journal order.
     pub root: Digest,
-    /// When, RFC 3339.
+    /// The time of the statement, RFC 3339.
     pub timestamp: String,
 }
 
@@ -97,11 +97,11 @@ impl TreeStatement {
 /// A signed tree head: one line of a checkpoints file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeHead {
-    /// What is stated.
+    /// The statement.
     #[serde(flatten)]
     pub statement: TreeStatement,
-    /// [`super::PublicKey::id`] of the key that signed.
+    /// The id of the signing key: [`super::PublicKey::id`].
     pub key_id: String,
-    /// 128 hex digits.
+    /// The signature, 128 hex digits.
     pub signature: String,
 }

@@ -1,8 +1,8 @@
-//! Which event of one trace belongs to which of the other: an edit script, not a walk by index.
+//! Aligns the events of two traces by an edit script, instead of by index.
 //!
-//! From the sure to the likely: events that say the same but for timings and the like; then, between those, events of the same
-//! type and action, chosen so that the fewest members differ. Where equal timings tell repeated events apart they do, unless
-//! that would leave more events alone.
+//! It goes from certain to likely pairs. First it pairs events that differ only in minor members such as timings. Between those it
+//! pairs events of the same type and action, so that the fewest members differ. Equal timings decide between repeated events,
+//! unless that would leave more events unpaired.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,13 +18,13 @@ pub(super) enum AlignmentStep {
     Second(usize),
 }
 
-/// Insertions and removals in one gap beyond which no shortest script is looked for (16 MiB of memory at this number).
+/// The largest number of edits per gap for which a shortest script is searched (16 MiB of memory at this number).
 const MAX_EDITS: usize = 2048;
 
-/// How often gaps are cut at unique events.
+/// How often gaps are split at unique events.
 const MAX_DEPTH: usize = 48;
 
-/// Pairs that are compared member by member to fill one gap.
+/// The largest number of pairs that are compared member by member to fill one gap.
 const MAX_PAIRS: usize = 256;
 
 pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep> {
@@ -50,7 +50,7 @@ pub(super) fn align(first: &Trace<'_>, second: &Trace<'_>) -> Vec<AlignmentStep>
 
 type AlignmentGap = (Range<usize>, Range<usize>);
 
-/// Calls `fill` for what lies between the pairs, and collects all pairs in order.
+/// Calls `fill` for each gap between the pairs, and collects all pairs in order.
 fn each_gap(
     pairs: &[(usize, usize)],
     whole: &AlignmentGap,
@@ -106,12 +106,12 @@ fn fill(first: &Trace<'_>, second: &Trace<'_>, gap: &AlignmentGap) -> Vec<(usize
         .collect()
 }
 
-/// What an event without a partner costs: more than any pair, so that as many pairs as can be are made.
+/// The cost of an unpaired event: more than any pair, so that as many pairs as possible are made.
 const ALONE: usize = 1 << 20;
 
-/// The pairs, in order on both sides, that cost least.
+/// The cheapest set of pairs that keeps the order on both sides.
 fn cheapest(n: usize, m: usize, cost: impl Fn(usize, usize) -> Option<usize>) -> Vec<(usize, usize)> {
-    // Row by row from the end: what the rest costs, and whether it begins with a pair.
+    // Row by row from the end: the cost of the rest, and whether it begins with a pair.
     let width = m + 1;
     let mut rest = vec![(0usize, false); (n + 1) * width];
     let at = |rest: &[(usize, bool)], a: usize, b: usize| rest.get(a * width + b).map_or(0, |cell| cell.0);
@@ -149,7 +149,7 @@ fn cheapest(n: usize, m: usize, cost: impl Fn(usize, usize) -> Option<usize>) ->
     pairs
 }
 
-/// A longest (or, where that would cost too much, long) run of equal numbers in both gaps, in order.
+/// A longest common subsequence of both gaps' numbers; only a long one if a longest would cost too much.
 fn matches_of(
     a: &[EventFingerprint],
     b: &[EventFingerprint],
@@ -219,7 +219,7 @@ fn common(
     out.extend((0..tail).map(|n| (base.0 + a.len() + n, base.1 + b.len() + n)));
 }
 
-/// Numbers that stand once on each side, as many as keep their order (the longest increasing run).
+/// Numbers that occur once on each side: the longest selection that keeps their order (longest increasing subsequence).
 fn unique(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
     let once = |numbers: &[u64]| {
         let mut seen: HashMap<u64, Option<usize>> = HashMap::with_capacity(numbers.len());
@@ -237,7 +237,7 @@ fn unique(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
         .filter(|(x, number)| in_a.get(*number) == Some(&Some(*x)))
         .filter_map(|(x, number)| in_b.get(number).copied().flatten().map(|y| (x, y)))
         .collect();
-    // `ends` holds, per length, the candidate with the least end; `before` links each to the one it follows.
+    // `ends` holds, by length, the candidate with the smallest end; `before` links each one to its predecessor.
     let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
     let y_of = |index: usize| candidates.get(index).map_or(0, |pair| pair.1);
     for (index, (_, y)) in candidates.iter().enumerate() {
@@ -258,9 +258,9 @@ fn unique(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
     chain
 }
 
-/// The greedy shortest edit script (Myers 1986); nothing when it is longer than [`MAX_EDITS`].
+/// The greedy shortest edit script (Myers 1986); empty if it is longer than [`MAX_EDITS`].
 pub(super) fn shortest(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
-    // Row `d`: how far each diagonal `x - y = 2i - d` gets with `d` edits; `None` outside of the grid.
+    // Row `d`: how far each diagonal `x - y = 2i - d` gets with `d` edits; `None` outside the grid.
     let mut rows: Vec<Vec<Option<u32>>> = Vec::new();
     for d in 0..=MAX_EDITS.min(a.len() + b.len()) {
         let mut row = Vec::with_capacity(d + 1);
@@ -281,7 +281,7 @@ pub(super) fn shortest(a: &[u64], b: &[u64]) -> Vec<(usize, usize)> {
     Vec::new()
 }
 
-/// Where diagonal `i` of row `d` is entered from the row before: after a removal or an insertion, whichever gets further.
+/// Where diagonal `i` of row `d` is entered from the previous row: after a removal or an insertion, whichever gets further.
 fn entry(rows: &[Vec<Option<u32>>], d: usize, i: usize, end: (usize, usize)) -> Option<(usize, usize)> {
     if d == 0 {
         return Some((0, 0));
@@ -314,7 +314,7 @@ fn backtrack(rows: &[Vec<Option<u32>>], mut i: usize, end: (usize, usize)) -> Ve
         if d == 0 {
             break;
         }
-        // Which of the two it was: the insertion keeps `x`, and wins where both get as far.
+        // Which of the two it was: an insertion keeps `x`, and wins if both get equally far.
         let kept = rows.get(d - 1).and_then(|row| row.get(i).copied().flatten());
         let is_insertion = kept.and_then(|x| usize::try_from(x).ok()) == Some(from_x); // silent-ok: never
         (x, i) = if is_insertion {

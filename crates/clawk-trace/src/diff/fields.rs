@@ -1,10 +1,10 @@
-//! Two events that belong together, member by member; and which members count.
+//! Compares two aligned events member by member, and decides which members count.
 
 use serde_json::{Map, Value};
 
 use super::{DifferenceKind, DifferenceSignificance, TraceDifference};
 
-/// Never compared, wherever they stand (CRA conformance, "Comparison Rules").
+/// Members that are never compared (CRA conformance, "Comparison Rules").
 const IGNORED: [&str; 9] = [
     "event_id",
     "trace_id",
@@ -17,7 +17,7 @@ const IGNORED: [&str; 9] = [
     "previous_event_hash",
 ];
 
-/// An event's own members that only say where it stands.
+/// Members of an event that only give its position.
 const PLACE: [&str; 3] = ["sequence", "session_id", "parent_span_id"];
 
 /// How a member takes part in a comparison.
@@ -28,7 +28,7 @@ pub(super) enum MemberWeight {
     Major,
 }
 
-/// What a payload's member of this name weighs.
+/// The weight of a payload's member, by its name.
 pub(super) fn weight(name: &str) -> MemberWeight {
     if IGNORED.contains(&name) {
         return MemberWeight::Ignored;
@@ -64,7 +64,7 @@ pub(super) fn weight(name: &str) -> MemberWeight {
     }
 }
 
-/// What an event's own member of this name weighs.
+/// The weight of an event's own member, by its name.
 pub(super) fn weight_in_event(name: &str) -> MemberWeight {
     if PLACE.contains(&name) || IGNORED.contains(&name) {
         MemberWeight::Ignored
@@ -73,7 +73,7 @@ pub(super) fn weight_in_event(name: &str) -> MemberWeight {
     }
 }
 
-/// Appends what differs between two events.
+/// Appends the differences between two events.
 pub(super) fn event(index: usize, before: &Value, after: &Value, out: &mut Vec<TraceDifference>) {
     let mut walk = DiffWalk {
         path: format!("/{index}"),
@@ -121,7 +121,7 @@ impl DiffWalk<'_> {
         self.path.push_str(step);
         match (before, after) {
             (Some(before), Some(after)) => self.value(before, after, significance),
-            // That something is there or not is structure, whatever its name.
+            // A missing or extra member is a structural change, whatever its name.
             (Some(before), None) => self.push(
                 DifferenceKind::Removed,
                 DifferenceSignificance::Major,

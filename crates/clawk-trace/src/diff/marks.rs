@@ -1,6 +1,6 @@
-//! What an event says, as three numbers; read in one pass that builds no value.
+//! Fingerprints of events: three numbers, computed in one pass without building a value.
 //!
-//! The numbers are keyed anew in every run, so an attacker can't prepare two different events with the same mark.
+//! The hash key is random in every run, so an attacker can't prepare two different events with the same fingerprint.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,18 +10,18 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::fields::{MemberWeight, weight, weight_in_event};
 
-/// An event in short.
+/// The fingerprint of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EventFingerprint {
-    /// Of all that is compared.
+    /// Over all compared members.
     pub(super) full: u64,
-    /// Of all but the values of minor members.
+    /// Over all compared members except the values of minor ones.
     pub(super) major: u64,
-    /// Of the session's ordinal, the event's type and its action.
+    /// Over the session's ordinal, the event's type and its action.
     pub(super) place: u64,
 }
 
-/// Sessions in order of appearance: their ids differ from run to run, their order does not.
+/// The sessions in order of appearance: their ids differ between runs, but their order does not.
 #[derive(Debug, Default)]
 pub(super) struct SessionOrdinals(HashMap<u64, usize>);
 
@@ -46,7 +46,7 @@ pub(super) fn mark(
 struct ValueFingerprint {
     full: u64,
     major: u64,
-    /// The hash of the member `action_id`, else of `tool`, of an object.
+    /// The hash of an object's member `action_id`, or else `tool`.
     action: u64,
 }
 
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for Event<'_> {
 }
 
 impl ValueFingerprint {
-    /// Takes a member in; the order of members does not matter, so sums do.
+    /// Adds a member. The order of members does not matter, so the hashes are summed.
     fn add(&mut self, keys: &RandomState, name: &WeighedMember, inner: Self) {
         self.full = self.full.wrapping_add(keys.hash_one((name.hash, inner.full)));
         let major = match name.weight {
@@ -113,7 +113,7 @@ impl ValueFingerprint {
     }
 }
 
-/// Names that the alignment looks at.
+/// Member names that the alignment uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AlignmentMember {
     EventType,

@@ -1,8 +1,8 @@
-//! What differs between two traces, by meaning: events are aligned by an edit script, then compared member by member.
+//! Compares two traces by meaning: events are aligned by an edit script, then compared member by member.
 //!
-//! Nine members are ignored wherever they stand (CRA conformance, "Comparison Rules"): ids made anew in every run, times and hashes.
-//! What only says where an event stands (`sequence`, `session_id`, `parent_span_id`) is expressed by the alignment. Events may be
-//! partial: no member is required.
+//! Nine members are always ignored (CRA conformance, "Comparison Rules"): ids that each run creates, times and hashes. Members that
+//! only give an event's position (`sequence`, `session_id`, `parent_span_id`) are covered by the alignment. Events may be partial:
+//! no member is required.
 
 mod align;
 mod fields;
@@ -28,12 +28,12 @@ pub enum TraceCompatibility {
     Identical,
     /// Only minor differences.
     SemanticallyEquivalent,
-    /// At least one major difference.
+    /// There is at least one major difference.
     Incompatible,
 }
 
 impl TraceCompatibility {
-    /// Its name in reports.
+    /// The name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,9 +52,9 @@ pub enum DifferenceKind {
     ValueChanged,
     /// A value of another JSON type.
     TypeChanged,
-    /// Only in the second trace's event.
+    /// A member that only the second trace's event has.
     Added,
-    /// Only in the first trace's event.
+    /// A member that only the first trace's event has.
     Removed,
     /// An event that only the second trace has.
     EventAdded,
@@ -66,7 +66,7 @@ pub enum DifferenceKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceSignificance {
-    /// A duration, a token count or a text for people has another value.
+    /// A duration, a token count or a text for people differs.
     Minor,
     /// Everything else.
     Major,
@@ -75,12 +75,12 @@ pub enum DifferenceSignificance {
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceDifference {
-    /// JSON Pointer into the array of events. The index is the first trace's; of an added event, the second's.
+    /// JSON Pointer into the array of events. The index is that of the first trace; for an added event, that of the second.
     pub path: String,
-    /// What kind.
+    /// The kind of the difference.
     #[serde(rename = "type")]
     pub change: DifferenceKind,
-    /// Whether it matters.
+    /// The importance.
     pub significance: DifferenceSignificance,
     /// The value in the first trace; for people, not serialised.
     #[serde(skip)]
@@ -90,12 +90,12 @@ pub struct TraceDifference {
     pub after: Option<Value>,
 }
 
-/// The outcome; serialises as DESIGN §6 says.
+/// The result of a comparison; it serialises as in DESIGN §6.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// The verdict.
+    /// The relation between the traces.
     pub compatibility: TraceCompatibility,
-    /// In the order of the first trace.
+    /// The differences, in the order of the first trace.
     pub differences: Vec<TraceDifference>,
 }
 
@@ -103,20 +103,20 @@ pub struct Diff {
 #[derive(Debug, thiserror::Error)]
 #[error("the {side} trace, line {line}: {source}")]
 pub struct DiffError {
-    /// Which trace.
+    /// The trace with the line.
     pub side: TraceSide,
-    /// Its line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// Why.
+    /// The error.
     pub source: serde_json::Error,
 }
 
 /// One of the two traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceSide {
-    /// What was.
+    /// The older trace.
     First,
-    /// What is.
+    /// The newer trace.
     Second,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for TraceSide {
 /// A line is not a JSON object.
 pub fn diff(first: &str, second: &str) -> Result<Diff, DiffError> {
     let keys = RandomState::new();
-    // Half of the time is spent reading, and the two sides have nothing to do with each other.
+    // Parsing takes half of the time, and the two sides are independent.
     let (first, second) = std::thread::scope(|scope| {
         let other = scope.spawn(|| Trace::read(TraceSide::Second, second, &keys));
         let first = Trace::read(TraceSide::First, first, &keys);
@@ -173,7 +173,7 @@ pub fn diff_events(first: &[Value], second: &[Value]) -> Result<Diff, DiffError>
     ))
 }
 
-/// A trace ready to be compared: each event's text and what it was found to say.
+/// A trace prepared for comparison: each event's text and fingerprint.
 struct Trace<'a> {
     texts: Vec<Cow<'a, str>>,
     marks: Vec<EventFingerprint>,
@@ -203,7 +203,7 @@ impl<'a> Trace<'a> {
         Ok(Self { texts, marks })
     }
 
-    /// The event itself. It could be read before, so it can now.
+    /// Parses the event. It was parsed before, so this can't fail.
     fn event(&self, index: usize) -> Value {
         self.texts
             .get(index)

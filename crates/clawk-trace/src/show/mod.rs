@@ -1,4 +1,4 @@
-//! Events as lines for people. Pure: what goes in is data, what comes out is one line.
+//! Renders each event as one line for people. No I/O.
 
 #[cfg(test)]
 mod tests;
@@ -13,12 +13,12 @@ use serde_json::{Map, Value};
 pub struct LineStyle {
     /// ANSI colours; only for a terminal.
     pub colour: bool,
-    /// Cut lines behind so many characters; 0: never.
+    /// Cut lines after this many characters; 0: never.
     pub width: usize,
 }
 
-/// One event as one line: time of day, sequence, type, then the payload's members as `key=value`.
-/// Control characters are shown escaped, so that a trace can't steer the terminal.
+/// One event as one line: time of day, sequence, type, then the payload's members as `key=value`. Control characters are escaped,
+/// so that a trace can't control the terminal.
 #[must_use]
 pub fn line(event: &TraceEvent, style: LineStyle) -> String {
     let mut facts = String::new();
@@ -40,7 +40,7 @@ pub fn line(event: &TraceEvent, style: LineStyle) -> String {
     }
 }
 
-/// The payload's members, short ones first come first served: nested values as JSON.
+/// Writes the payload's members as `key=value`: nested values as JSON, long values cut.
 fn members(payload: &Map<String, Value>, out: &mut String) {
     for (key, value) in payload {
         if !out.is_empty() {
@@ -62,7 +62,7 @@ fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// `text` with control and direction-changing characters escaped.
+/// Escapes control characters and characters that change the text direction.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -87,7 +87,7 @@ fn cut(text: &str, width: usize, bounded: bool) -> String {
     short
 }
 
-/// Red for refusals and failures, yellow for what waits, green for what was done, cyan for models, plain otherwise.
+/// The colour: red for refusals and failures, yellow for waiting, green for finished actions, cyan for models, otherwise none.
 fn colour_of(kind: &str, payload: &Map<String, Value>) -> &'static str {
     let effect = payload
         .get("result")

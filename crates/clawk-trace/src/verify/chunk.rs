@@ -1,4 +1,4 @@
-//! A reader cut into chunks of whole lines, in bounded memory.
+//! Splits a reader into chunks of whole lines, in bounded memory.
 
 use std::io::{self, BufRead, ErrorKind};
 
@@ -6,10 +6,10 @@ use memchr::memrchr;
 
 use super::{MAX_LINE_BYTES, skip_line};
 
-/// A chunk of more bytes holds one very long line; only one such is in memory at a time.
+/// A larger chunk holds one very long line. Only one such chunk is in memory at a time.
 const LARGE: usize = 4 * 1024 * 1024;
 
-/// Whole lines; only the last chunk's last line may lack its newline.
+/// Whole lines. Only the last line of the last chunk may lack its newline.
 #[derive(Debug)]
 pub(super) struct Chunk {
     buffer: Vec<u8>,
@@ -29,7 +29,7 @@ impl Chunk {
 #[derive(Debug)]
 pub(super) enum ChunkPiece {
     Lines(Chunk),
-    /// A line beyond [`MAX_LINE_BYTES`], already skipped.
+    /// A line longer than [`MAX_LINE_BYTES`], already skipped.
     TooLong,
     End,
 }
@@ -37,7 +37,7 @@ pub(super) enum ChunkPiece {
 pub(super) struct ChunkReader<R> {
     reader: R,
     size: usize,
-    /// The beginning of a line whose end is yet to come.
+    /// The beginning of a line whose end has not been read yet.
     rest: Vec<u8>,
     idle: Vec<Vec<u8>>,
     at_end: bool,
@@ -58,7 +58,7 @@ impl<R: BufRead> ChunkReader<R> {
         self.at_end
     }
 
-    /// Takes a chunk's memory back.
+    /// Reuses a chunk's memory.
     pub(super) fn recycle(&mut self, chunk: Chunk) {
         if chunk.buffer.len() <= self.size {
             self.idle.push(chunk.buffer);

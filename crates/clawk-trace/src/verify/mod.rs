@@ -1,8 +1,8 @@
-//! Proof that a trace holds: streaming, bounded memory, no runtime needed.
+//! Verifies a trace in a stream, with bounded memory.
 //!
-//! For every event, in this order: it can be read; its sequence is the next one of its session (0 first); it names the hash
-//! before it (64 zeros first); its own hash is right under a profile that every event of its session satisfies.
-//! Sessions may be interleaved; each is its own chain.
+//! For every event, in this order: it can be parsed; its sequence number is the session's next one (from 0); it names the previous
+//! hash (first: 64 zeros); its own hash is right in a profile that all events of its session satisfy. Sessions may be interleaved;
+//! each one is its own chain.
 
 mod chunk;
 mod parallel;
@@ -26,11 +26,11 @@ pub use profile::ProfileSet;
 pub(crate) use profile::satisfied;
 pub use report::{FaultKind, SessionReport, TraceFault, VerificationReport};
 
-/// The longest line that is read; a longer one is `malformed`. An event that does not come from a file is measured by the line
-/// that it would be, so that a state directory and its export are judged alike.
+/// The longest line, bytes; a longer one is `malformed`. An event that does not come from a file is measured by the line that it
+/// would have, so a state directory and its export give the same result.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most chains that one run keeps apart (about 30 MiB).
+/// The largest number of chains in one run (about 30 MiB).
 pub const MAX_SESSIONS: usize = 262_144;
 
 /// Verifies JSON Lines on every core, in bounded memory. It reports the first fault and counts events to the end.
@@ -81,7 +81,7 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
     }
 }
 
-/// Where a session's chain stands.
+/// The state of a session's chain.
 #[derive(Debug, Clone, Copy)]
 struct ChainTip {
     events: u64,
@@ -90,7 +90,7 @@ struct ChainTip {
 }
 
 impl ChainTip {
-    /// Before a session's first event.
+    /// The state before a session's first event.
     const START: Self = Self {
         events: 0,
         head: Digest::ZERO,
@@ -98,7 +98,7 @@ impl ChainTip {
     };
 }
 
-/// The verifier as a value: push events, then [`finish`](Self::finish).
+/// The verifier as a value: push events, then call [`finish`](Self::finish).
 #[derive(Debug, Clone, Default)]
 pub struct Verifier {
     sessions: HashMap<SessionId, ChainTip>,
@@ -109,7 +109,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Takes one line without its newline; `ended` says whether there was one. `number` counts lines from 1.
+    /// Adds one line without its newline; `ended`: whether the line had one. `number` counts lines from 1.
     pub fn push_line(&mut self, line: &[u8], number: u64, ended: bool) {
         if self.fault.is_some() {
             self.count += 1;
@@ -126,7 +126,7 @@ impl Verifier {
         }
     }
 
-    /// Takes one event. `number` is its line, counted from 1.
+    /// Adds one event. `number` is its line number, from 1.
     pub fn push(&mut self, event: &RawEvent<'_>, number: u64) {
         let index = self.count;
         self.count += 1;
@@ -145,7 +145,7 @@ impl Verifier {
         }
     }
 
-    /// Records an event that can't be read.
+    /// Records an event that can't be parsed.
     pub fn refuse(&mut self, number: u64, detail: String) {
         let index = self.count;
         self.count += 1;
@@ -193,7 +193,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// The outcome.
+    /// The result.
     #[must_use]
     pub fn finish(self) -> VerificationReport {
         let Self {
@@ -222,7 +222,7 @@ impl Verifier {
     }
 }
 
-/// Sequence first, then the link: an event in the wrong place is told apart from one that was changed.
+/// Checks the sequence number first, then the link, so that a misplaced event is distinguished from a changed one.
 fn check_place(event: &RawEvent<'_>, tip: &ChainTip) -> Result<(), (FaultKind, String)> {
     let (found, expected) = (event.sequence, tip.events);
     let mut digits = [0; 64];

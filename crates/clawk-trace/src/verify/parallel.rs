@@ -1,8 +1,8 @@
-//! The verifier on every core. Workers look at chunks of whole lines; one merger puts what they found in order.
+//! Verifies on all cores. Workers check chunks of whole lines; one merger combines their results in order.
 //!
-//! A worker only ever says "every event in here holds on its own, and so do the links inside", with one [`LinkedRun`] per session.
-//! Where it can't say so, or a run does not fit behind what came before, the merger judges that chunk line by line with the
-//! ordinary [`Verifier`]. So a report is the same as a single thread's by construction, and a fault costs one chunk's time.
+//! A worker only ever reports "every event of this chunk is valid, and so are the links inside", with one [`LinkedRun`] per
+//! session. If it can't, or if a run does not fit the events before it, the merger checks that chunk line by line with the ordinary
+//! [`Verifier`]. So the report always equals that of a single thread, and a fault costs the time of one chunk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,16 +19,16 @@ use super::{ChainTip, VerificationReport, Verifier};
 use crate::chain::HashBuffer;
 use crate::event::RawEvent;
 
-/// Bytes that a worker gets at once: enough to make the hand-over cheap, little enough to stay in its cache.
+/// The size of a worker's chunk, bytes: large enough for a cheap hand-over, small enough for the cache.
 const CHUNK_BYTES: usize = 512 * 1024;
 
-/// Chunks that wait for one worker or for the merger.
+/// The number of chunks queued for one worker or for the merger.
 const DEPTH: usize = 3;
 
-/// More would only wait for the reader.
+/// The largest number of workers; more would only wait for the reader.
 const MAX_WORKERS: usize = 16;
 
-/// How the work is cut up.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) chunk_bytes: usize,
@@ -36,7 +36,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For this machine.
+    /// The division for this machine.
     pub(super) fn of_machine() -> Self {
         Self {
             chunk_bytes: CHUNK_BYTES,
@@ -50,7 +50,7 @@ pub(super) fn verify(reader: impl BufRead, plan: Plan) -> io::Result<Verificatio
     let mut merger = ChunkMerger::default();
     std::thread::scope(|scope| {
         let mut workers: Vec<Worker> = Vec::new();
-        // Chunk `n` goes to worker `n % workers` and comes back from there, so order needs no bookkeeping.
+        // Chunk `n` goes to worker `n % workers` and returns from it, so the order needs no bookkeeping.
         let (mut sent, mut merged) = (0usize, 0usize);
         loop {
             let piece = chunks.next()?;
@@ -114,31 +114,31 @@ impl Worker {
 
 struct CheckedChunk {
     chunk: Chunk,
-    /// `None`: to be judged line by line.
+    /// `None`: the merger must check the chunk line by line.
     findings: Option<ChunkFindings>,
 }
 
 struct ChunkFindings {
-    /// One per session, in order of appearance.
+    /// One run per session, in order of appearance.
     runs: Vec<LinkedRun>,
     lines: u64,
 }
 
-/// Events of one session that hold and are linked to each other.
+/// Valid events of one session that are linked to each other.
 struct LinkedRun {
     session: SessionId,
-    /// What the first one claims to come behind.
+    /// The sequence number of the first event.
     first: u64,
     previous: Digest,
     events: u64,
-    /// The hash of the last one.
+    /// The hash of the last event.
     head: Digest,
     /// That hash as text.
     head_text: [u8; 64],
     profiles: ProfileSet,
 }
 
-/// What can be said of a chunk without knowing what stands before it.
+/// Checks a chunk without knowing the events before it.
 fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
     let text = simdutf8::basic::from_utf8(bytes).ok()?; // silent-ok: judged line by line
     let (mut runs, mut places) = (Vec::<LinkedRun>::new(), HashMap::new());
@@ -164,7 +164,7 @@ fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
             }
         };
         runs.get_mut(place)?.extend(&event, scratch)?;
-        // An escaped session id is its owner's business; it just isn't remembered.
+        // A session id with escapes is valid too, but it is not cached.
         last = match event.session_id {
             std::borrow::Cow::Borrowed(text) => (text, place),
             std::borrow::Cow::Owned(_) => ("", 0),
@@ -174,7 +174,7 @@ fn look(bytes: &[u8], scratch: &mut HashBuffer) -> Option<ChunkFindings> {
 }
 
 impl LinkedRun {
-    /// The empty run in front of `event`.
+    /// The empty run before `event`.
     fn before(session: SessionId, event: &RawEvent<'_>) -> Option<Self> {
         let previous = Digest::from_hex(&event.previous_event_hash)?;
         Some(Self {
@@ -204,7 +204,7 @@ impl LinkedRun {
 #[derive(Default)]
 struct ChunkMerger {
     verifier: Verifier,
-    /// Lines before the next chunk.
+    /// The number of lines before the next chunk.
     lines: u64,
 }
 
@@ -249,10 +249,11 @@ impl Verifier {
         self.sessions.get(session).copied().unwrap_or(ChainTip::START)
     }
 
-    /// Whether judging the run's events one by one would accept them all.
+    /// Whether a check of the run's events one by one would accept all of them.
     fn goes_on_with(&self, run: &LinkedRun) -> bool {
         let tip = self.tip(&run.session);
-        // INVARIANT: `run.profiles` is exact on every profile that `tip` still has: the worker's candidates only ever were a superset.
+        // INVARIANT: `run.profiles` is exact for every profile that `tip` still has, because the worker's candidates are always a
+        // superset.
         tip.events == run.first && tip.head == run.previous && !tip.profiles.and(run.profiles).is_none()
     }
 

@@ -1,4 +1,4 @@
-//! Which readings of canonical JSON an event's hash fits (R27).
+//! Finds the profiles of canonical JSON in which an event's hash is right (R27).
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ impl ProfileSet {
     /// All three.
     pub const ALL: Self = Self(0b111);
     const NONE: Self = Self(0);
-    /// Their preimages are the same for printable ASCII.
+    /// Profiles whose hashed bytes are the same for printable ASCII.
     pub(crate) const SAME_WHEN_PLAIN: Self = Self(0b011);
 
     const fn bit(profile: Profile) -> u8 {
@@ -28,7 +28,7 @@ impl ProfileSet {
         }
     }
 
-    /// Tells whether the set contains `profile`.
+    /// Whether the set contains `profile`.
     #[must_use]
     pub const fn has(self, profile: Profile) -> bool {
         self.0 & Self::bit(profile) != 0
@@ -56,13 +56,13 @@ impl ProfileSet {
     }
 }
 
-/// The profiles among `candidates` under which the event's hash is what it states, and that hash.
+/// Those of the `candidates` in which the event's hash is right, and that hash.
 pub(crate) fn satisfied(
     event: &RawEvent<'_>,
     candidates: ProfileSet,
     scratch: &mut HashBuffer,
 ) -> Result<(ProfileSet, Digest), (FaultKind, String)> {
-    // Where the text is the same for both, and the third reading surely hashes another timestamp, one hash settles all.
+    // If the text is the same in both profiles, and the third certainly hashes another timestamp, one hash is enough.
     let both = candidates.and(ProfileSet::SAME_WHEN_PLAIN);
     if event.plainness == Some(CanonicalPlainness::Everywhere)
         && !both.is_none()
@@ -93,7 +93,7 @@ pub(crate) fn satisfied(
             },
         };
         let fits = match &hashed {
-            // The same bytes as before: the same answer.
+            // The same bytes as before give the same result.
             Some((p, t, fits)) if *p == payload && *t == timestamp => *fits,
             _ => {
                 let digest = hash(&preimage(event, &payload, &timestamp), scratch);
@@ -145,7 +145,7 @@ fn preimage<'a>(event: &'a RawEvent<'_>, payload: &'a str, timestamp: &'a str) -
     }
 }
 
-/// `2026-11-22T00:00:00.000000Z`: re-rendered, its zone would stand as `+00:00` in or behind the fraction.
+/// `2026-11-22T00:00:00.000000Z`: rendered again, its zone would be `+00:00`, in or after the fraction.
 fn is_as_we_write(timestamp: &str) -> bool {
     let Ok(bytes) = <&[u8; 27]>::try_from(timestamp.as_bytes()) else {
         return false; // silent-ok: another length
@@ -160,8 +160,8 @@ fn is_as_we_write(timestamp: &str) -> bool {
     })
 }
 
-/// The timestamp as the reference program prints it: UTC as `+00:00`, the fraction in 0, 3, 6 or 9 digits.
-/// `None` when it is no RFC 3339 time.
+/// The timestamp as the reference program prints it: UTC as `+00:00`, the fraction with 0, 3, 6 or 9 digits. `None` if it is not an
+/// RFC 3339 time.
 fn rerendered(text: &str) -> Option<Cow<'_, str>> {
     let time: jiff::Timestamp = text.parse().ok()?; // silent-ok: then this profile does not fit
     let whole = time.strftime("%Y-%m-%dT%H:%M:%S");

@@ -9,22 +9,22 @@ use crate::canonical::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// Its own hash does not fit its bytes: it was changed.
+    /// The event's hash does not match its bytes: it was changed.
     BadHash,
-    /// It does not name the hash of the event before.
+    /// The event does not name the previous event's hash.
     BrokenLink,
     /// One or more events before it are missing.
     Gap,
-    /// Its sequence was there already.
+    /// Its sequence number occurred before.
     Duplicate,
-    /// It can't be read, is cut off, or holds what no hash covers.
+    /// The event can't be parsed, is cut off, or has members that no hash covers.
     Malformed,
-    /// A session does not begin with sequence 0 after 64 zeros.
+    /// The session does not begin with sequence number 0 and 64 zeros.
     WrongGenesis,
 }
 
 impl FaultKind {
-    /// The word in `error` (CRA conformance 2.2 where it names one).
+    /// The code in `error` (that of CRA conformance 2.2 if it has one).
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -41,13 +41,13 @@ impl FaultKind {
 /// The first fault of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceFault {
-    /// What kind.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// For people.
+    /// The detail, for people.
     pub detail: String,
     /// The event's index in the file, from 0: `error_at`.
     pub index: u64,
-    /// Its line, from 1.
+    /// The line number, from 1.
     pub line: u64,
     /// Its session, if it could be read.
     pub session: Option<SessionId>,
@@ -55,31 +55,31 @@ pub struct TraceFault {
     pub sequence: Option<u64>,
 }
 
-/// One session's chain, as far as it holds.
+/// The valid part of one session's chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionReport {
     /// The session.
     pub session_id: SessionId,
-    /// Events that hold.
+    /// The number of valid events.
     pub events: u64,
-    /// The hash of the last of them.
+    /// The hash of the last valid event.
     pub head: Digest,
-    /// The profiles that all of them satisfy.
+    /// The profiles that all these events satisfy.
     pub profiles: Vec<Profile>,
 }
 
-/// The outcome of a verification; serialises as DESIGN §6 says.
+/// The result of a verification; it serialises as in DESIGN §6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerificationReport {
-    /// Every event holds. An empty trace is valid.
+    /// Whether every event is valid. An empty trace is valid.
     pub valid: bool,
-    /// Events read, those behind a fault included.
+    /// The number of events read, including those after a fault.
     pub event_count: u64,
     /// The first fault.
     pub fault: Option<TraceFault>,
-    /// The profiles that all sessions satisfy, as far as they hold; empty for an empty trace.
+    /// The profiles that the valid parts of all sessions satisfy; empty for an empty trace.
     pub profiles: Vec<Profile>,
-    /// In order of appearance.
+    /// The sessions, in order of appearance.
     pub sessions: Vec<SessionReport>,
 }
 
@@ -102,13 +102,13 @@ impl VerificationReport {
 }
 
 impl VerificationReport {
-    /// Takes a fault in that is known from elsewhere, unless there is one already.
+    /// Adds a fault that another check has found, unless there is one already.
     pub fn refuse(&mut self, fault: TraceFault) {
         self.valid = false;
         self.fault.get_or_insert(fault);
     }
 
-    /// Adds a fault that lies behind the last event: what should be there is known from elsewhere.
+    /// Adds a fault after the last event: another source shows which events are missing.
     pub fn refuse_end(&mut self, kind: FaultKind, detail: String, session: SessionId, sequence: u64) {
         let (index, line) = (self.event_count, self.event_count + 1);
         self.valid = false;

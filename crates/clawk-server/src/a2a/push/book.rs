@@ -1,5 +1,5 @@
-//! What push receivers are owed, in a file of the state directory: the receivers with their secrets, and the notifications that
-//! were not taken yet, in order. Everything is sealed under a key of the state directory; the names of tasks are not.
+//! The file of pending push notifications, in the state directory. It holds the receivers with their secrets, and undelivered
+//! notifications in order. All of it is sealed under a key of the state directory, except the names of tasks.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +10,9 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehav
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How long another process may hold the file.
+/// How long to wait for another process that holds the file.
 const BUSY: Duration = Duration::from_secs(10);
-/// Receivers of all tasks that have not been told everything.
+/// The largest number of receivers, over all tasks, that still have something to get.
 const MAX_RECEIVERS: i64 = 4_096;
 
 const SCHEMA: &str = "
@@ -26,27 +26,27 @@ CREATE TABLE IF NOT EXISTS owed (
 );
 CREATE INDEX IF NOT EXISTS of_receiver ON owed (owner, task, id, number);";
 
-/// Why the file could not be used.
+/// Why the file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BookError {
-    /// SQLite's word.
+    /// SQLite reported an error.
     #[error("what push receivers are owed can't be kept: {0}")]
     Sql(#[from] rusqlite::Error),
-    /// It was sealed under another key, or changed.
+    /// The file was sealed under another key, or was changed.
     #[error("what push receivers are owed can't be opened: {0}")]
     Seal(#[from] SealError),
-    /// It was not written by this program.
+    /// The content was not written by this program.
     #[error("what push receivers are owed can't be read: {0}")]
     Json(#[from] serde_json::Error),
-    /// The thread that worked on it ended early.
+    /// The thread that used the file ended early.
     #[error("what push receivers are owed was not written: {0}")]
     Thread(#[from] tokio::task::JoinError),
-    /// Too many receivers.
+    /// The limit of receivers is reached.
     #[error("{MAX_RECEIVERS} receivers are still owed notifications")]
     Full,
 }
 
-/// By what a receiver is known.
+/// The key of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ReceiverKey {
     pub(super) owner: String,
@@ -60,36 +60,36 @@ impl ReceiverKey {
     }
 }
 
-/// A receiver as it is kept.
+/// A receiver as the file stores it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StoredReceiver {
-    /// What its owner asked for, with its secrets.
+    /// The configuration that the owner sent, with its secrets.
     pub(super) config: Value,
-    /// Its notifications have the shapes of A2A 0.3.
+    /// The notifications use the shapes of A2A 0.3.
     pub(super) old: bool,
-    /// The task's conversation.
+    /// The id of the task's conversation.
     pub(super) context: String,
-    /// Of what the task asks for, in hex.
+    /// The digest of the task's content, in hex.
     pub(super) content: String,
 }
 
-/// A notification that is owed.
+/// A notification that is still to be delivered.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DueNotification {
     pub(super) number: i64,
-    /// The state that it is about.
+    /// The state that the notification reports.
     pub(super) state: String,
     pub(super) event: Value,
-    /// How often it was posted.
+    /// The number of posts so far.
     pub(super) attempts: u32,
-    /// When it is posted next, microseconds since 1970.
+    /// The time of the next post, microseconds since 1970.
     pub(super) next_us: i64,
 }
 
-/// A notification to be owed: a state's name and what is posted.
+/// A notification to store: the state's name and the JSON to post.
 pub(super) type NotificationDraft = (&'static str, Value);
 
-/// The file. Cheap to clone.
+/// The file of pending notifications. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct PushStore {
     connection: Arc<Mutex<Connection>>,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for PushStore {
 }
 
 impl PushStore {
-    /// Opens the file, and makes it if there is none.
+    /// Opens the file. Creates it if it does not exist.
     pub(super) fn open(path: &Path, vault: SealKeyring) -> Result<Self, BookError> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
@@ -116,7 +116,7 @@ impl PushStore {
         })
     }
 
-    /// Runs something in one transaction, on a thread that may wait for the disk.
+    /// Runs `act` in one transaction, on a thread that may block on the disk.
     async fn with<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Transaction<'_>, &SealKeyring) -> Result<T, BookError> + Send + 'static,
@@ -132,7 +132,7 @@ impl PushStore {
         acted.await?
     }
 
-    /// Keeps a receiver, in the place of the one of the same name. It is owed nothing yet.
+    /// Stores a receiver, or replaces the one with the same key. It has no pending notifications yet.
     pub(super) async fn put(&self, key: ReceiverKey, kept: StoredReceiver) -> Result<(), BookError> {
         self.with(move |on, vault| {
             forget(on, &key)?;
@@ -149,12 +149,12 @@ impl PushStore {
         .await
     }
 
-    /// Forgets a receiver and what it is owed.
+    /// Deletes a receiver and its pending notifications.
     pub(super) async fn remove(&self, key: ReceiverKey) -> Result<(), BookError> {
         self.with(move |on, _| forget(on, &key)).await
     }
 
-    /// From here on, a receiver is owed these notifications; the last one is about the task's end where `ended`.
+    /// Adds notifications for a receiver. `ended`: the last one reports the task's end.
     pub(super) async fn note(
         &self,
         key: ReceiverKey,
@@ -169,7 +169,7 @@ impl PushStore {
                 "UPDATE receivers SET last = ?4, ended = ?5 WHERE owner = ?1 AND task = ?2 AND id = ?3",
                 params![key.owner, key.task, key.id, last, ended],
             )?;
-            // It was taken away.
+            // The receiver was removed.
             if known == 0 {
                 return Ok(());
             }
@@ -183,7 +183,7 @@ impl PushStore {
         .await
     }
 
-    /// What a receiver is owed first. Where it is owed nothing and its task has ended, it is forgotten.
+    /// The oldest pending notification of a receiver. If there is none and the task has ended, the receiver is deleted.
     pub(super) async fn next(&self, key: ReceiverKey) -> Result<Option<DueNotification>, BookError> {
         self.with(move |on, vault| {
             let first = "SELECT number, state, sealed, attempts, next_us FROM owed WHERE owner = ?1 AND task = ?2 AND id = ?3 \
@@ -203,14 +203,14 @@ impl PushStore {
         .await
     }
 
-    /// A notification is about to be posted; if it fails, it is posted again at `next_us`.
+    /// Counts an attempt before the post. If the post fails, the next one is due at `next_us`.
     pub(super) async fn begin(&self, number: i64, next_us: i64) -> Result<(), BookError> {
         let update = "UPDATE owed SET attempts = attempts + 1, next_us = ?2 WHERE number = ?1";
         self.with(move |on, _| Ok(on.execute(update, params![number, next_us]).map(drop)?))
             .await
     }
 
-    /// A notification was taken, or is given up.
+    /// Deletes a notification that was delivered or given up.
     pub(super) async fn settle(&self, number: i64) -> Result<(), BookError> {
         self.with(move |on, _| {
             Ok(on
@@ -220,7 +220,7 @@ impl PushStore {
         .await
     }
 
-    /// All receivers that have not been told everything, with the state that each was last owed; empty: none.
+    /// All stored receivers, each with the last state that was stored for it (empty: none).
     pub(super) async fn all(&self) -> Result<Vec<(ReceiverKey, StoredReceiver, String)>, BookError> {
         self.with(|on, vault| {
             let mut all = on.prepare("SELECT owner, task, id, sealed, last FROM receivers ORDER BY rowid")?;

@@ -1,4 +1,4 @@
-//! A receiver's notifications: noted as the task's states come, posted in order, and gone on with in the next run.
+//! Delivers a receiver's notifications. It stores each state of the task, posts them in order, and continues after a restart.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -18,7 +18,7 @@ use crate::a2a::tasks::{AgentTask, AgentTaskIdentity, State};
 use crate::a2a::{old, wire};
 use crate::host::AgentHost;
 
-/// Waits before a notification is posted again; after the last it is given up.
+/// The waits before each repeated post. After the last one clawk gives the notification up.
 const WAITS: [Duration; 8] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -32,29 +32,29 @@ const WAITS: [Duration; 8] = [
 /// How long to wait when the file can't be written or read.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// What came of posting.
+/// The outcome of one post.
 enum PushOutcome {
     Taken,
-    /// It may be taken the next time.
+    /// The post failed, but a later one may succeed. Holds the reason.
     Again(String),
     Never(String),
 }
 
-/// A receiver that is being told.
+/// The delivery to one receiver.
 struct ReceiverDelivery {
     push: PushNotifier,
     host: AgentHost,
     task: Arc<AgentTask>,
     receiver: PushReceiver,
     key: ReceiverKey,
-    /// Something is owed.
+    /// Wakes the poster when a notification was stored.
     more: Notify,
-    /// Nothing more is noted.
+    /// All states are stored; no more follow.
     noted: AtomicBool,
 }
 
 impl PushNotifier {
-    /// Keeps a receiver, which is told of the task from its present state on, or `from_first`, from its first one.
+    /// Stores a receiver and starts its delivery, from the task's present state on, or from the first state if `from_first`.
     pub(in crate::a2a) async fn begin(
         &self,
         host: &AgentHost,
@@ -76,12 +76,12 @@ impl PushNotifier {
         Ok(())
     }
 
-    /// Forgets a receiver, and what it is owed.
+    /// Deletes a receiver and its pending notifications.
     pub(in crate::a2a) async fn forget(&self, task: &AgentTask, id: &str) -> Result<(), BookError> {
         self.0.book.remove(key(task, id)).await
     }
 
-    /// Goes on with what earlier runs left, whenever a run of the agent begins, until `cancel`.
+    /// Continues the deliveries of earlier runs each time a run of the agent begins, until `cancel`.
     pub(crate) async fn carry_on(self, host: AgentHost, cancel: CancellationToken) {
         let mut runs = host.current().follow();
         loop {
@@ -115,17 +115,17 @@ impl PushNotifier {
                     continue;
                 }
             };
-            // The receiver of this run, where there is one already.
+            // A receiver that this run has registered already.
             if task.receivers.find(&key.id).is_some() {
                 continue;
             }
-            // The operator's list may be another one by now: then every address is refused when it is posted to.
+            // The operator may have changed the list since: each post then checks the address again.
             let receiver = self.receiver(&key.task, &kept.config, &key.id, kept.old);
             let receiver =
                 receiver.and_then(|receiver| task.receivers.put(receiver.clone()).map(|()| receiver));
             match receiver {
                 Ok(receiver) => {
-                    // Its last state is in the file already, if it has one.
+                    // The file already has the last state, if there is one.
                     let at = u64::from(told.is_some());
                     self.follow(host, (&task, at), receiver);
                 }
@@ -135,7 +135,7 @@ impl PushNotifier {
         Ok(())
     }
 
-    /// A receiver that may not be told any more.
+    /// Drops a receiver that is no longer allowed, and records the reason.
     async fn refused(&self, kernel: &Kernel, key: ReceiverKey, reason: &str) -> Result<(), BookError> {
         let dead = PushGivenUp {
             task: key.task.clone(),
@@ -153,7 +153,7 @@ impl PushNotifier {
         self.0.book.remove(key).await
     }
 
-    /// Notes and posts the task's states from this place on, to its end.
+    /// Stores and posts the task's states from position `at` to the end.
     fn follow(&self, host: &AgentHost, (task, at): (&Arc<AgentTask>, u64), receiver: PushReceiver) {
         let line = ReceiverDelivery {
             push: self.clone(),
@@ -195,7 +195,7 @@ fn key(task: &AgentTask, id: &str) -> ReceiverKey {
 }
 
 impl ReceiverDelivery {
-    /// Writes down each state before it is posted, until the task or the run ends.
+    /// Stores each state before it is posted, until the task or the run ends.
     async fn note(&self, mut at: u64) {
         let mut phases = self.task.follow();
         loop {
@@ -239,7 +239,7 @@ impl ReceiverDelivery {
         }
     }
 
-    /// Posts what is owed, the oldest first.
+    /// Posts the stored notifications, oldest first.
     async fn deliver(&self) {
         let lane = self.push.lane(&self.key);
         let _alone = lane.lock().await;
@@ -263,7 +263,7 @@ impl ReceiverDelivery {
         }
     }
 
-    /// Waits; `false`: the host ends meanwhile, and the next run goes on.
+    /// Waits. Returns `false` if the host ends first; the next run then continues.
     async fn rests(&self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
@@ -271,11 +271,11 @@ impl ReceiverDelivery {
         }
     }
 
-    /// Posts one notification once, or gives it up. `false`: the host ends.
+    /// Posts one notification once, or gives it up. Returns `false` if the host ends.
     async fn settle(&self, due: DueNotification) -> bool {
         let clock = &self.host.options().clock;
         let made = usize::try_from(due.attempts).unwrap_or(usize::MAX);
-        // Its last post failed, or was cut off by the end of a run. A wall clock that jumped does not make the wait longer.
+        // The last post failed, or the end of a run interrupted it. A jump of the wall clock must not make the wait longer.
         let last = made.checked_sub(1).map(|at| at.min(WAITS.len() - 1));
         if let Some(longest) = last.and_then(|at| WAITS.get(at)) {
             let left = u64::try_from(due.next_us.saturating_sub(clock.now().0)).unwrap_or(0);
@@ -312,7 +312,7 @@ impl ReceiverDelivery {
             attempts: due.attempts.saturating_add(1),
             reason,
         };
-        // An agent that has ended records nothing: the notification is owed in the next run, and given up there.
+        // An agent that has ended records nothing. The notification stays stored, and the next run gives it up.
         let recorded = match self.host.current().get() {
             Some(kernel) => kernel.record_push(&dead).await.map_err(|error| error.to_string()),
             None => Err("no agent runs".to_owned()),

@@ -1,8 +1,8 @@
 //! CKP over HTTP (CKP §9.2, R42): `/claw` is Streamable HTTP with server-sent events, `/claw/ws` a WebSocket.
 //!
-//! `POST /claw` brings one message or batch; its answer comes back as JSON, or as a stream of events when it takes longer or
-//! something is told on the way. `GET /claw` is the stream of what answers no request. Both go on after a broken connection
-//! where `Last-Event-ID` says. `DELETE /claw` ends the session.
+//! `POST /claw` sends one message or batch. The answer is JSON, or an event stream if it takes longer or if notifications precede
+//! it. `GET /claw` is the stream of messages that answer no request. After a broken connection both streams continue at
+//! `Last-Event-ID`. `DELETE /claw` ends the session.
 
 mod session;
 mod socket;
@@ -34,11 +34,11 @@ use session::CkpHttpSession;
 pub(crate) use session::CkpHttpSessions;
 use stream::StreamEventId;
 
-/// The session's name, in the answer to `claw.initialize` and in every request after it.
+/// The header with the session's id, in the answer to `claw.initialize` and in every later request.
 const SESSION: HeaderName = HeaderName::from_static("claw-session-id");
-/// Where a stream of events goes on.
+/// The header that says where a stream continues.
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// An answer that comes sooner is JSON, where the client takes both.
+/// An answer within this time is JSON, if the client accepts both forms.
 const SOON: Duration = Duration::from_secs(1);
 
 /// The routes of the door `claw`.
@@ -48,24 +48,24 @@ pub(super) fn routes() -> Router<HttpApp> {
         .route("/claw/ws", get(socket::open))
 }
 
-/// `GET /claw?session=…`: a browser's EventSource can't send headers.
+/// The query of `GET /claw?session=…`. A browser's `EventSource` can't send headers.
 #[derive(Debug, Default, Deserialize)]
 struct CkpSessionQuery {
     session: Option<String>,
 }
 
-/// What a message wants.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// `claw.initialize` by itself: begins a session where there is none.
+    /// `claw.initialize` alone: begins a session if there is none.
     Hello,
-    /// An answer.
+    /// Expects an answer.
     Asks,
-    /// Nothing: notifications only.
+    /// Expects nothing: only notifications.
     Tells,
 }
 
-/// `POST /claw`.
+/// Handles `POST /claw`.
 async fn take(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
@@ -117,7 +117,7 @@ async fn take(
     }
 }
 
-/// Begins a session. It is one only if `claw.initialize` succeeds.
+/// Begins a session. The session counts only if `claw.initialize` succeeds.
 async fn hello(
     app: &HttpApp,
     session: Arc<CkpHttpSession>,
@@ -145,7 +145,7 @@ async fn hello(
     Ok(response)
 }
 
-/// A message within a session.
+/// Handles a message of a session.
 async fn ask(
     session: &Arc<CkpHttpSession>,
     message: Bytes,
@@ -183,7 +183,7 @@ async fn send(session: &CkpHttpSession, message: Bytes) -> Result<Arc<OutgoingMe
     }
 }
 
-/// `GET /claw`: what answers no request; or, from `Last-Event-ID` on, the rest of any stream of this session.
+/// Handles `GET /claw`: streams messages that answer no request. With `Last-Event-ID`, continues any stream of this session.
 async fn listen(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
@@ -226,7 +226,7 @@ async fn listen(
     Ok(session.follow(place))
 }
 
-/// `DELETE /claw`: the session ends; what is in flight may finish.
+/// Handles `DELETE /claw`: ends the session. Requests in flight may finish.
 async fn end(
     State(app): State<HttpApp>,
     Extension(principal): Extension<HttpPrincipal>,
@@ -252,7 +252,7 @@ async fn end(
     }
 }
 
-/// In which form the client takes an answer.
+/// The form of answer that the client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerForm {
     Json,
@@ -261,7 +261,7 @@ enum AnswerForm {
 }
 
 impl AnswerForm {
-    /// By the `Accept` headers; none: JSON.
+    /// Reads the `Accept` headers; without any, the form is JSON.
     fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let (mut json, mut events, mut any) = (false, false, false);
         for value in headers.get_all(ACCEPT) {
@@ -289,7 +289,7 @@ impl AnswerForm {
     }
 }
 
-/// What the message wants, or the answer that it gets at once: it is no message.
+/// The kind of the message, or the error answer for bytes that are not a valid message.
 fn kind(bytes: &[u8]) -> Result<Kind, Vec<u8>> {
     let refusal = |id: &RpcId<'_>, error: &RpcError| {
         let mut answer = Vec::new();
@@ -319,7 +319,7 @@ fn kind(bytes: &[u8]) -> Result<Kind, Vec<u8>> {
     }
 }
 
-/// The named session; two names are none.
+/// The session id in the headers. Two different ids count as none.
 fn session_id(headers: &HeaderMap) -> Result<Option<String>, Box<Response>> {
     let mut given = headers.get_all(&SESSION).iter();
     match (given.next(), given.next()) {
@@ -346,7 +346,7 @@ fn unknown_session() -> Response {
     )
 }
 
-/// A JSON-RPC error that answers no id.
+/// A JSON-RPC error without a request id.
 fn refused(status: StatusCode, error: &RpcError) -> Response {
     let mut answer = Vec::new();
     write_error(&mut answer, &RpcId::NULL, error);
@@ -365,7 +365,7 @@ fn json_answer(status: StatusCode, answer: Bytes) -> Response {
     (status, kind, Body::from(answer)).into_response()
 }
 
-/// The answer itself, which comes last; what is told on the way is dropped: the client takes no events.
+/// The answer itself, which is the last line. Notifications before it are dropped, since the client accepts no events.
 async fn last_line(outlet: &OutgoingMessages) -> Option<Bytes> {
     let mut last = None;
     while let Some(batch) = outlet.next().await {
@@ -375,7 +375,7 @@ async fn last_line(outlet: &OutgoingMessages) -> Option<Bytes> {
     last
 }
 
-/// One line, which is no notification.
+/// Whether this is a single line that is not a notification.
 fn is_answer(batch: &[u8]) -> bool {
     let lines = memchr::memchr_iter(b'\n', batch).count();
     lines == 1 && !batch.starts_with(br#"{"jsonrpc":"2.0","method":"#)

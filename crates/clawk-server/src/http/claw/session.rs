@@ -1,4 +1,4 @@
-//! Sessions of CKP over HTTP. Each belongs to the token that began it.
+//! Sessions of CKP over HTTP. Each session belongs to the token that began it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +12,7 @@ use crate::http::auth::{ActiveTokens, HttpPrincipal};
 use crate::http::shares::{NoPlace, PlaceGuard, PlaceShares};
 use crate::http::{ApiError, HttpApp};
 
-/// All of them, and the places of sockets.
+/// All sessions, and the places that sessions and sockets take.
 #[derive(Debug, Clone)]
 pub(crate) struct CkpHttpSessions {
     open: Arc<Mutex<HashMap<Arc<str>, Arc<CkpHttpSession>>>>,
@@ -20,19 +20,19 @@ pub(crate) struct CkpHttpSessions {
     most: usize,
 }
 
-/// One session.
+/// One CKP session.
 #[derive(Debug)]
 pub(crate) struct CkpHttpSession {
     id: Arc<str>,
     rights: ClientRights,
     client: ClientConnection,
     streams: SessionStreams,
-    /// The tokens under which it began.
+    /// The tokens that were in force when it began.
     access: Arc<ActiveTokens>,
 }
 
 impl CkpHttpSessions {
-    /// At most so many, sockets included.
+    /// `most` limits sessions and sockets together.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             open: Arc::default(),
@@ -45,10 +45,10 @@ impl CkpHttpSessions {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a session or a socket.
+    /// Takes a place for a session or a socket.
     ///
     /// # Errors
-    /// 503: all are taken, or the principal's share is.
+    /// 503: no place is free, or the client has used up its share.
     pub(crate) fn place(&self, principal: Option<&HttpPrincipal>) -> Result<PlaceGuard, ApiError> {
         self.places.take(principal).map_err(|none| {
             let most = self.most;
@@ -63,7 +63,7 @@ impl CkpHttpSessions {
         })
     }
 
-    /// A new session. Other requests can't find it yet.
+    /// Begins a session. Other requests can't find it yet.
     pub(super) fn begin(
         &self,
         app: &HttpApp,
@@ -93,12 +93,12 @@ impl CkpHttpSessions {
         }))
     }
 
-    /// From now on it is found by its id.
+    /// Makes the session findable by its id.
     pub(super) fn keep(&self, session: &Arc<CkpHttpSession>) {
         self.open().insert(Arc::clone(&session.id), Arc::clone(session));
     }
 
-    /// The session with this id, if it is the caller's. Whose token has other rights by now has none: it ends.
+    /// The session with this id, if the caller owns it. If the token's rights have changed since, the session ends.
     pub(super) fn find(&self, id: &str, principal: &HttpPrincipal) -> Option<Arc<CkpHttpSession>> {
         let session = self.open().get(id).cloned()?;
         if *session.rights.name() != *principal.name {
@@ -140,8 +140,8 @@ impl CkpHttpSession {
         self.client.end();
     }
 
-    /// The events from a place on, as they come; ends when the tokens are replaced, so that nobody reads on with one that is
-    /// gone.
+    /// The events from a position on, as a stream. It ends when the tokens are replaced, so that nobody continues to read with a
+    /// revoked token.
     pub(super) fn follow(&self, reader: ResumableStreamReader) -> Response {
         stream::response(reader, Arc::clone(&self.access))
     }

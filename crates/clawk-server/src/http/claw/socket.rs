@@ -22,17 +22,17 @@ use crate::rpc::RpcConnection;
 use crate::transport::converse::{ConnectionEndCause, IDLE, MessageSource, converse};
 use crate::transport::outbox::OutgoingMessages;
 
-/// The subprotocol.
+/// The name of the subprotocol.
 const PROTOCOL: &str = "claw";
-/// A browser can't send headers: it offers its token as a second subprotocol.
+/// The prefix of the second subprotocol, which holds the token: a browser can't send headers.
 const TOKEN: &str = "claw.token.";
 /// How often the client is pinged.
 const PING: Duration = Duration::from_secs(30);
-/// A client that answers no ping for so long is gone.
+/// A client that answers no ping for this long is disconnected.
 const SILENT: Duration = Duration::from_secs(75);
-/// How long the last frame may take.
+/// How long sending the last frame may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Bytes of the buffers of a connection that says nothing.
+/// The buffer size of an idle connection, bytes.
 const BUFFER: usize = 4 * 1024;
 
 /// Close codes (runtime profile §6.1).
@@ -40,7 +40,7 @@ const NORMAL: u16 = 1000;
 const PROTOCOL_ERROR: u16 = 4001;
 const UNAUTHORIZED: u16 = 4002;
 
-/// Opens the socket. A client without a valid token is told by the close code, since a browser's page can't read a status.
+/// Opens the socket. A client without a valid token gets a close code, since a page in a browser can't read the status.
 pub(super) async fn open(
     State(app): State<HttpApp>,
     principal: Option<Extension<HttpPrincipal>>,
@@ -65,7 +65,7 @@ pub(super) async fn open(
         .map(str::to_owned);
     let principal = match (principal, token) {
         (Some(Extension(principal)), _) => Some(principal),
-        // silent-ok: the close code says it
+        // silent-ok: the close code reports it
         (None, Some(token)) => auth::holder(&app, &access, token.as_bytes()).await.ok(),
         (None, None) => None,
     };
@@ -75,7 +75,7 @@ pub(super) async fn open(
         .protocols([PROTOCOL])
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)
-        // Longer ones than we take are still read up to here, so that they can be answered.
+        // Messages above the limit are read up to twice the limit, so that they get an error answer.
         .max_message_size(most.saturating_mul(2))
         .max_frame_size(most.saturating_mul(2));
     let work = app.work.clone();
@@ -95,7 +95,7 @@ async fn refuse(mut socket: WebSocket) {
         code: UNAUTHORIZED,
         reason: "a valid token is wanted".into(),
     }));
-    // silent-ok: a client that is gone need not be told
+    // silent-ok: the client is gone
     let _said = timeout(FAREWELL, socket.send(frame)).await;
 }
 
@@ -119,7 +119,7 @@ async fn serve(app: &HttpApp, access: Arc<ActiveTokens>, socket: WebSocket, prin
 struct WebSocketFrames {
     frames: SplitStream<WebSocket>,
     access: Arc<ActiveTokens>,
-    /// When the client's token is over.
+    /// When the client's token expires.
     until: Option<tokio::time::Instant>,
     code: Arc<AtomicU16>,
     most: usize,
@@ -140,7 +140,7 @@ impl MessageSource for WebSocketFrames {
             let patience = if connection.may_idle() { SILENT } else { IDLE };
             let frame = tokio::select! {
                 biased;
-                // The tokens are others now: whoever may still speak connects again.
+                // The tokens were replaced: a client that still has access connects again.
                 () = self.access.replaced() => return self.close(UNAUTHORIZED),
                 () = auth::over(self.until) => return self.close(UNAUTHORIZED),
                 frame = timeout(patience, self.frames.next()) => frame,
@@ -155,7 +155,7 @@ impl MessageSource for WebSocketFrames {
                     tracing::debug!(%error, "a socket broke");
                     return self.close(PROTOCOL_ERROR);
                 }
-                // silent-ok: its answers are under way
+                // silent-ok: its answers are still in flight
                 Err(_) if connection.is_busy() && !connection.may_idle() => {}
                 Err(_) if connection.may_idle() => return ConnectionEndCause::PeerGone,
                 Err(_) => return self.close(PROTOCOL_ERROR), // silent-ok: it never said `claw.initialize`
@@ -164,7 +164,7 @@ impl MessageSource for WebSocketFrames {
     }
 }
 
-/// Writes until nothing more comes, then closes.
+/// Writes messages until the outbox closes, then closes the socket.
 async fn write(
     outlet: Arc<OutgoingMessages>,
     mut sink: SplitSink<WebSocket, Message>,

@@ -1,5 +1,5 @@
-//! Streams of events: one of notices, and one for each request whose answer is streamed. What was sent is kept for a while, so
-//! that a client whose connection broke can go on where it was.
+//! Event streams: one for notifications, and one for each request with a streamed answer. Sent events are kept for a while, so a
+//! client can continue after a broken connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -16,19 +16,19 @@ use tokio_util::sync::CancellationToken;
 use crate::http::auth::ActiveTokens;
 use crate::transport::outbox::OutgoingMessages;
 
-/// Bytes of events that are kept of one stream, beside the latest one.
+/// Bytes of events kept per stream, besides the latest event.
 const KEPT_BYTES: usize = 1 << 20;
-/// Streams of requests that are kept after their end.
+/// The number of ended request streams that are kept.
 const KEPT_STREAMS: usize = 16;
-/// How often a quiet stream says that it is there.
+/// How often an idle stream sends a keep-alive.
 const QUIET: Duration = Duration::from_secs(15);
-/// How long a browser waits before it connects again, milliseconds.
+/// The reconnection delay sent to browsers, milliseconds.
 const RETRY_MS: u32 = 1_000;
 
-/// The number of the stream of notices.
+/// The number of the notification stream.
 const NOTICES: u64 = 0;
 
-/// An event's id, `STREAM-NUMBER`: both count from 0, events from 1.
+/// An event's id, `STREAM-NUMBER`. Streams count from 0, events from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamEventId {
     stream: u64,
@@ -64,28 +64,28 @@ struct RequestStreams {
     streams: BTreeMap<u64, Arc<ResumableStream>>,
 }
 
-/// One stream.
+/// One stream with its kept events.
 #[derive(Debug)]
 pub(super) struct ResumableStream {
     number: u64,
     outlet: Arc<OutgoingMessages>,
     log: Mutex<Log>,
-    /// Who takes out of the outlet.
+    /// Held by the reader that takes messages from the outbox.
     taking: tokio::sync::Mutex<()>,
-    /// Fires for a reader when another one takes its place.
+    /// Fires when another reader takes over.
     reader: Mutex<CancellationToken>,
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    /// How many events were dropped from the front.
+    /// The number of events dropped from the front.
     dropped: u64,
     events: VecDeque<Bytes>,
     bytes: usize,
     finished: bool,
 }
 
-/// Somebody who reads a stream from a place on. A new one takes the place of the one before.
+/// Reads a stream from a position on. A new reader replaces the previous one.
 #[derive(Debug)]
 pub(super) struct ResumableStreamReader {
     stream: Arc<ResumableStream>,
@@ -105,13 +105,13 @@ impl SessionStreams {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The events from now on, and the unread earlier ones.
+    /// Reads the notification stream: the unread events, then new ones.
     pub(super) fn notices(&self) -> ResumableStreamReader {
         let after = self.notices.log().last();
         ResumableStreamReader::of(&self.notices, after)
     }
 
-    /// The stream of a request; `first` was taken out already.
+    /// Begins the stream of a request. `first` was already taken from the outbox.
     pub(super) fn begin(&self, outlet: Arc<OutgoingMessages>, first: Vec<u8>) -> ResumableStreamReader {
         let mut requests = self.requests();
         requests.last += 1;
@@ -119,7 +119,7 @@ impl SessionStreams {
         let stream = Arc::new(ResumableStream::new(number, outlet));
         stream.log().append(first);
         requests.streams.insert(number, Arc::clone(&stream));
-        // Those that have ended, the oldest first; whoever still waits for an answer keeps its stream.
+        // Only ended streams are dropped, oldest first; a request that still waits for an answer keeps its stream.
         let surplus = requests.streams.len().saturating_sub(KEPT_STREAMS);
         let ended = requests
             .streams
@@ -132,7 +132,7 @@ impl SessionStreams {
         ResumableStreamReader::of(&stream, 0)
     }
 
-    /// A stream after an event; `None` when that event was dropped, or never was.
+    /// Continues a stream after an event. `None`: that event was dropped or never existed.
     pub(super) fn resume(&self, place: StreamEventId) -> Option<ResumableStreamReader> {
         let stream = match place.stream {
             NOTICES => Arc::clone(&self.notices),
@@ -163,7 +163,7 @@ impl ResumableStream {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The event after this one; `None` at the end.
+    /// The event after this number; `None` at the end.
     async fn after(&self, after: u64) -> Option<Bytes> {
         let _taking = self.taking.lock().await;
         loop {
@@ -195,7 +195,7 @@ impl Log {
         self.events.get(usize::try_from(at).ok()?).cloned() // silent-ok: a u64 that is no index is beyond the end
     }
 
-    /// Takes whole messages, and lets go of the oldest beyond the bound.
+    /// Adds complete messages, and drops the oldest ones above the limit.
     fn append(&mut self, batch: Vec<u8>) {
         let batch = Bytes::from(batch);
         let mut from = 0;
@@ -235,7 +235,7 @@ impl ResumableStreamReader {
         }
     }
 
-    /// The next piece of the body: an event, or a sign of life; `None` at the end.
+    /// The next piece of the body: an event or a keep-alive; `None` at the end.
     async fn piece(&mut self, access: &ActiveTokens) -> Option<Bytes> {
         tokio::select! {
             biased;
@@ -259,7 +259,7 @@ impl Drop for ResumableStreamReader {
     }
 }
 
-/// A message has no newline in it, so it is one line of data.
+/// Writes an event. A message contains no newline, so it is one line of data.
 fn framed(id: &str, message: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(message.len() + 48);
     event.extend_from_slice(b"id: ");
@@ -272,7 +272,7 @@ fn framed(id: &str, message: &[u8]) -> Bytes {
 
 /// The stream as a response.
 pub(super) fn response(reader: ResumableStreamReader, access: Arc<ActiveTokens>) -> Response {
-    // The place from the first byte on: a stream that breaks before its first event can go on, too.
+    // The position comes with the first byte, so a stream that breaks before its first event can continue too.
     let place = reader.place();
     let hello = Bytes::from(format!("retry: {RETRY_MS}\nid: {place}\n\n"));
     let pieces = futures::stream::unfold(
@@ -288,7 +288,7 @@ pub(super) fn response(reader: ResumableStreamReader, access: Arc<ActiveTokens>)
     events(Body::from_stream(pieces))
 }
 
-/// One event without an id, so that a client can't resume after it.
+/// One event without an id: the client can't continue after it.
 pub(super) fn whole(message: &[u8]) -> Response {
     let mut event = b"data: ".to_vec();
     event.extend_from_slice(message);

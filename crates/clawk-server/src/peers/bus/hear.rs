@@ -1,4 +1,4 @@
-//! A host that gave tasks reads their reports.
+//! Reads the reports of tasks that this host gave to the bus.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::{BREATH, Bus};
 use crate::queue::{Broker, InboxMessage};
 
-/// How often a report of a task that this host gave is looked at before its try is taken up again after a start. Between two looks
-/// lies [`super::VISIBLE_AGAIN`].
+/// After a start, a report may arrive before its try is restored. The report is then looked at this many times,
+/// [`super::VISIBLE_AGAIN`] apart.
 const LOOKS: u64 = 20;
 
 impl<B: Broker> Bus<B> {
@@ -50,7 +50,7 @@ impl<B: Broker> Bus<B> {
     }
 }
 
-/// Takes a report; `false`: it is looked at again.
+/// Handles one report. `false`: the report stays in the queue and is delivered again.
 async fn heard<R>(desk: &dyn ReportReceiver, parcel: &InboxMessage<R>) -> bool {
     #[derive(Deserialize)]
     struct ReportMessage {

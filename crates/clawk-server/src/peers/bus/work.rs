@@ -1,4 +1,4 @@
-//! A host that works for its swarm: takes tasks out of the inboxes, works on them, and puts their reports into the outboxes.
+//! A host that works for its swarm: takes tasks from the inboxes, runs them, and puts their reports into the outboxes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,21 +18,21 @@ use super::{BREATH, Bus, IdentityQueues, PUT};
 use crate::queue::{Broker, InboxMessage, QueueError};
 use crate::rpc::reports;
 
-/// How often a host says that it is at it.
+/// How often a host sends a sign of life for a task.
 const SIGN: Duration = Duration::from_secs(10);
-/// How often a task is given out before it becomes a dead letter, if every host that took it died.
+/// How many deliveries a task gets before it becomes a dead letter, if every host that took it crashed.
 const TRIES: u64 = 5;
-/// How long a signed task may be taken: less than the bus keeps which host began it ([`crate::queue::KEPT`]), so that a copy which
-/// somebody puts there later is not done again.
+/// How old a signed task may be, days. This is less than the bus remembers which host began it ([`crate::queue::KEPT`]), so a later
+/// copy of the task does not run again.
 const PROVEN_DAYS: i64 = 6;
 
-/// Another task came under the id of one that is known here.
+/// The reason for a task whose id is already in use for another task.
 const REUSED: &str = "task_id_reused";
 
-/// What is said of a task that can't be done: a stable word, and a sentence.
+/// Why a task can't run: a stable identifier, and a sentence.
 type BusTaskRefusal = (String, String);
 
-/// A report to be put into an outbox.
+/// A report for an outbox.
 struct OutgoingReport {
     task: RequestId,
     token: Option<String>,
@@ -40,7 +40,7 @@ struct OutgoingReport {
 }
 
 impl<B: Broker> Bus<B> {
-    /// Takes tasks of one identity, as many as there are places.
+    /// Takes tasks of one identity, as many as may run at once.
     pub(super) async fn take(
         self: Arc<Self>,
         identity: String,
@@ -78,14 +78,14 @@ impl<B: Broker> Bus<B> {
         }
     }
 
-    /// Works on one task and puts its report away. What fails comes again, here or on another host.
+    /// Runs one task and publishes its report. After a failure the bus delivers the task again, here or to another host.
     async fn work_off(&self, identity: &str, parcel: &InboxMessage<B::Receipt>, on: (&Kernel, SessionId)) {
         let Some(ends) = self.ends.get(identity) else {
             return;
         };
         let Some(inbox) = &ends.inbox else { return };
         if parcel.tries > TRIES {
-            // Not even read: it may be what the hosts died of.
+            // The task is not even parsed: it may be the cause of the crashes.
             let message = format!("given out {TRIES} times, and no host has reported it");
             if self.bury(inbox, parcel, &message).await {
                 let asked = self.read(identity, parcel).ok(); // silent-ok: nobody can be told of what is not a task
@@ -100,14 +100,14 @@ impl<B: Broker> Bus<B> {
                     self.put_away(ends, (inbox, parcel), on.0, told).await;
                     return;
                 }
-                // The agent ends, or can't record: it comes again.
+                // The agent is stopping, or can't record: the task is delivered again.
                 None => return,
                 Some(Err(refused)) => (refused, Some(params)),
             },
             Err(message) => ((String::new(), message), None),
         };
         let (reason, message) = buried;
-        // Of a task that is worked on here, under whose id another one came, nothing has failed.
+        // The task that runs here under this id has not failed; only the second task with the same id is refused.
         if reason != REUSED {
             self.tell_lost(ends, on.0, params.as_ref(), (&reason, &message))
                 .await;
@@ -115,7 +115,7 @@ impl<B: Broker> Bus<B> {
         self.bury(inbox, parcel, &message).await;
     }
 
-    /// Whether it is among the dead letters now.
+    /// Moves a message to the dead letters. Returns whether that succeeded.
     async fn bury(&self, inbox: &B, parcel: &InboxMessage<B::Receipt>, reason: &str) -> bool {
         tracing::warn!(%reason, "a task of the bus is a dead letter");
         let buried = inbox.bury(parcel, reason).await;
@@ -125,7 +125,7 @@ impl<B: Broker> Bus<B> {
         buried.is_ok()
     }
 
-    /// Tells who gave a task that it can't be done, so that it need not wait until the try's time is over.
+    /// Reports to the giver that the task can't run, so that the giver need not wait for the try's timeout.
     async fn tell_lost(
         &self,
         ends: &IdentityQueues<B>,
@@ -143,7 +143,7 @@ impl<B: Broker> Bus<B> {
         }
     }
 
-    /// The task; an error: it is not one that this host works on.
+    /// Parses the task. An error: this host does not accept the task.
     fn read(&self, identity: &str, parcel: &InboxMessage<B::Receipt>) -> Result<DelegateParams, String> {
         #[derive(Deserialize)]
         struct DelegateMessage {
@@ -170,7 +170,7 @@ impl<B: Broker> Bus<B> {
         Ok(asked.params)
     }
 
-    /// The report; none: it comes again. An error: it can't be done at all.
+    /// The report of a task. `None`: the task is delivered again. An error: the task can't run at all.
     async fn worked(
         &self,
         (identity, inbox): (&str, &B),
@@ -200,7 +200,7 @@ impl<B: Broker> Bus<B> {
             }
             Err(error) => return Some(Err(("refused".to_owned(), error.to_string()))),
         }
-        // Its effects wait until this host holds it, and who is refused holds nothing.
+        // Effects wait until this host holds the task; a refused host holds nothing.
         let held = self.claims.hold(&task, identity);
         let ended = kernel.swarm_result(&task);
         tokio::pin!(ended);
@@ -226,8 +226,9 @@ impl<B: Broker> Bus<B> {
         Some(Ok(told(line)))
     }
 
-    /// What is done with a task that comes again because another host began effects of it and was not heard of since; none: it is
-    /// worked on. It is left to that host for a while, and then it has failed: its effects are not known here.
+    /// Handles a redelivered task whose effects another host has begun. Outer `None`: no other host has, and this host runs the
+    /// task. Inner `None`: the task is left to the other host for now. A report: after `TRIES` deliveries the task has failed, and
+    /// its effects are unknown.
     async fn of_another(
         &self,
         inbox: &B,
@@ -254,8 +255,8 @@ impl<B: Broker> Bus<B> {
         )))
     }
 
-    /// Puts a report into the outbox; then the task is out of the inbox. Instead of a report that the bus does not take, the report
-    /// says that.
+    /// Puts a report into the outbox, then removes the task from the inbox. If the bus refuses the report, a report of that failure
+    /// takes its place.
     async fn put_away(
         &self,
         ends: &IdentityQueues<B>,
@@ -281,15 +282,15 @@ impl<B: Broker> Bus<B> {
             return;
         }
         if let Err(error) = inbox.done(&parcel.receipt).await {
-            // It comes again, and its stored report is told again.
+            // The task is delivered again, and its stored report is sent again.
             self.failed(&error);
         }
     }
 
-    /// Puts it there, however long the bus is gone.
+    /// Puts the report there, and retries while the bus is unreachable.
     ///
     /// # Errors
-    /// It is longer than the bus takes.
+    /// The report is longer than the bus accepts.
     async fn put_report(
         &self,
         ends: &IdentityQueues<B>,
@@ -297,7 +298,7 @@ impl<B: Broker> Bus<B> {
         task: &RequestId,
         line: &str,
     ) -> Result<(), QueueError> {
-        // By its words: somebody who puts other words there under the task's id does not keep this report out.
+        // The id includes a digest of the text, so that a different message under the task's id can't displace this report.
         let id = format!("{task}.{}", digest_of(line.as_bytes()).to_hex());
         loop {
             let put = inbox.publish(&ends.names.outbox, &self.host, line.as_bytes(), &id);
