@@ -1,6 +1,5 @@
 //! The certificate authority of one run. With it the proxy can decrypt requests to hosts that a secret is bound to. Its key exists
-//! only in
-//! memory, and only the sandbox trusts it.
+//! only in memory, and only the sandbox trusts it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,8 +38,7 @@ fn failed(error: impl fmt::Display) -> EgressError {
 
 impl RunAuthority {
     /// Creates an authority with a new key. It may issue certificates for `domains` and their subdomains; if `domains` is empty,
-    /// for
-    /// every name.
+    /// for every name.
     pub(crate) fn new(domains: &[String]) -> Result<Self, EgressError> {
         let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

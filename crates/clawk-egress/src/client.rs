@@ -203,8 +203,7 @@ impl EgressClient {
     ///
     /// # Errors
     /// [`EgressError::Setup`] if a proxy setting or the root certificates can't be used; [`EgressError::Refused`] if the endpoint
-    /// is
-    /// neither http nor https.
+    /// is neither http nor https.
     pub fn for_provider(
         endpoint: &Url,
         env: &EnvironmentSource,
@@ -230,8 +229,7 @@ impl EgressClient {
     }
 
     /// Creates a client for URLs that an agent, a model or a web page chose. Each request and each redirect must pass `rules`. The
-    /// client
-    /// never uses a proxy, because a proxy would resolve names again.
+    /// client never uses a proxy, because a proxy would resolve names again.
     ///
     /// # Errors
     /// [`EgressError::Setup`] if the root certificates can't be used.
@@ -284,8 +282,7 @@ impl EgressClient {
     }
 
     /// As [`EgressClient::send`], but records each connection (one per redirect) in `ledger`. Refused connections are recorded at
-    /// once,
-    /// the answering one when its response is dropped. Byte counts include heads and bodies, but not TLS overhead.
+    /// once, the answering one when its response is dropped. Byte counts include heads and bodies, but not TLS overhead.
     ///
     /// # Errors
     /// The same errors as [`EgressClient::send`].

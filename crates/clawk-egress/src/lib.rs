@@ -1,7 +1,7 @@
 //! All outgoing network connections: clawk's own clients, and the proxy for sandboxed tools. No other crate opens connections.
 //!
-//! * **Owns:** connecting to exactly the address that was checked, inserting secrets at
-//! the boundary ([`proxy`]), TLS roots, deadlines and size limits, the record of each connection ([`record`]).
+//! * **Owns:** connecting to exactly the address that was checked, inserting secrets at the boundary ([`proxy`]), TLS roots,
+//!   deadlines and size limits, the record of each connection ([`record`]).
 //! * **Depends on:** `clawk-proto` (where a request may go: [`HostAllowList`]), `clawk-secrets` (the environment's proxy and
 //!   certificate variables, redaction).
 //! * **Must not know:** what a request means, and who sent it.

@@ -11,8 +11,7 @@ pub trait SecretScreen: Send + Sync + fmt::Debug {
 /// The check of one stream of bytes: a URL, a header value or a body.
 pub trait SecretScan: Send {
     /// Takes the next piece. Appends to `out` the bytes that may be sent now. The end of a piece is held back if a secret may begin
-    /// there,
-    /// so that secrets across two pieces are found.
+    /// there, so that secrets across two pieces are found.
     fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict;
 
     /// Ends the stream: appends the bytes that were held back.
@@ -25,8 +24,7 @@ pub enum ScreenVerdict {
     /// No secret was found.
     Clean,
     /// These kinds of secrets were found (names of patterns, never values). The policy decides whether `out` has them redacted or
-    /// as
-    /// they are.
+    /// as they are.
     Noted(Vec<String>),
     /// This kind of secret was found. Nothing more may be sent.
     Blocked(String),

@@ -1,5 +1,5 @@
-//! A connection for protocols other than HTTP requests (WebSocket, mail). Its address is from the operator or from a
-//! platform's own API.
+//! A connection for protocols other than HTTP requests (WebSocket, mail). Its address is from the operator or from a platform's own
+//! API.
 
 use std::fmt;
 use std::io;

@@ -7,8 +7,8 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::EgressError;
 
-/// A client configuration. If not `verified`, it has no roots, for endpoints that use plain http: reading the
-/// platform's certificates takes milliseconds.
+/// A client configuration. If not `verified`, it has no roots, for endpoints that use plain http: reading the platform's
+/// certificates takes milliseconds.
 pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     let roots = if verified {
         roots(env)?
@@ -31,8 +31,8 @@ pub fn verified(env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     config(true, env)
 }
 
-/// The root certificates as PEM, for a trust file inside a sandbox. Empty if only the built-in set is available, because that
-/// set contains keys without certificates.
+/// The root certificates as PEM, for a trust file inside a sandbox. Empty if only the built-in set is available, because that set
+/// contains keys without certificates.
 pub(crate) fn bundle(env: &EnvironmentSource) -> String {
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
     let found = if file.is_some() || dir.is_some() {
@@ -48,8 +48,7 @@ pub(crate) fn bundle(env: &EnvironmentSource) -> String {
 }
 
 /// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; otherwise the platform's roots, read once per process. The built-in set
-/// is
-/// used only if the operator named none. Named roots that can't be read are an error, so that verification never becomes weaker.
+/// is used only if the operator named none. Named roots that can't be read are an error, so that verification never becomes weaker.
 fn roots(env: &EnvironmentSource) -> Result<Arc<RootCertStore>, EgressError> {
     static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));

@@ -1,9 +1,8 @@
 //! Memory stores on an MCP server (`backend: custom`, CKP §5.6). The server offers the tools `store`, `query` and `forget`.
 //!
 //! The server is a third party's and is not trusted. Each entry is stored together with its provenance and conversation as an
-//! encrypted
-//! mark. Only this state's key opens the mark, and only for this entry and content. If an entry comes back without its mark, or
-//! changed, it is untrusted and belongs to no conversation.
+//! encrypted mark. Only this state's key opens the mark, and only for this entry and content. If an entry comes back without its
+//! mark, or changed, it is untrusted and belongs to no conversation.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,6 @@
 //! The agent's own files: every file that decides at start what the agent may do. A tool may read such a file through a mount, but
-//! never
-//! create, change, move or replace one. Otherwise the tool could give itself other rights at the next start (ADR 0025).
-//! This module computes the protected paths of a plan once, by name. Each level then checks the files that a path really reaches.
+//! never create, change, move or replace one. Otherwise the tool could give itself other rights at the next start (ADR 0025). This
+//! module computes the protected paths of a plan once, by name. Each level then checks the files that a path really reaches.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -39,10 +38,8 @@ impl RuntimeFiles {
 
 impl Filesystem {
     /// Protects those of `files` that a writable mount shows, under every name that they have in the mount. If a path goes through
-    /// a
-    /// link, the link is protected, but not the other files behind it. A mount inside an own folder, and a mount that is an own
-    /// file,
-    /// become read-only.
+    /// a link, the link is protected, but not the other files behind it. A mount inside an own folder, and a mount that is an own
+    /// file, become read-only.
     pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
         let all = files.iter().map(|file| {
             let given = base.join(file);
@@ -92,8 +89,7 @@ impl Filesystem {
     }
 
     /// Finds a writable mount that is inside an own folder. Nothing in such a mount can be written, so the manifest should not say
-    /// `rw`.
-    /// Returns the mount and the own folder.
+    /// `rw`. Returns the mount and the own folder.
     #[must_use]
     pub fn contradicts(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
         let mounts = self.shown_mounts().into_iter();

@@ -1,6 +1,5 @@
 //! Resolves the real paths of a plan's mounts. If one mount is below a writable mount, a tool can replace its folder by a link
-//! between
-//! two calls, and the next call would mount the link's target. So links inside writable mounts are never followed.
+//! between two calls, and the next call would mount the link's target. So links inside writable mounts are never followed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,8 +22,8 @@ pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Resolves `path` to its real path, but follows no link inside `writable`. The caller must still open the result without
-/// following links.
+/// Resolves `path` to its real path, but follows no link inside `writable`. The caller must still open the result without following
+/// links.
 ///
 /// # Errors
 /// The file does not exist, or the path goes through a link that a tool could have created.

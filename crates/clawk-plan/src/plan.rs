@@ -31,8 +31,7 @@ const SYSTEM: [&str; 8] = [
 ];
 
 /// The maximum number of entries in one denied folder that are denied one by one, beside the open ones. A folder with more entries
-/// is
-/// denied as a whole.
+/// is denied as a whole.
 const MAX_AROUND: usize = 256;
 
 /// Entries of a state directory.
@@ -416,8 +415,7 @@ impl Plan {
     }
 
     /// Returns this plan with the runtime's files protected: the state directory is denied in every mount, and the agent's own
-    /// files are
-    /// read-only in every writable mount. `base` is the agent's working directory.
+    /// files are read-only in every writable mount. `base` is the agent's working directory.
     #[must_use]
     pub fn keeping(mut self, own: &RuntimeFiles, base: &Path) -> Self {
         self.filesystem.keep(&own.files, base);
@@ -505,9 +503,8 @@ impl Plan {
         preflight::check(self, request)
     }
 
-    /// Whether a program under this plan finds the host's file `absolute` under the same name. Checks names only: R33's
-    /// system view and the mounts, minus `denied_paths`. In a container or a virtual machine, only the mounts are surely the host's
-    /// files.
+    /// Whether a program under this plan finds the host's file `absolute` under the same name. Checks names only: R33's system view
+    /// and the mounts, minus `denied_paths`. In a container or a virtual machine, only the mounts are surely the host's files.
     /// `base` is the agent's working directory.
     #[must_use]
     pub fn shows(&self, absolute: &Path, base: &Path) -> bool {

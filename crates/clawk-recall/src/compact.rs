@@ -134,8 +134,7 @@ pub fn wants_summary(store: &Store, entries: u64) -> bool {
 }
 
 /// How many of the oldest of `entries` entries to set aside. If `max_entries` is nearly reached, half of it stays; otherwise at
-/// most
-/// `WINDOW` entries stay. Without `max_entries`, the newest half stays.
+/// most `WINDOW` entries stay. Without `max_entries`, the newest half stays.
 #[must_use]
 pub fn goes(store: &Store, entries: u64) -> u64 {
     let Some(strategy) = strategy(store) else { return 0 };
@@ -185,8 +184,7 @@ pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHi
 }
 
 /// Builds the entry that replaces `old` (oldest first). Its text is `written` if that summary covers exactly these entries, else
-/// the
-/// beginning of each entry. It lists the ids of the entries that it replaces. `at` is the current time, RFC 3339.
+/// the beginning of each entry. It lists the ids of the entries that it replaces. `at` is the current time, RFC 3339.
 #[must_use]
 pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) -> EntryInsertion {
     let ids: Vec<&str> = old.iter().map(|hit| hit.entry.id.as_str()).collect();
@@ -212,8 +210,7 @@ pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) 
 }
 
 /// The provenance of an entry made from `old`: as untrusted as the least trusted of them. It belongs to one conversation only if
-/// all
-/// of them do.
+/// all of them do.
 #[must_use]
 pub fn mark_of(old: &[EntryHit]) -> EntryProvenance {
     let mut made_from: Vec<String> = Vec::new();

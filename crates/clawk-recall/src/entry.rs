@@ -170,8 +170,7 @@ impl ConversationFilter {
 }
 
 /// A hash of the conversation's name, the same on every machine; 0 for entries that belong to everybody. Indexes store it instead
-/// of
-/// the name. A reader must compare the name as well.
+/// of the name. A reader must compare the name as well.
 #[must_use]
 pub fn number(whose: &str) -> i64 {
     if whose.is_empty() {

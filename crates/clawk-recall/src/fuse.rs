@@ -25,8 +25,7 @@ pub struct WeightedRanking<'a, K> {
 }
 
 /// The constant of reciprocal-rank fusion. The usual value 60 is for lists of a thousand entries. These lists have a few hundred,
-/// and
-/// only the first entries are read.
+/// and only the first entries are read.
 const K: f64 = 20.0;
 
 /// The points of a rank are multiplied by the entry's share of the question to this power: an entry that answers a third of the

@@ -1,6 +1,5 @@
 //! The keys of an encrypted state, for every back end: which stores are encrypted, with which key, and how the journal's contents
-//! are
-//! encrypted.
+//! are encrypted.
 //!
 //! As soon as one store of an agent is encrypted, all contents of its journal are encrypted, because turns contain memory entries.
 
@@ -67,8 +66,7 @@ impl EncryptedStore {
     }
 
     /// Whether every entry of the store is encrypted. If so, a plain entry must come from somebody without the key, who could not
-    /// have
-    /// made this proof.
+    /// have made this proof.
     #[must_use]
     pub fn is_whole(&self, vault: &SealKeyring) -> bool {
         matches!(vault.open(&proof_of(&self.store), &self.proof), Ok(Some(proof)) if proof == PROOF)

@@ -98,8 +98,7 @@ impl PackedVectors {
     }
 
     /// Finds the nearest rows, nearest first, with their cosine within 0..1. `keep` gets the row's `whose` and decides whether it
-    /// counts.
-    /// Every row is compared, so the result is exact.
+    /// counts. Every row is compared, so the result is exact.
     #[must_use]
     pub fn nearest(&self, query: &[f32], limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
         let packed = pack(query);

@@ -1,6 +1,5 @@
 //! Encryption of memory: XChaCha20-Poly1305 with one key. Each value has a random nonce and is bound to its place, so that it can't
-//! be
-//! decrypted at another place.
+//! be decrypted at another place.
 //!
 //! ```text
 //! sealed bytes:  8 magic · 4 key id · 24 nonce · ciphertext · 16 tag

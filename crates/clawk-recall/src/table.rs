@@ -1,6 +1,5 @@
 //! The built-in embeddings: a static table distilled from MiniLM-L6 (Apache-2.0). A text's vector is the mean of its tokens' rows.
-//! No
-//! model runs.
+//! No model runs.
 //!
 //! The table knows words, not sentences. Of 16 paraphrases it finds 11, where words alone find 2. But with full weight it makes
 //! results worse for questions that words answer. So fusion gives it [`WEIGHT`].

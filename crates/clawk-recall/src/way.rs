@@ -47,8 +47,7 @@ pub struct VectorQuery {
 }
 
 /// Decides how this text is searched by vectors. `None`: by words only. `vector` is the question's vector from the store's
-/// embedding
-/// model; a vector of another model is not used.
+/// embedding model; a vector of another model is not used.
 #[must_use]
 pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<VectorQuery> {
     let model = model_of(store)?;

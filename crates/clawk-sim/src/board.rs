@@ -1,6 +1,5 @@
 //! The bus's knowledge of the hosts: which ones are cut off, which host holds a task and when it was last heard, and which host
-//! began
-//! effects of a task first.
+//! began effects of a task first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +10,7 @@ use clawk_proto::RequestId;
 use clawk_trace::checkpoint::PublicKey;
 
 /// If a task's holder is silent for this long, the task is given to another host. In milliseconds of simulated time; shorter than
-/// in
-/// the real bus, as all times here.
+/// in the real bus, as all times here.
 const VISIBLE_MS: u64 = 1_200;
 /// An effect may begin only if the last sign of life is younger than this, in milliseconds.
 const YOUNG_MS: u64 = 800;

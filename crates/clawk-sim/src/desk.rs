@@ -214,8 +214,7 @@ impl HostUser {
     fn is_wanted(&self, request: &RequestId, quiet: bool) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Sometimes the same request twice at once, but never three times: tokio's order of waking several waiters of one value is
-        // not
-        // deterministic.
+        // not deterministic.
         let times = open.iter().filter(|known| *known == request.as_str()).count();
         let most = if quiet { 1 } else { 2 };
         times < most && !(quiet && self.facts.is_told(request))

@@ -107,8 +107,7 @@ fn costly(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompl
 }
 
 /// The simulated model. The head splits a `team` task among its workers. A worker tries the forbidden tool, writes once with its
-/// task
-/// as argument, and then reports.
+/// task as argument, and then reports.
 fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
     let task = request.messages.iter().rev().find_map(|message| match message {
         ModelMessage::User { text, .. } => Some(text.clone()),
@@ -334,8 +333,7 @@ impl SwarmHost {
     }
 
     /// Lets the host work for `turns` scheduler turns, or until it only waits for time; then `pass_ms` pass. Its disk commits
-    /// `commits`
-    /// batches.
+    /// `commits` batches.
     pub(crate) fn work(&self, turns: usize, pass_ms: u64, commits: usize) {
         let Some(running) = &self.running else { return };
         running.runtime.block_on(async {

@@ -8,8 +8,7 @@
 //!
 //! Not simulated: SQLite and PostgreSQL (the journal is the testing one, and the shared state is a model of the SQL), brokers (the
 //! network delivers at least once, and reassigns a task after a silence), HTTP and the sandbox. At the end of a step, a crash loses
-//! a
-//! host's tasks, its memory, and what a slow disk has not committed. Committed journal entries stay.
+//! a host's tasks, its memory, and what a slow disk has not committed. Committed journal entries stay.
 
 #![expect(
     clippy::expect_used,

@@ -1,8 +1,6 @@
 //! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--world bus|state] [--keep-going]`: plays seeds, each twice, until one
-//! breaks
-//! an invariant or the time is over. With `--keep-going` it continues and counts failures. `clawk-sim --world W --tell SEED` prints
-//! the
-//! events of one seed.
+//! breaks an invariant or the time is over. With `--keep-going` it continues and counts failures. `clawk-sim --world W --tell SEED`
+//! prints the events of one seed.
 
 #![expect(
     clippy::print_stdout,

@@ -1,6 +1,5 @@
 //! Secrets at the boundary (R37). The tool has only a placeholder. The proxy replaces it by the secret only in the configured
-//! header,
-//! only for the bound hosts, and only over a verified connection.
+//! header, only for the bound hosts, and only over a verified connection.
 
 use std::fmt;
 use std::sync::Arc;

@@ -164,8 +164,7 @@ impl Proxy {
     }
 
     /// The certificate file (PEM) that a tool needs if TLS is terminated: the platform's roots and the run's own authority. `None`:
-    /// no
-    /// TLS is terminated, so the tool's own roots are enough.
+    /// no TLS is terminated, so the tool's own roots are enough.
     #[must_use]
     pub fn bundle(&self) -> Option<&Arc<str>> {
         self.0.bundle.as_ref()
@@ -252,8 +251,7 @@ fn connector(env: &EnvironmentSource) -> Result<TlsConnector, EgressError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The environment variables that make a tool's programs use the proxy at `address` and trust `bundle`, a path inside the
-/// sandbox.
+/// The environment variables that make a tool's programs use the proxy at `address` and trust `bundle`, a path inside the sandbox.
 #[must_use]
 pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, String)> {
     let http = format!("http://{address}");

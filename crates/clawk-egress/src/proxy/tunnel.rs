@@ -4,8 +4,7 @@
 //! * Port 80: plain HTTP only; the proxy sees each request.
 //! * A port that an allow-list entry names: TLS or HTTP as above, or any other protocol without inspection.
 //! * A host that a secret is bound to, and every host in strict mode: the proxy terminates TLS and sees each request. Other
-//!   protocols
-//! are refused.
+//!   protocols are refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -95,8 +95,7 @@ impl LineSeal {
     }
 
     /// The place that a line is bound to. It contains the line's number, so that lines can't be exchanged, duplicated or removed.
-    /// Only
-    /// removing lines at the end is not detected.
+    /// Only removing lines at the end is not detected.
     fn at(&self, number: usize) -> String {
         format!("{}/{number}", self.place)
     }

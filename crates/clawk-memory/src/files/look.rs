@@ -25,8 +25,7 @@ pub struct FolderScopeView {
 
 impl FolderScopeView {
     /// Lists every scope of every folder store that an agent has used. `root` is the folder `memory` of the state directory;
-    /// `vault` has
-    /// the keys of encrypted stores.
+    /// `vault` has the keys of encrypted stores.
     ///
     /// # Errors
     /// A folder can't be read, or is encrypted and its key is missing.

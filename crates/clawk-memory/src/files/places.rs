@@ -15,8 +15,7 @@ use super::line;
 const FILE: &str = ".places.jsonl";
 
 /// The location of one scope of one store. A folder below the root is written relative to the root, so that the root can be moved
-/// or
-/// copied.
+/// or copied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct FolderScopeLocation {
     pub(super) store: String,

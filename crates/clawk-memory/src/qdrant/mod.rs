@@ -1,9 +1,8 @@
 //! Memory stores on a Qdrant server (CKP §5.6, R21), over its HTTP API.
 //!
 //! A store is a collection of entries. The vectors of each embedding model are in another collection; their points have the same
-//! ids.
-//! Qdrant has no transactions. So changes that belong together are one server operation, or are ordered so that a stop between two
-//! steps shows an entry twice instead of losing it. Repeating the request completes the change.
+//! ids. Qdrant has no transactions. So changes that belong together are one server operation, or are ordered so that a stop between
+//! two steps shows an entry twice instead of losing it. Repeating the request completes the change.
 
 mod change;
 mod look;
@@ -86,8 +85,7 @@ struct QdrantPoint {
 }
 
 /// Encodes a name for a collection's name. Letters, digits, `-` and `_` stay; every other character is written as its bytes, so
-/// that
-/// two names never collide.
+/// that two names never collide.
 fn part_of_name(name: &str) -> String {
     let mut text = String::new();
     for byte in name.bytes() {
@@ -198,8 +196,7 @@ impl QdrantCollection<'_> {
     }
 
     /// The first `limit` entries, ordered by a number field and then by entry number. If more than [`PAGE`] entries at the end have
-    /// equal
-    /// values, any of them may be returned.
+    /// equal values, any of them may be returned.
     async fn ordered(
         self,
         conditions: Vec<Value>,

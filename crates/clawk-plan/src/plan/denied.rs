@@ -1,6 +1,5 @@
 //! `denied_paths`: an entry is a path (including everything below it) or a pattern. Sandboxes and file checks compare real paths.
-//! So each
-//! entry is also resolved to its real paths on this host: through links, `..` and mount names.
+//! So each entry is also resolved to its real paths on this host: through links, `..` and mount names.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -42,8 +41,8 @@ pub struct Denied {
     origin: Option<String>,
 }
 
-/// The form of a [`Denied`] that is sent between processes. A separate field marks patterns, because a path may contain
-/// pattern characters.
+/// The form of a [`Denied`] that is sent between processes. A separate field marks patterns, because a path may contain pattern
+/// characters.
 #[derive(Clone, Serialize, Deserialize)]
 struct SerializedDenied {
     text: String,
@@ -244,8 +243,8 @@ fn below(folder: &Path, rest: &[String]) -> String {
 }
 
 impl Filesystem {
-    /// For each rule of `denied_paths`, adds rules for the real paths that it leads to now, and for the names that mounts
-    /// give to them.
+    /// For each rule of `denied_paths`, adds rules for the real paths that it leads to now, and for the names that mounts give to
+    /// them.
     ///
     /// # Errors
     /// An entry leads to more paths than a plan can hold.

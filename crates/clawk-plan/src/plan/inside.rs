@@ -63,8 +63,7 @@ impl Plan {
     }
 
     /// Filters a search path: keeps the folders that a program under this plan can see. `further` are folders shown in addition to
-    /// the
-    /// mounts. Invisible folders are removed, because each one costs a lookup per program and tells the tool what the host has.
+    /// the mounts. Invisible folders are removed, because each one costs a lookup per program and tells the tool what the host has.
     #[must_use]
     pub fn search_path(&self, path: &str, further: &[PathBuf], base: &Path) -> String {
         if matches!(self.level, Level::None | Level::Wasm) {

@@ -14,8 +14,8 @@ use crate::preflight::shell::{self, CommandPattern};
 impl Plan {
     /// Compiles a Sandbox. `None` means that the agent declares none: see [`Plan::undeclared`].
     ///
-    /// If a pattern can't be compiled, the plan refuses every call ([`Plan::available`] names the pattern).
-    /// It never blocks less than the manifest says.
+    /// If a pattern can't be compiled, the plan refuses every call ([`Plan::available`] names the pattern). It never blocks less
+    /// than the manifest says.
     #[must_use]
     pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &PlanDefaults) -> Self {
         let Some(sandbox) = sandbox else {

@@ -1,7 +1,7 @@
 //! Static checks of a call against a plan. They run before anything starts and do not touch the host. Pure.
 //!
-//! They check text only. A link or a mount may change between check and use; that is handled later: the file
-//! tools open paths beneath their root and follow no link out of it, and the level's isolation restricts processes.
+//! They check text only. A link or a mount may change between check and use; that is handled later: the file tools open paths
+//! beneath their root and follow no link out of it, and the level's isolation restricts processes.
 
 mod host;
 pub mod path;

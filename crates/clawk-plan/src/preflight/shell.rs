@@ -1,5 +1,5 @@
-//! Blocked command lines (R35). This check only stops accidents: the real protection is the restricted view of the process, not
-//! the text match.
+//! Blocked command lines (R35). This check only stops accidents: the real protection is the restricted view of the process, not the
+//! text match.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -53,8 +53,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The regex for a blank in the pattern: one or more blanks between two plain words; zero or more beside an
-/// operator or a `*`, because the shell needs none there.
+/// The regex for a blank in the pattern: one or more blanks between two plain words; zero or more beside an operator or a `*`,
+/// because the shell needs none there.
 fn gap(before: &str, after: &str) -> &'static str {
     let loose = |character: char| "|;&<>*".contains(character);
     match (before.ends_with(loose), after.starts_with(loose)) {

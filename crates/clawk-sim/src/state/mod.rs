@@ -1,7 +1,6 @@
 //! Several hosts of one agent on one shared state, as on a PostgreSQL server. Any host takes any request, one of them coordinates
-//! the
-//! swarm, and other hosts continue the work of a lost host. Hosts crash, sleep and are cut off; the server restarts and fails over;
-//! connections break in the middle of commits.
+//! the swarm, and other hosts continue the work of a lost host. Hosts crash, sleep and are cut off; the server restarts and fails
+//! over; connections break in the middle of commits.
 
 mod handle;
 mod host;

@@ -325,8 +325,7 @@ impl HostProcessState {
     }
 
     /// Commits one write. Returns it if its result is unknown. `breaks`: the connection breaks, after (true) or before (false) the
-    /// server
-    /// got the write.
+    /// server got the write.
     fn one(&self, mut item: SimWriterItem, breaks: Option<bool>) -> Option<SimWriterItem> {
         let number = self.number();
         let committed = match (&item.work, item.doubt.take()) {

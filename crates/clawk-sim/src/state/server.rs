@@ -1,5 +1,5 @@
-//! The state on a server, like clawk's PostgreSQL schema: the journal, host runs, session leases, orders, claims and
-//! reservations. Commits run one at a time, because the real schema locks the journal.
+//! The state on a server, like clawk's PostgreSQL schema: the journal, host runs, session leases, orders, claims and reservations.
+//! Commits run one at a time, because the real schema locks the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
 //! The users of the agent, at any host: clients that repeat requests at other hosts, people who answer, an operator, and a driver
-//! that
-//! gives runs to the swarm.
+//! that gives runs to the swarm.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
