@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::seal::{SealError, SealKey, SealKeyring, is_sealed};
 
-/// The plaintext of a store's key check if every entry of the store is encrypted.
+/// The plaintext of a store's [proof](EncryptedStore::proof) if every entry of the store is encrypted.
 pub const PROOF: &[u8] = b"clawk";
 
-/// The plaintext of a store's key check while its entries are being encrypted for the first time.
+/// The plaintext of a store's [proof](EncryptedStore::proof) while its entries are being encrypted for the first time.
 pub const BEGUN: &[u8] = b"clawk: not every entry is sealed";
 
 /// Finds the key for a reference. For programs that open a state without its configuration.
@@ -73,7 +73,7 @@ impl EncryptedStore {
     }
 }
 
-/// The place that a store's key check is bound to when it is sealed.
+/// The place that a store's proof is bound to when it is sealed.
 #[must_use]
 pub fn proof_of(store: &str) -> String {
     format!("store/{store}")

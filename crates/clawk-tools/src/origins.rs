@@ -314,7 +314,7 @@ impl FileProvenanceStore {
             (None, Some(held)) => {
                 let left = match (&held.prints, text_of(entry).as_deref().map(prints::of)) {
                     (Some(old), Some(Some(now))) => !old.is_disjoint(&now),
-                    // It was or is not text, so it can't be checked what is left.
+                    // The file was not text before or is not text now, so its wording can't be compared.
                     (None, _) | (_, None | Some(None)) => true,
                 };
                 if left {

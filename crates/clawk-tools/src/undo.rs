@@ -100,7 +100,7 @@ impl UndoStore {
         })
     }
 
-    /// Encrypts everything that is saved, from now on and what is there.
+    /// Encrypts the existing contents, and everything that is saved from now on.
     ///
     /// # Errors
     /// The saved contents can't be encrypted.

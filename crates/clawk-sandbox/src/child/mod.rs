@@ -1,5 +1,5 @@
-//! The supervisor: one small process per run, between clawk and the tool. It is forked from the fork server (`clawk __sandbox
-//! nursery`).
+//! The supervisor: one small process per run, between clawk and the tool. It is forked from the fork server
+//! (`clawk __sandbox nursery`).
 //!
 //! It leads its own session and is the subreaper of everything that the tool starts, so that a double-forked daemon becomes its
 //! child. It enforces the limits, and ends only when no process of the run is left. When clawk dies, its socket closes and the

@@ -10,7 +10,7 @@ use clawk_plan::plan::Limits;
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The page size. The value of `memory.limit_in_bytes` that means "no limit" is near the largest multiple of it.
+/// The page size. A memory limit may differ by less than this when it is read back, because the kernel rounds it to pages.
 const PAGE: u64 = 4096;
 
 /// The group between clawk's and the runtime's, without limits. In it, a fork that clawk's group refuses is seen as one above the

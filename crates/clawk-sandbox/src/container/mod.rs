@@ -1,9 +1,9 @@
 //! Level `container`: an OCI runtime runs a bundle that clawk writes. It does not rely on any default of an engine (CKP §5.7,
 //! R32–R36).
 //!
-//! The launcher's supervisor stays outside: it enforces the time limit, limits the output and reaps processes. Below it, `clawk
-//! __oci` ([`stage`]) makes namespaces whose mounts and network end with it, and becomes the runtime. See `bundle` for what is run
-//! and `image` for the files.
+//! The launcher's supervisor stays outside: it enforces the time limit, limits the output and reaps processes. Below it,
+//! `clawk __oci` ([`stage`]) makes namespaces whose mounts and network end with it, and becomes the runtime. See `bundle` for what
+//! is run and `image` for the files.
 
 mod archive;
 mod bundle;

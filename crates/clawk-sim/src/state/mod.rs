@@ -36,7 +36,7 @@ pub(crate) struct ClusterWorld {
     users: ClusterUsers,
     /// The token budget of one run.
     run_tokens: u64,
-    /// The step until which the server is down, and whether a standby replaces it.
+    /// The simulated time in milliseconds until which the server is down, and whether a standby then replaces it.
     down: Option<(u64, bool)>,
     report: SeedReport,
 }

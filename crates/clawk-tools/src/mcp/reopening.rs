@@ -12,7 +12,7 @@ const FREE: u32 = 3;
 /// The longest pause, in seconds.
 const MAX_PAUSE_S: u64 = 300;
 
-/// The number of consecutive short streams, and when the present one was opened.
+/// The number of consecutive short streams, and when the last one was opened.
 #[derive(Debug, Default)]
 pub(super) struct ReopenBackoff(Mutex<(u32, Option<Instant>)>);
 

@@ -435,7 +435,7 @@ fn reopen(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     reopen_with(place, flags, 0o600)
 }
 
-/// As [`Self::reopen`], with the mode for a nameless file that is created.
+/// As [`reopen`], with the mode for a nameless file that is created.
 fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let flags =
         flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NOCTTY;
