@@ -24,7 +24,7 @@ use clawk_trace::chain::digest_of;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// How many entries of one part an operator can list. The three tools have no paging.
+/// How many entries of one scope an operator can list. The three tools have no paging.
 const MAX_LISTED: usize = 10_000;
 
 /// A time range that covers every entry.
@@ -228,7 +228,7 @@ fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
 }
 
 impl MemoryInspector for CustomMemory {
-    /// The three tools can't list parts. So the parts that the manifest names are queried one by one.
+    /// The three tools can't list scopes. So the scopes that the manifest names are queried one by one.
     fn parts<'a>(
         &'a self,
         store: &'a Store,

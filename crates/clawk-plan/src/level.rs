@@ -121,7 +121,7 @@ pub enum SandboxRefusal {
     Unavailable {
         /// The level asked for.
         level: Level,
-        /// The mechanism that would enforce it.
+        /// The mechanism that would enforce the level.
         mechanism: String,
         /// What is missing on this host.
         missing: String,

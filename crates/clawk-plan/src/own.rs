@@ -38,8 +38,8 @@ impl RuntimeFiles {
 
 impl Filesystem {
     /// Protects those of `files` that a writable mount shows, under every name that they have in the mount. If a path goes through
-    /// a link, the link is protected, but not the other files behind it. A mount inside an own folder, and a mount that is an own
-    /// file, become read-only.
+    /// a link, the link is protected, but not the other files behind it. A mount inside one of the agent's own folders, and a mount
+    /// that is one of the agent's own files, become read-only.
     pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
         let all = files.iter().map(|file| {
             let given = base.join(file);
@@ -82,14 +82,14 @@ impl Filesystem {
         self.own = own.into_iter().collect();
     }
 
-    /// Whether this path is one of the agent's own files or is inside an own folder. Compares names only.
+    /// Whether this path is one of the agent's own files or is inside one of the agent's own folders. Compares names only.
     #[must_use]
     pub fn keeps(&self, absolute: &Path) -> bool {
         self.own.iter().any(|own| absolute.starts_with(own))
     }
 
-    /// Finds a writable mount that is inside an own folder. Nothing in such a mount can be written, so the manifest should not say
-    /// `rw`. Returns the mount and the own folder.
+    /// Finds a writable mount that is inside one of the agent's own folders. Nothing in such a mount can be written, so the
+    /// manifest should not say `rw`. Returns the mount and the own folder.
     #[must_use]
     pub fn contradicts(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
         let mounts = self.shown_mounts().into_iter();
@@ -102,7 +102,7 @@ impl Filesystem {
         })
     }
 
-    /// Builds the refusal of a change to the own file at `path`.
+    /// Builds the refusal of a change to the agent's own file at `path`.
     pub(crate) fn kept_refusal(&self, subject: String, absolute: &Path, base: &Path) -> SandboxRefusal {
         let roots = self.shown_mounts().into_iter();
         let holder = roots
@@ -126,13 +126,13 @@ impl Filesystem {
 /// Checks changes of files against the agent's own files, by real name and by identity (device and inode).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RuntimeFileGuard {
-    /// Names of the own files, sorted: parents before children.
+    /// Names of the agent's own files, sorted: parents before children.
     names: Vec<PathBuf>,
-    /// Folders on the path to an own file.
+    /// Folders on the path to one of the agent's own files.
     above: HashSet<PathBuf>,
-    /// Device and inode of own files, and of files in own folders that have more than one hard link.
+    /// Device and inode of the agent's own files, and of files in the agent's own folders that have more than one hard link.
     files: HashSet<(u64, u64)>,
-    /// Device and inode of each own file's folder, and the file's name in it. A folder may be mounted at two paths.
+    /// Device and inode of the folder of each of these files, and the file's name in it. A folder may be mounted at two paths.
     entries: HashSet<(u64, u64, OsString)>,
     above_files: HashSet<(u64, u64)>,
 }
@@ -153,7 +153,7 @@ impl RuntimeFileGuard {
         kept
     }
 
-    /// Adds a folder on the path to an own file, and all its parents.
+    /// Adds a folder on the path to one of the agent's own files, and all its parents.
     fn lead(&mut self, folder: &Path) {
         for folder in folder.ancestors() {
             if !self.above.insert(folder.to_path_buf()) {
@@ -215,7 +215,7 @@ impl RuntimeFileGuard {
         self.names.dedup();
     }
 
-    /// The real names of the own files, parents before children.
+    /// The real names of the agent's own files, parents before children.
     pub fn names(&self) -> impl Iterator<Item = &Path> {
         self.names.iter().map(PathBuf::as_path)
     }
@@ -225,32 +225,32 @@ impl RuntimeFileGuard {
         self.files.iter().copied()
     }
 
-    /// Whether there are no own files.
+    /// Whether there are no files to protect.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether this name is an own file or is inside an own folder.
+    /// Whether this name is one of the agent's own files or is inside one of the agent's own folders.
     pub fn holds(&self, real: &Path) -> bool {
         self.names.iter().any(|name| lies_in(real, name))
     }
 
-    /// Whether this name is a folder above an own file.
+    /// Whether this name is a folder above one of the agent's own files.
     pub fn leads(&self, real: &Path) -> bool {
         self.above.contains(real)
     }
 
-    /// Whether this device and inode are an own file, perhaps under another name.
+    /// Whether this device and inode belong to one of the agent's own files, perhaps under another name.
     pub fn is(&self, dev: u64, ino: u64) -> bool {
         self.files.contains(&(dev, ino))
     }
 
-    /// Whether this device and inode are a folder above an own file, perhaps under another name.
+    /// Whether this device and inode belong to a folder above one of the agent's own files, perhaps under another name.
     pub fn is_above(&self, dev: u64, ino: u64) -> bool {
         self.above_files.contains(&(dev, ino))
     }
 
-    /// Whether the entry `last` of this folder is an own file. The folder is identified by device and inode.
+    /// Whether the entry `last` of this folder is one of the agent's own files. The folder is identified by device and inode.
     pub fn is_entry(&self, dev: u64, ino: u64, last: &OsStr) -> bool {
         self.entries.contains(&(dev, ino, last.to_owned()))
     }

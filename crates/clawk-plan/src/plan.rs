@@ -103,7 +103,7 @@ fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> boo
     true
 }
 
-/// `capabilities.network.mode`.
+/// `capabilities.network.mode`: to which hosts a tool may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
@@ -159,7 +159,7 @@ impl Default for Network {
     }
 }
 
-/// `capabilities.filesystem.mode` (R33).
+/// `capabilities.filesystem.mode` (R33): which files a tool sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FsMode {
@@ -188,7 +188,7 @@ pub struct Mount {
 pub struct Filesystem {
     /// Which part of the host's files the tool sees.
     pub mode: FsMode,
-    /// The mounts.
+    /// The mounts of `mount_paths`.
     pub mounts: Vec<Mount>,
     /// Denied paths. They override mounts at any depth.
     pub denied: Vec<Denied>,
@@ -198,7 +198,7 @@ pub struct Filesystem {
     pub own: Vec<PathBuf>,
 }
 
-/// `capabilities.shell.mode`.
+/// `capabilities.shell.mode`: which command lines a tool may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShellMode {
@@ -211,7 +211,7 @@ pub enum ShellMode {
     Full,
 }
 
-/// `capabilities.shell`.
+/// `capabilities.shell`: the rules for command lines.
 #[derive(Debug, Clone, Default)]
 pub struct Shell {
     /// Which command lines a tool may run.
@@ -220,7 +220,7 @@ pub struct Shell {
     pub(crate) patterns: Vec<Regex>,
 }
 
-/// `capabilities.secrets.injection` (R37).
+/// `capabilities.secrets.injection` (R37): how secrets are passed to a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecretInjectionMode {
     /// The tool gets a placeholder. The proxy replaces it on the way out.

@@ -30,7 +30,7 @@ pub(crate) const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
 
 /// What this machine provides to tools.
 pub struct ToolHost {
-    /// Starts processes.
+    /// Starts sandboxed processes.
     pub launcher: Launcher,
     /// The defaults for an agent whose manifest declares no sandbox.
     pub defaults: PlanDefaults,

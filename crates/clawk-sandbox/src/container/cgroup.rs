@@ -164,7 +164,7 @@ impl ContainerCgroup {
         }
     }
 
-    /// Whether a fork was refused.
+    /// Whether the kernel refused a fork because of the process limit.
     pub(super) fn processes_hit(&self) -> bool {
         let mut peaks = self
             .folders

@@ -184,7 +184,7 @@ async fn run_once(
     Ok((outcome, held))
 }
 
-/// Checks the guard in a writable folder in which one own file is protected that does not exist yet, so that no cover is possible.
+/// Checks the guard in a writable folder with one protected name. No file has that name yet, so no cover is possible.
 const GUARD_SCRIPT: &str = r#"
 (: > free) || exit 47
 (: > kept) 2>/dev/null && exit 48

@@ -43,7 +43,7 @@ pub(super) enum ContainerGuardedCalls {
 }
 
 impl ContainerGuardedCalls {
-    /// Names for the trace. `keeps`: there are own files.
+    /// Names for the trace. `keeps`: the agent's own files are protected.
     pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
         let own = (self != Self::Nothing && keeps).then_some("guard:own_files");

@@ -37,7 +37,7 @@ pub(crate) use run::{fresh_name, known_refusal};
 /// The runtimes that are tried, in this order.
 pub const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
 
-/// `[sandbox.container]` of `clawk.toml`.
+/// `[sandbox.container]` of `clawk.toml`: the settings of level `container`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {

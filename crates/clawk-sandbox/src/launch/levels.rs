@@ -22,7 +22,7 @@ pub struct LevelSettings {
     pub cache: Option<PathBuf>,
 }
 
-/// `[sandbox.vm]` of `clawk.toml`.
+/// `[sandbox.vm]` of `clawk.toml`: the settings of level `vm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmSettings {

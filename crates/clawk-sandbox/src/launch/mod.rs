@@ -144,7 +144,7 @@ pub enum LaunchInput {
     Given(InputDescriptor),
 }
 
-/// One run: program, arguments, environment, input, limits.
+/// What to run: program, arguments, environment, input, limits.
 #[derive(Clone)]
 pub struct Spec {
     /// A path, or a name that is looked up in the `PATH` of [`Spec::env`] (or in [`MINIMAL_PATH`]).
@@ -204,7 +204,8 @@ impl Spec {
         base.cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
 
-    /// Returns the spec with `denied_paths` resolved again, because links may have been made since the plan was resolved.
+    /// Returns the spec with `denied_paths` resolved again, because links may have been made since the plan was resolved. `None`:
+    /// nothing changes.
     fn resolved(&self) -> Option<Self> {
         let plan = Arc::new(self.plan.resolved_anew(&self.anchor())?);
         Some(Self { plan, ..self.clone() })

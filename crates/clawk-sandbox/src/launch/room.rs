@@ -12,7 +12,7 @@ use clawk_plan::preflight::path::lexical;
 /// How much must stay free on every disk to which a run may write. 0: no check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinFree {
-    /// `[sandbox] min_free_disk_mb`, MiB.
+    /// `[sandbox] min_free_disk_mb`: free space in MiB.
     pub disk_mb: u64,
     /// `[sandbox] min_free_files`: for how many more files there must be space. Empty files use no bytes.
     pub files: u64,

@@ -109,7 +109,8 @@ impl GuardedPassthrough {
         Ok(())
     }
 
-    /// Checks that an entry with this name may be created, removed or moved: not an own file, and not a folder on the path to one.
+    /// Checks that an entry with this name may be created, removed or moved: not one of the agent's own files, and not a folder on
+    /// the path to one.
     fn changeable(&self, parent: u64, name: &CStr) -> io::Result<()> {
         if self.kept.is_empty() {
             return Ok(());

@@ -129,7 +129,7 @@ impl GuestFileAccess {
         Ok(())
     }
 
-    /// Checks that a descriptor is not an own file and, with `moves`, not a folder on the path to one.
+    /// Checks that a descriptor is not one of the agent's own files and, with `moves`, not a folder on the path to one.
     fn unkept(&self, fd: BorrowedFd<'_>, moves: bool) -> FsResult<()> {
         if self.kept.is_empty() {
             return Ok(());

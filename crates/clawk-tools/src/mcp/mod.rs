@@ -34,9 +34,9 @@ pub(crate) struct McpTool {
     pub(crate) server: Arc<McpServer>,
     /// The tool's name in the manifest.
     pub(crate) name: String,
-    /// `mcp_source.tool_name`.
+    /// The tool's name at the server: `mcp_source.tool_name`; `None`: not given.
     pub(crate) served_as: Option<String>,
-    /// `trust_annotations` (R13).
+    /// Whether the server's annotations are trusted: `trust_annotations` (R13).
     pub(crate) trusted: bool,
 }
 

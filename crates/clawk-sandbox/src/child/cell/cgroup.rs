@@ -294,7 +294,7 @@ impl RunCgroups {
             .then_some(ReportedLimit::Processes)
     }
 
-    /// Removes the groups.
+    /// Deletes the run's control groups.
     pub(super) fn remove(&self) {
         for group in self.all() {
             stale::vanish(group);

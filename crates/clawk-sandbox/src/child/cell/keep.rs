@@ -12,7 +12,7 @@ use super::pieces::named;
 use super::view::{SandboxView, attach, copy_of};
 use crate::child::sys::{self, ATTR_RDONLY};
 
-/// Covers the existing own files that are in a writable mount.
+/// Covers the agent's existing own files that are in a writable mount.
 pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
     if view.kept.is_empty() {
         return Ok(());

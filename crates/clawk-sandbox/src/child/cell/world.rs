@@ -106,7 +106,7 @@ impl ObservationLog {
         }
     }
 
-    /// Records the present own files of the agent.
+    /// Records the agent's own files at present.
     pub(super) fn own(&mut self, order: &SandboxEnclosure) {
         if self.taken && !order.filesystem.own.is_empty() {
             self.seen.push(own(order));

@@ -31,7 +31,8 @@ impl Guard {
         Ok(())
     }
 
-    /// As [`Self::free_entry`], for a link. The link could take the place of a missing folder on the path to an own file.
+    /// As [`Self::free_entry`], for a link. The link could take the place of a missing folder on the path to one of the agent's own
+    /// files.
     pub(super) fn free_for_link(&self, name: &ResolvedName) -> Result<(), Errno> {
         self.free_entry(name)?;
         let there = || rustix::fs::statat(&name.folder, &name.last, AtFlags::SYMLINK_NOFOLLOW).is_ok();
@@ -41,7 +42,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks that this entry may be moved, removed or replaced: it is not an own file and not a folder on the path to one.
+    /// Checks that this entry may be moved, removed or replaced: it is not one of the agent's own files and not a folder on the
+    /// path to one.
     pub(super) fn movable(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
